@@ -40,6 +40,7 @@ fn protos(root: &Path, mode: Mode) -> Res {
         "example.proto",
         "service.proto",
         "worker.proto",
+        "eager_service.proto",
         "api.proto",
     ];
     let set = protox::compile(protos, [dir.join("proto")]).map_err(|e| e.to_string())?;

@@ -3,21 +3,26 @@
 use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, Output, ShapeMap, integers};
 use ferroflow_tensor::{DType, LazyTensor, PartialShape};
 
-/// Whether values of the graph can be dead: only a Switch makes them so.
+/// Whether values of the graph can be dead.
 pub(crate) fn may_be_dead(graph: &Graph) -> bool {
-    graph.iter().any(|(_, n)| is_switch(n))
+    graph.iter().any(|(_, n)| has_dead_outputs(n))
 }
 
 /// Whether the graph has conditionals or loops, where a node may run more than once or not at all.
 pub(crate) fn moves_values(graph: &Graph) -> bool {
     graph
         .iter()
-        .any(|(_, n)| is_switch(n) || n.class() == NodeClass::Enter)
+        .any(|(_, n)| has_dead_outputs(n) || n.class() == NodeClass::Enter)
 }
 
-/// Whether only one of the outputs of a node is alive.
-pub(crate) fn is_switch(node: &Node) -> bool {
-    node.class() == NodeClass::Switch
+/// Whether outputs of a node may be dead though its inputs are alive: a Switch, and a `_Recv` of what
+/// another graph, not the client, sends.
+pub(crate) fn has_dead_outputs(node: &Node) -> bool {
+    match node.class() {
+        NodeClass::Switch => true,
+        NodeClass::Recv => !node.attrs.bool("client_terminated").unwrap_or(false),
+        _ => false,
+    }
 }
 
 /// A graph with its reverse edges and shapes.

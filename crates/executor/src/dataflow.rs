@@ -116,7 +116,7 @@ impl Executor {
     }
 
     /// A number that no other step of the process has.
-    fn next_step_id() -> u64 {
+    pub fn next_step_id() -> u64 {
         static NEXT_ID: AtomicU64 = AtomicU64::new(1);
         NEXT_ID.fetch_add(1, Ordering::Relaxed)
     }
@@ -134,7 +134,7 @@ impl Executor {
     /// Like [`Executor::run`], with `par` for work inside kernels that run on the calling thread.
     fn run_with(self: &Arc<Self>, mut with: RunArgs, par: &dyn Parallelism) -> Result<Vec<Tensor>> {
         let args = std::mem::take(&mut with.args);
-        let id = Self::next_step_id();
+        let id = with.step_id.unwrap_or_else(Self::next_step_id);
         let mut state = self.idle_state();
         // Nothing is shared until two expensive nodes are ready at once.
         let dispatches = with.pool.width() > 1 || self.has_async;
@@ -161,7 +161,7 @@ impl Executor {
         done: impl FnOnce(Result<Vec<Tensor>>) + Send + 'static,
     ) {
         let args = std::mem::take(&mut with.args);
-        let id = Self::next_step_id();
+        let id = with.step_id.unwrap_or_else(Self::next_step_id);
         let mut state = self.idle_state();
         let env = Env::new(&self.plan, &self.functions, &with, id, true);
         if let Err(error) = state.start(&env, args) {
@@ -200,6 +200,7 @@ impl Executor {
         let own = self.has_async.then(|| Arc::new(Pool::new(1)));
         let with = RunArgs {
             args,
+            step_id: None,
             pool: own.as_ref().unwrap_or(&*INLINE),
             resources: services.resources,
             rendezvous: None,
@@ -300,6 +301,7 @@ impl Step {
     pub(crate) fn env(&self) -> Env<'_> {
         let with = RunArgs {
             args: Vec::new(),
+            step_id: None,
             pool: &self.pool,
             resources: &self.resources,
             rendezvous: self.rendezvous.as_ref(),

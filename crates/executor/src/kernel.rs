@@ -15,6 +15,8 @@ use std::time::Instant;
 pub struct RunArgs<'a> {
     /// The arguments of the plan's function.
     pub args: Vec<Tensor>,
+    /// The number of the step, which the plans of a step share; a new one by default.
+    pub step_id: Option<u64>,
     /// Threads that compute, besides the calling one.
     pub pool: &'a Arc<Pool>,
     /// State that outlives the step.

@@ -2,6 +2,7 @@
 
 use ferroflow_opdef::NodeInfo;
 use ferroflow_tensor::{DType, Shape, Tensor};
+use std::any::Any;
 use std::fmt;
 use std::time::Instant;
 
@@ -68,7 +69,7 @@ pub struct DeadNode<'a> {
 }
 
 /// Receives spans, from any thread.
-pub trait TraceSink: Send + Sync {
+pub trait TraceSink: Any + Send + Sync {
     /// A kernel returned.
     fn span(&self, span: NodeSpan);
 

@@ -19,6 +19,7 @@ fn run(
 ) -> Result<Vec<Tensor>> {
     executor.run(RunArgs {
         args: args.iter().map(|a| Tensor::scalar(*a)).collect(),
+        step_id: None,
         pool,
         resources: &Resources::default(),
         rendezvous: None,
@@ -370,6 +371,7 @@ fn run_async(
     let (of_step, notified) = (outcome.clone(), pool.clone());
     let with = RunArgs {
         args: args.iter().map(|a| Tensor::scalar(*a)).collect(),
+        step_id: None,
         pool,
         resources: &Resources::default(),
         rendezvous: None,

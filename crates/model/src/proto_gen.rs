@@ -2700,6 +2700,265 @@ pub struct GetStepSequenceResponse {
     pub step_sequence: ::prost::alloc::vec::Vec<StepSequence>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ResourceDtypeAndShape {
+    #[prost(enumeration = "DataType", tag = "1")]
+    pub dtype: i32,
+    #[prost(message, optional, tag = "2")]
+    pub shape: ::core::option::Option<TensorShapeProto>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RemoteTensorHandle {
+    #[prost(int64, tag = "1")]
+    pub op_id: i64,
+    #[prost(int32, tag = "2")]
+    pub output_num: i32,
+    #[prost(string, tag = "3")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(string, tag = "4")]
+    pub op_device: ::prost::alloc::string::String,
+    #[prost(enumeration = "DataType", tag = "5")]
+    pub dtype: i32,
+    #[prost(message, repeated, tag = "6")]
+    pub resource_dtypes_and_shapes: ::prost::alloc::vec::Vec<ResourceDtypeAndShape>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct Operation {
+    #[prost(int64, tag = "1")]
+    pub id: i64,
+    #[prost(string, tag = "2")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(int64, repeated, tag = "4")]
+    pub control_op_ids: ::prost::alloc::vec::Vec<i64>,
+    #[prost(map = "string, message", tag = "5")]
+    pub attrs: ::std::collections::HashMap<::prost::alloc::string::String, AttrValue>,
+    #[prost(string, tag = "6")]
+    pub device: ::prost::alloc::string::String,
+    #[prost(bool, tag = "7")]
+    pub is_component_function: bool,
+    #[prost(int64, tag = "8")]
+    pub func_step_id: i64,
+    #[prost(bool, tag = "9")]
+    pub is_function: bool,
+    #[prost(message, repeated, tag = "10")]
+    pub op_inputs: ::prost::alloc::vec::Vec<operation::Input>,
+}
+/// Nested message and enum types in `Operation`.
+pub mod operation {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Input {
+        #[prost(oneof = "input::Item", tags = "1, 2")]
+        pub item: ::core::option::Option<input::Item>,
+    }
+    /// Nested message and enum types in `Input`.
+    pub mod input {
+        #[derive(Clone, PartialEq, ::prost::Oneof)]
+        pub enum Item {
+            #[prost(message, tag = "1")]
+            RemoteHandle(super::super::RemoteTensorHandle),
+            #[prost(message, tag = "2")]
+            Tensor(super::super::TensorProto),
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct QueueItem {
+    #[prost(oneof = "queue_item::Item", tags = "1, 2, 3, 4, 5, 6, 7, 8")]
+    pub item: ::core::option::Option<queue_item::Item>,
+}
+/// Nested message and enum types in `QueueItem`.
+pub mod queue_item {
+    #[derive(Clone, PartialEq, ::prost::Oneof)]
+    pub enum Item {
+        #[prost(message, tag = "1")]
+        HandleToDecref(super::RemoteTensorHandle),
+        #[prost(message, tag = "2")]
+        Operation(super::Operation),
+        #[prost(message, tag = "3")]
+        SendTensor(super::SendTensorOp),
+        #[prost(message, tag = "4")]
+        RegisterFunction(super::RegisterFunctionOp),
+        #[prost(message, tag = "5")]
+        CleanupFunction(super::CleanupFunctionOp),
+        #[prost(message, tag = "6")]
+        SyncRemoteExecutorForStream(super::SyncRemoteExecutorForStream),
+        #[prost(message, tag = "7")]
+        SendPackedHandle(super::SendPackedHandleOp),
+        #[prost(message, tag = "8")]
+        RemoveFunction(super::RemoveFunctionOp),
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct QueueResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub shape: ::prost::alloc::vec::Vec<TensorShapeProto>,
+    #[prost(message, repeated, tag = "2")]
+    pub tensor: ::prost::alloc::vec::Vec<TensorProto>,
+    #[prost(string, repeated, tag = "3")]
+    pub device: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CreateContextRequest {
+    #[prost(message, optional, tag = "1")]
+    pub server_def: ::core::option::Option<ServerDef>,
+    #[prost(bool, tag = "2")]
+    pub r#async: bool,
+    #[prost(int64, tag = "3")]
+    pub keep_alive_secs: i64,
+    #[prost(message, optional, tag = "4")]
+    pub version_def: ::core::option::Option<VersionDef>,
+    #[prost(message, repeated, tag = "6")]
+    pub cluster_device_attributes: ::prost::alloc::vec::Vec<DeviceAttributes>,
+    #[prost(fixed64, tag = "7")]
+    pub context_id: u64,
+    #[prost(fixed64, tag = "8")]
+    pub context_view_id: u64,
+    #[prost(bool, tag = "9")]
+    pub lazy_copy_remote_function_inputs: bool,
+    #[prost(bool, tag = "10")]
+    pub clear_existing_contexts: bool,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CreateContextResponse {
+    #[prost(message, repeated, tag = "2")]
+    pub device_attributes: ::prost::alloc::vec::Vec<DeviceAttributes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct UpdateContextRequest {
+    #[prost(message, optional, tag = "1")]
+    pub server_def: ::core::option::Option<ServerDef>,
+    #[prost(message, repeated, tag = "2")]
+    pub cluster_device_attributes: ::prost::alloc::vec::Vec<DeviceAttributes>,
+    #[prost(fixed64, tag = "3")]
+    pub context_id: u64,
+    #[prost(fixed64, tag = "4")]
+    pub context_view_id: u64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct UpdateContextResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub device_attributes: ::prost::alloc::vec::Vec<DeviceAttributes>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EnqueueRequest {
+    #[prost(fixed64, tag = "1")]
+    pub context_id: u64,
+    #[prost(message, repeated, tag = "3")]
+    pub queue: ::prost::alloc::vec::Vec<QueueItem>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct EnqueueResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub queue_response: ::prost::alloc::vec::Vec<QueueResponse>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WaitQueueDoneRequest {
+    #[prost(fixed64, tag = "1")]
+    pub context_id: u64,
+    #[prost(int64, repeated, tag = "2")]
+    pub op_id: ::prost::alloc::vec::Vec<i64>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WaitQueueDoneResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RunComponentFunctionRequest {
+    #[prost(fixed64, tag = "1")]
+    pub context_id: u64,
+    #[prost(message, optional, tag = "2")]
+    pub operation: ::core::option::Option<Operation>,
+    #[prost(int32, repeated, tag = "3")]
+    pub output_num: ::prost::alloc::vec::Vec<i32>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RunComponentFunctionResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub shape: ::prost::alloc::vec::Vec<TensorShapeProto>,
+    #[prost(message, repeated, tag = "2")]
+    pub tensor: ::prost::alloc::vec::Vec<TensorProto>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeepAliveRequest {
+    #[prost(fixed64, tag = "1")]
+    pub context_id: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeepAliveResponse {
+    #[prost(fixed64, tag = "1")]
+    pub context_view_id: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CloseContextRequest {
+    #[prost(fixed64, tag = "1")]
+    pub context_id: u64,
+    #[prost(fixed64, tag = "2")]
+    pub context_view_id: u64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CloseContextResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct RegisterFunctionOp {
+    #[prost(message, optional, tag = "1")]
+    pub function_def: ::core::option::Option<FunctionDef>,
+    #[prost(bool, tag = "2")]
+    pub is_component_function: bool,
+    #[prost(message, optional, tag = "3")]
+    pub library: ::core::option::Option<FunctionDefLibrary>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RemoveFunctionOp {
+    #[prost(string, tag = "1")]
+    pub function_name: ::prost::alloc::string::String,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CleanupFunctionOp {
+    #[prost(int64, tag = "1")]
+    pub step_id: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SyncRemoteExecutorForStream {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SendTensorOp {
+    #[prost(int64, tag = "1")]
+    pub op_id: i64,
+    #[prost(message, repeated, tag = "2")]
+    pub tensors: ::prost::alloc::vec::Vec<TensorProto>,
+    #[prost(string, tag = "3")]
+    pub device_name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SendPackedHandleOp {
+    #[prost(int64, tag = "1")]
+    pub op_id: i64,
+    #[prost(message, repeated, tag = "2")]
+    pub handles: ::prost::alloc::vec::Vec<send_packed_handle_op::Handle>,
+    #[prost(string, tag = "3")]
+    pub device_name: ::prost::alloc::string::String,
+}
+/// Nested message and enum types in `SendPackedHandleOp`.
+pub mod send_packed_handle_op {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct LocalTensorHandle {
+        #[prost(message, optional, tag = "1")]
+        pub tensor: ::core::option::Option<super::TensorProto>,
+        #[prost(string, tag = "2")]
+        pub device: ::prost::alloc::string::String,
+    }
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct Handle {
+        #[prost(oneof = "handle::Item", tags = "1, 2")]
+        pub item: ::core::option::Option<handle::Item>,
+    }
+    /// Nested message and enum types in `Handle`.
+    pub mod handle {
+        #[derive(Clone, PartialEq, ::prost::Oneof)]
+        pub enum Item {
+            #[prost(message, tag = "1")]
+            LocalHandle(super::LocalTensorHandle),
+            #[prost(message, tag = "2")]
+            RemoteHandle(super::super::RemoteTensorHandle),
+        }
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ApiDefs {
     #[prost(message, repeated, tag = "1")]
     pub op: ::prost::alloc::vec::Vec<ApiDef>,

@@ -83,6 +83,9 @@ pub fn tensor_from_proto(
             let strings = split_strings(content, shape.num_elements())?;
             return Ok(Tensor::from_strings(shape, strings)?.into());
         }
+        if matches!(dtype, DType::Resource | DType::Variant) {
+            return Ok(listed(dtype, shape.clone(), &split_messages(dtype, content, &shape)?)?.into());
+        }
         return Ok(Tensor::from_bytes(dtype, shape, content)?.into());
     }
     // A small message may stand for a large tensor, which is computed on use.
@@ -166,6 +169,22 @@ fn listed(dtype: DType, shape: Shape, proto: &TensorProto) -> Result<Tensor> {
             Tensor::from_resources(shape, handles.collect())
         }
     }
+}
+
+/// Decodes the handles or variants of a tensor content, which are messages in the form of strings.
+fn split_messages(dtype: DType, content: &Bytes, shape: &Shape) -> Result<TensorProto> {
+    let bad = |e| invalid_argument!("the content of a {dtype} tensor is damaged: {e}");
+    let mut proto = TensorProto::default();
+    for message in split_strings(content, shape.num_elements())? {
+        match dtype {
+            DType::Resource => {
+                let handle = Message::decode(message).map_err(bad)?;
+                proto.resource_handle_val.push(handle);
+            }
+            _ => proto.variant_val.push(Message::decode(message).map_err(bad)?),
+        }
+    }
+    Ok(proto)
 }
 
 /// Decodes `n` strings: first all lengths, as varints, then all bytes.

@@ -1,8 +1,9 @@
 //! [`GrpcCluster`]: the tasks of a session that has several, over gRPC.
 
-use crate::config::addresses;
+use crate::config::{addresses, isolates_state};
 use crate::device::{Devices, TaskName, random_id, random_step_id};
 use crate::peers::{Peer, Peers};
+use crate::step_stats::StepTrace;
 use crate::task::Task;
 use crate::tensors::encode_fetch;
 use ferroflow_base::{Code, Result, Status, deadline_exceeded, internal};
@@ -10,13 +11,14 @@ use ferroflow_model::proto::{
     CleanupAllRequest, CleanupAllResponse, CleanupGraphRequest, CleanupGraphResponse, ConfigProto,
     CreateWorkerSessionRequest, CreateWorkerSessionResponse, DeleteWorkerSessionRequest,
     DeleteWorkerSessionResponse, DeregisterGraphRequest, DeregisterGraphResponse, DeviceAttributes,
-    GetStatusRequest, GetStatusResponse, GraphDef, RegisterGraphRequest, RegisterGraphResponse,
+    ExecutorOpts, GetStatusRequest, GetStatusResponse, GraphDef, RegisterGraphRequest, RegisterGraphResponse,
     RunGraphRequest, RunGraphResponse, ServerDef,
 };
 use ferroflow_model::tensor_from_proto;
 use ferroflow_runtime::cluster::{Cluster, ClusterStep, RegisteredGraph, RunDone};
-use ferroflow_runtime::{CancelToken, DeviceSet, DeviceSpec, Rendezvous};
+use ferroflow_runtime::{CancelToken, DeviceSet, DeviceSpec, Rendezvous, TraceSink};
 use ferroflow_tensor::Tensor;
+use std::any::Any;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -108,7 +110,7 @@ impl GrpcCluster {
                     cluster: self.config.cluster_def.clone(),
                     ..Default::default()
                 }),
-                isolate_session_state: self.config.isolate_session_state || self.is_propagated(),
+                isolate_session_state: isolates_state(&self.config),
                 master_task: self.own.to_string(),
                 master_incarnation: incarnation as i64,
                 ..Default::default()
@@ -127,13 +129,6 @@ impl GrpcCluster {
             done.map_err(|e| internal!("CreateWorkerSession: {e}"))??;
         }
         Ok(())
-    }
-
-    /// Whether the client describes the cluster; such sessions share no state unless asked to.
-    fn is_propagated(&self) -> bool {
-        let shares = self.config.experimental.as_ref();
-        self.config.cluster_def.is_some()
-            && !shares.is_some_and(|e| e.share_session_state_in_clusterspec_propagation)
     }
 
     /// All devices of the session, those of this task first.
@@ -257,7 +252,11 @@ impl Cluster for GrpcCluster {
         }))
     }
 
-    fn begin_step(&self, tasks: &[usize]) -> Result<Arc<dyn ClusterStep>> {
+    fn begin_step(
+        &self,
+        tasks: &[usize],
+        trace: Option<&Arc<dyn TraceSink>>,
+    ) -> Result<Arc<dyn ClusterStep>> {
         let id = random_step_id();
         let rendezvous = self.task.rendezvous.get(id);
         rendezvous.initialize(&self.own, &self.peers)?;
@@ -267,6 +266,7 @@ impl Cluster for GrpcCluster {
             task: self.task.clone(),
             rendezvous: rendezvous as Arc<dyn Rendezvous>,
             peers: peers.collect::<Result<_>>()?,
+            trace: trace.cloned(),
         }))
     }
 }
@@ -278,6 +278,7 @@ struct GrpcStep {
     rendezvous: Arc<dyn Rendezvous>,
     /// The other tasks that run parts of it.
     peers: Vec<Peer>,
+    trace: Option<Arc<dyn TraceSink>>,
 }
 
 impl ClusterStep for GrpcStep {
@@ -287,6 +288,10 @@ impl ClusterStep for GrpcStep {
 
     fn rendezvous(&self) -> &Arc<dyn Rendezvous> {
         &self.rendezvous
+    }
+
+    fn trace(&self) -> Option<&Arc<dyn TraceSink>> {
+        self.trace.as_ref()
     }
 }
 
@@ -330,6 +335,10 @@ impl RegisteredGraph for GrpcGraph {
             step_id: step.id() as i64,
             send,
             recv_key: fetches.clone(),
+            exec_opts: Some(ExecutorOpts {
+                record_timeline: step.trace().is_some(),
+                ..Default::default()
+            }),
             store_errors_in_response_body: true,
             request_id: random_id(),
             ..Default::default()
@@ -343,7 +352,7 @@ impl RegisteredGraph for GrpcGraph {
                 let _ = sender.send(reason);
             }
         });
-        let peer = self.peer.clone();
+        let (peer, trace) = (self.peer.clone(), step.trace().cloned());
         self.peer.runtime().spawn(async move {
             let call = peer.call::<_, RunGraphResponse>("RunGraph", request);
             let answer = tokio::select! {
@@ -351,6 +360,12 @@ impl RegisteredGraph for GrpcGraph {
                 Ok(reason) = on_cancel => Err(reason),
             };
             drop(registration);
+            if let (Some(trace), Ok(answer)) = (&trace, &answer)
+                && let Some(trace) = (&**trace as &dyn Any).downcast_ref::<StepTrace>()
+                && let Some(stats) = &answer.step_stats
+            {
+                trace.add_remote(stats);
+            }
             done(answer.and_then(|answer| results(answer, &fetches, &peer.task)));
         });
     }

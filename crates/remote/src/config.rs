@@ -39,11 +39,22 @@ pub(crate) fn session_task(cluster: &ClusterDef, target: &str, own: &TaskName) -
     }
 }
 
+/// Whether a session shares no state with others: on request, and if its client describes the cluster,
+/// unless it asks to share.
+pub(crate) fn isolates_state(config: &ConfigProto) -> bool {
+    let experimental = config.experimental.as_ref();
+    let shares = experimental.is_some_and(|e| e.share_session_state_in_clusterspec_propagation);
+    config.isolate_session_state || config.cluster_def.is_some() && !shares
+}
+
+/// The addresses of a cluster by job and task.
+pub(crate) type Addresses = BTreeMap<String, BTreeMap<u32, String>>;
+
 /// Returns the addresses of a cluster by job and task.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if a task has a negative number.
-pub(crate) fn addresses(cluster: &ClusterDef) -> Result<BTreeMap<String, BTreeMap<u32, String>>> {
+pub(crate) fn addresses(cluster: &ClusterDef) -> Result<Addresses> {
     let jobs = cluster.job.iter().map(|job| {
         let tasks = job.tasks.iter().map(|(index, address)| {
             let index = u32::try_from(*index).map_err(|_| {

@@ -15,6 +15,8 @@ mod cluster;
 mod config;
 mod cost_graph;
 mod device;
+mod eager;
+mod eager_context;
 mod master;
 mod master_session;
 mod monitor;
@@ -31,6 +33,7 @@ mod wire;
 mod worker;
 
 pub use device::{ServerDef, TaskName};
+pub use eager::EagerService;
 pub use master::{Master, MasterOptions};
 pub use server::{Server, ServerOptions, TlsOptions};
 pub use worker::Worker;

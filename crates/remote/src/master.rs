@@ -1,7 +1,7 @@
 //! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
 
 use crate::cluster::{GrpcCluster, cleanup_others};
-use crate::config::{compile_options, log_placement, session_task};
+use crate::config::{isolates_state, compile_options, log_placement, session_task};
 use crate::device::{Devices, ServerDef, random_u64};
 use crate::master_session::{
     ClientCallable, MasterSession, StepObserver, check_ends, lock, millis,
@@ -175,7 +175,7 @@ impl Master {
         own_devices: Arc<Devices>,
         cluster: Option<Arc<GrpcCluster>>,
     ) -> Result<MasterSession> {
-        let resources = match config.isolate_session_state {
+        let resources = match isolates_state(config) {
             true => Resources::default(),
             false => self.task.resources.fork_session(),
         };

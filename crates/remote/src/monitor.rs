@@ -21,6 +21,7 @@ pub(crate) struct Metrics {
     latency: Histogram,
     running: Gauge,
     memory: Gauge,
+    rendezvous: Gauge,
     pub(crate) sessions: Gauge,
     /// Requests that wait for a thread.
     pub(crate) queued: Gauge,
@@ -30,7 +31,7 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut registry = Registry::with_prefix("ferroflow");
         let (steps, errors) = (Counter::default(), Counter::default());
-        let [running, memory, sessions, queued] = [(); 4].map(|()| Gauge::default());
+        let [running, memory, sessions, queued, rendezvous] = [(); 5].map(|()| Gauge::default());
         let latency = Histogram::new(exponential_buckets(10e-6, 4.0, 12));
         registry.register("steps", "Steps that were run", steps.clone());
         registry.register("step_errors", "Steps that failed", errors.clone());
@@ -47,6 +48,11 @@ impl Default for Metrics {
             queued.clone(),
         );
         registry.register(
+            "rendezvous",
+            "Steps of several tasks that were not cleaned up",
+            rendezvous.clone(),
+        );
+        registry.register(
             "resident_memory_bytes",
             "Memory that the process holds",
             memory.clone(),
@@ -58,6 +64,7 @@ impl Default for Metrics {
             latency,
             running,
             memory,
+            rendezvous,
             sessions,
             queued,
         }
@@ -88,6 +95,9 @@ pub(crate) fn router(master: Arc<Master>) -> Router {
 async fn metrics(State(master): State<Arc<Master>>) -> impl IntoResponse {
     let metrics = &master.metrics;
     metrics.running.set(master.num_running() as i64);
+    metrics
+        .rendezvous
+        .set(master.task().rendezvous.len() as i64);
     metrics.memory.set(resident_bytes() as i64);
     let mut text = String::new();
     // Writing to a string cannot fail.

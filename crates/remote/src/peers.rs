@@ -123,7 +123,28 @@ impl Peer {
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
-        let path = format!("/tensorflow.WorkerService/{method}");
+        self.call_path(format!("/tensorflow.WorkerService/{method}"), request)
+            .await
+    }
+
+    /// Calls a method of the task's EagerService.
+    ///
+    /// # Errors
+    /// As [`Peer::call`].
+    pub(crate) async fn call_eager<Q, R>(&self, method: &str, request: Q) -> Result<R>
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        self.call_path(format!("/tensorflow.eager.EagerService/{method}"), request)
+            .await
+    }
+
+    async fn call_path<Q, R>(&self, path: String, request: Q) -> Result<R>
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
         let failed = |e: tonic::Status| self.status(&path, &e);
         let mut client = Grpc::new(self.channel.clone())
             .max_decoding_message_size(usize::MAX)

@@ -7,10 +7,10 @@ use crate::peers::{Peer, Peers};
 use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
 use ferroflow_model::proto::{RecvTensorRequest, RecvTensorResponse};
 use ferroflow_model::tensor_from_proto;
-use ferroflow_runtime::{LocalRendezvous, RecvDone, Rendezvous};
+use ferroflow_runtime::{CancelToken, LocalRendezvous, RecvDone, Rendezvous};
 use ferroflow_tensor::Tensor;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use tokio::sync::watch;
 
 /// The rendezvous of the steps in progress, by step id.
@@ -23,6 +23,12 @@ impl RendezvousManager {
         let mut steps = lock(&self.0);
         let new = || Arc::new(StepRendezvous::new(step_id));
         steps.entry(step_id).or_insert_with(new).clone()
+    }
+
+    /// The rendezvous of an eager context, which has that of an older one no more.
+    pub(crate) fn renew(&self, step_id: u64) -> Arc<StepRendezvous> {
+        self.cleanup(step_id);
+        self.get(step_id)
     }
 
     /// Removes the rendezvous of a step that is over on all tasks.
@@ -54,7 +60,7 @@ struct Route {
     own: TaskName,
     /// What the names of this task's devices begin with.
     prefix: String,
-    peers: Arc<Peers>,
+    peers: Mutex<Arc<Peers>>,
 }
 
 impl StepRendezvous {
@@ -75,7 +81,7 @@ impl StepRendezvous {
         let route = self.route.get_or_init(|| Route {
             own: own.clone(),
             prefix: format!("{own}/"),
-            peers: peers.clone(),
+            peers: Mutex::new(peers.clone()),
         });
         match route.own == *own {
             true => Ok(()),
@@ -83,6 +89,13 @@ impl StepRendezvous {
                 "Double init! Worker names would have changed from: {} -> {own}",
                 route.own
             )),
+        }
+    }
+
+    /// Uses the addresses of a changed cluster from now on.
+    pub(crate) fn set_peers(&self, peers: &Arc<Peers>) {
+        if let Some(route) = self.route.get() {
+            lock(&route.peers).clone_from(peers);
         }
     }
 
@@ -108,7 +121,8 @@ impl StepRendezvous {
         }
         let source = TaskName::of_device(key.split(';').next().unwrap_or_default());
         let source = source.ok_or_else(|| invalid_argument!("Invalid  rendezvous key: {key}"))?;
-        route.peers.get(&source).map(Some)
+        let peers = lock(&route.peers).clone();
+        peers.get(&source).map(Some)
     }
 }
 
@@ -150,6 +164,31 @@ impl Rendezvous for StepRendezvous {
             is_first
         });
     }
+}
+
+/// Waits for a tensor; `None` if it is dead.
+///
+/// # Errors
+/// The reason of `cancel`; the error that ends the step.
+pub(crate) fn take_later(
+    rendezvous: &StepRendezvous,
+    key: &str,
+    cancel: &CancelToken,
+) -> Result<Option<Tensor>> {
+    let (sender, receiver) = mpsc::channel();
+    let (done, token) = (sender.clone(), cancel.clone());
+    let _registration = cancel.on_cancel(move || {
+        if let Err(reason) = token.check() {
+            // The receiver is gone once the tensor has come.
+            let _ = sender.send(Err(reason));
+        }
+    });
+    let done = move |tensor| {
+        let _ = done.send(tensor);
+    };
+    rendezvous.recv(key, Box::new(done));
+    let received = receiver.recv();
+    received.unwrap_or_else(|_| Err(internal!("nothing sends {key}")))
 }
 
 /// Requests a tensor from the task that sends it.

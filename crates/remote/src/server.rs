@@ -2,7 +2,8 @@
 
 use crate::calls::{Calls, MAX_STEPS};
 use crate::master::{Master, MasterOptions};
-use crate::service::{Endpoint, MasterService, WorkerService};
+use crate::eager::EagerService;
+use crate::service::{EagerEndpoint, Endpoint, MasterService, WorkerService};
 use crate::worker::Worker;
 use ferroflow_base::{Code, Result, Status, invalid_argument};
 use std::net::SocketAddr;
@@ -71,6 +72,7 @@ pub struct Server {
     calls: Arc<Calls>,
     master: Arc<Master>,
     worker: Arc<Worker>,
+    eager: Arc<EagerService>,
 }
 
 fn unavailable(what: &str, e: impl std::fmt::Display) -> Status {
@@ -110,6 +112,7 @@ impl Server {
             max_message: options.max_message,
             calls: Arc::new(calls),
             worker: Arc::new(Worker::new(master.task().clone())),
+            eager: Arc::new(EagerService::new(master.task().clone())),
             master: Arc::new(master),
         })
     }
@@ -141,11 +144,13 @@ impl Server {
         let endpoint = Endpoint {
             master: self.master.clone(),
             worker: self.worker,
+            eager: self.eager,
             max_message: self.max_message,
             calls: self.calls.clone(),
         };
         let router = builder
             .add_service(MasterService(endpoint.clone()))
+            .add_service(EagerEndpoint(endpoint.clone()))
             .add_service(WorkerService(endpoint));
         let (master, calls) = (self.master.clone(), self.calls);
         let served = self.runtime.block_on(async move {

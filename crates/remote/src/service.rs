@@ -1,6 +1,7 @@
 //! The gRPC methods: HTTP path → message → [`Master`].
 
 use crate::calls::Calls;
+use crate::eager::EagerService;
 use crate::master::Master;
 use crate::master_session::deadline_exceeded;
 use crate::status::{message, to_tonic};
@@ -8,7 +9,7 @@ use crate::wire::Wire;
 use ferroflow_base::{Result, internal};
 use crate::worker::Worker;
 use ferroflow_model::proto::{
-    MarkRecvFinishedRequest, MarkRecvFinishedResponse, RunCallableRequest, RunGraphRequest,
+    EnqueueRequest, EnqueueResponse, MarkRecvFinishedRequest, MarkRecvFinishedResponse, RunCallableRequest, RunGraphRequest,
     RunGraphResponse, RunStepRequest, RunStepResponse,
 };
 use ferroflow_runtime::CancelToken;
@@ -25,7 +26,9 @@ use tokio::runtime::Handle;
 use tokio::time::Instant;
 use tonic::body::Body;
 use tonic::codec::CompressionEncoding;
-use tonic::server::{Grpc, NamedService, UnaryService};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::server::{Grpc, NamedService, StreamingService, UnaryService};
 
 type HttpRequest = http::Request<Body>;
 type HttpResponse = http::Response<Body>;
@@ -47,11 +50,20 @@ impl NamedService for WorkerService {
     const NAME: &'static str = "tensorflow.WorkerService";
 }
 
-/// The state of both services.
+/// `tensorflow.eager.EagerService`.
+#[derive(Clone)]
+pub(crate) struct EagerEndpoint(pub(crate) Endpoint);
+
+impl NamedService for EagerEndpoint {
+    const NAME: &'static str = "tensorflow.eager.EagerService";
+}
+
+/// The state of all services.
 #[derive(Clone)]
 pub(crate) struct Endpoint {
     pub(crate) master: Arc<Master>,
     pub(crate) worker: Arc<Worker>,
+    pub(crate) eager: Arc<EagerService>,
     /// Largest request, bytes.
     pub(crate) max_message: usize,
     pub(crate) calls: Arc<Calls>,
@@ -89,6 +101,7 @@ macro_rules! service {
 }
 service!(MasterService, dispatch_master);
 service!(WorkerService, dispatch_worker);
+service!(EagerEndpoint, dispatch_eager);
 
 /// How much earlier than the client's deadline the server may answer.
 const EARLY: Duration = Duration::from_millis(20);
@@ -144,6 +157,23 @@ impl Endpoint {
             "Reset" => self.control(request, move |r| Ok(m.reset(r))),
             "MakeCallable" => self.control(request, move |r| m.make_callable(r)),
             "ReleaseCallable" => self.control(request, move |r| m.release_callable(r)),
+            _ => unknown(),
+        }
+    }
+
+    fn dispatch_eager(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
+        let e = self.eager.clone();
+        match method {
+            "StreamingEnqueue" => self.stream(request),
+            "Enqueue" => self.waiting(request, move |r, cancel| e.enqueue(r, cancel)),
+            "RunComponentFunction" => {
+                self.waiting(request, move |r, cancel| e.run_component_function(r, cancel))
+            }
+            "CreateContext" => self.control(request, move |r| e.create_context(r)),
+            "UpdateContext" => self.control(request, move |r| e.update_context(r)),
+            "WaitQueueDone" => self.control(request, move |r| e.wait_queue_done(r)),
+            "KeepAlive" => self.control(request, move |r| e.keep_alive(r)),
+            "CloseContext" => self.control(request, move |r| Ok(e.close_context(r))),
             _ => unknown(),
         }
     }
@@ -206,6 +236,31 @@ impl Endpoint {
     ) -> Result<R> {
         let _permit = calls.begin_step()?;
         blocking(&Handle::current(), master, step).await
+    }
+
+    /// A method that runs a step.
+    fn waiting<Q, R, F>(self, request: HttpRequest, handler: F) -> Boxed<HttpResponse>
+    where
+        Q: Message + Default + 'static,
+        R: Message + 'static,
+        F: FnOnce(Q, &CancelToken) -> Result<R> + Send + 'static,
+    {
+        let (master, calls) = (self.master.clone(), self.calls.clone());
+        self.unary(request, move |message: Q| async move {
+            let step = move |_: &Master, cancel: &CancelToken| handler(message, cancel);
+            let ran = Self::blocking_step(master, calls, step).await;
+            ran.map_err(|e| to_tonic(&e))
+        })
+    }
+
+    /// `StreamingEnqueue`: one response for each request, in order; the first error ends the stream.
+    fn stream(self, request: HttpRequest) -> Boxed<HttpResponse> {
+        let mut grpc = Grpc::new(Wire::<EnqueueResponse, EnqueueRequest>::default())
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Deflate)
+            .max_decoding_message_size(self.max_message)
+            .max_encoding_message_size(usize::MAX);
+        Box::pin(async move { grpc.streaming(Enqueueing(self), request).await })
     }
 
     /// `RunCallable`.
@@ -309,6 +364,42 @@ where
                 None => Err(tonic::Status::internal("the call was started twice")),
             }
         })
+    }
+}
+
+/// The method `StreamingEnqueue`.
+struct Enqueueing(Endpoint);
+
+impl StreamingService<EnqueueRequest> for Enqueueing {
+    type Response = EnqueueResponse;
+    type ResponseStream = ReceiverStream<Result<EnqueueResponse, tonic::Status>>;
+    type Future = std::future::Ready<Result<tonic::Response<Self::ResponseStream>, tonic::Status>>;
+
+    fn call(&mut self, request: tonic::Request<Streaming<EnqueueRequest>>) -> Self::Future {
+        let (endpoint, mut requests) = (self.0.clone(), request.into_inner());
+        let (sender, responses) = tokio::sync::mpsc::channel(16);
+        tokio::spawn(async move {
+            while let Some(request) = requests.message().await.transpose() {
+                let answer = match request {
+                    Ok(request) => {
+                        let eager = endpoint.eager.clone();
+                        let run = move |_: &Master, cancel: &CancelToken| eager.enqueue(request, cancel);
+                        let (master, calls) = (endpoint.master.clone(), endpoint.calls.clone());
+                        let step = Endpoint::blocking_step(master, calls, run);
+                        tokio::select! {
+                            ran = step => ran.map_err(|e| to_tonic(&e)),
+                            () = sender.closed() => return,
+                        }
+                    }
+                    Err(e) => Err(e),
+                };
+                let is_last = answer.is_err();
+                if sender.send(answer).await.is_err() || is_last {
+                    return;
+                }
+            }
+        });
+        std::future::ready(Ok(tonic::Response::new(ReceiverStream::new(responses))))
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) struct StepTrace {
 struct Nodes {
     stats: Vec<NodeExecStats>,
     threads: HashMap<ThreadId, u32>,
+    /// Those of other tasks.
+    remote: Vec<DeviceStepStats>,
 }
 
 impl Default for StepTrace {
@@ -117,6 +119,12 @@ fn source(begins: i64) -> NodeExecStats {
 }
 
 impl StepTrace {
+    /// Adds the statistics of another task.
+    pub(crate) fn add_remote(&self, stats: &StepStats) {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        nodes.remote.extend(stats.dev_stats.iter().cloned());
+    }
+
     /// Returns the statistics by device; `inputs` are the names that each node reads.
     pub(crate) fn finish<'a>(
         &self,
@@ -125,11 +133,13 @@ impl StepTrace {
     ) -> StepStats {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let nodes = std::mem::take(&mut *nodes);
-        let threads = nodes.threads.into_values();
+        let (threads, remote) = (nodes.threads.into_values(), nodes.remote);
         let threads: HashMap<u32, String> = threads.map(|t| (t, format!("thread {t}"))).collect();
         let mut devices: BTreeMap<&str, Vec<NodeExecStats>> = BTreeMap::new();
         // A step whose nodes were all folded also ran on a device.
-        devices.entry(device_of("")).or_default();
+        if remote.is_empty() || !nodes.stats.is_empty() {
+            devices.entry(device_of("")).or_default();
+        }
         let begins = nodes.stats.iter().map(|n| n.all_start_nanos).min();
         let begins = begins.unwrap_or(self.epoch_nanos);
         for mut node in nodes.stats {
@@ -150,7 +160,7 @@ impl StepTrace {
                 thread_names: threads.clone(),
             });
         StepStats {
-            dev_stats: stats.collect(),
+            dev_stats: stats.chain(remote).collect(),
         }
     }
 }

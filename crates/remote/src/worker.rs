@@ -7,6 +7,7 @@ use crate::master_session::lock;
 use crate::peers::Peers;
 use crate::recent_requests::RecentRequests;
 use crate::rendezvous::StepRendezvous;
+use crate::step_stats::StepTrace;
 use crate::task::Task;
 use crate::tensors::encode_fetch;
 use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
@@ -20,7 +21,7 @@ use ferroflow_model::proto::{
 use ferroflow_model::{tensor_from_proto, tensor_to_proto};
 use ferroflow_runtime::{
     Callable, CancelToken, Code, DeviceSet, Rendezvous, Resources, RunOptions, Session,
-    SessionOptions, Signature,
+    SessionOptions, Signature, TraceSink,
 };
 use ferroflow_tensor::Tensor;
 use std::collections::{HashMap, HashSet};
@@ -241,7 +242,16 @@ impl Worker {
         }
         let rendezvous = self.task.rendezvous.get(request.step_id as u64);
         rendezvous.initialize(&session.name, &session.peers)?;
-        let ran = self.run_step(&graph, &rendezvous, request.send, cancel);
+        let wants_stats = request.exec_opts.is_some_and(|o| o.record_timeline);
+        let trace = wants_stats.then(Arc::<StepTrace>::default);
+        let options = RunOptions {
+            cancel: Some(cancel.clone()),
+            rendezvous: Some(rendezvous.clone()),
+            step_id: Some(request.step_id as u64),
+            trace: trace.clone().map(|t| -> Arc<dyn TraceSink> { t }),
+            ..Default::default()
+        };
+        let ran = self.run_step(&graph, &rendezvous, request.send, &options);
         if let Err(e) = ran {
             // Peers that wait for a tensor of this task learn why it does not come.
             rendezvous.abort(e.clone());
@@ -254,8 +264,16 @@ impl Worker {
             })?;
             encode_fetch(key, &tensor)
         });
+        let (first, names) = (session.devices.first(), session.devices.names());
+        let placement = graph.callable.placement();
+        let device_of = |node: &str| match placement.get(node) {
+            Some(device) => names.get(*device).map_or(first, String::as_str),
+            None => first,
+        };
+        let stats = trace.map(|t| t.finish(device_of, &graph.session.inputs()));
         Ok(RunGraphResponse {
             recv: recv.collect::<Result<_>>()?,
+            step_stats: stats,
             ..Default::default()
         })
     }
@@ -265,7 +283,7 @@ impl Worker {
         graph: &WorkerGraph,
         rendezvous: &Arc<StepRendezvous>,
         sent: Vec<NamedTensorProto>,
-        cancel: &CancelToken,
+        options: &RunOptions,
     ) -> Result<()> {
         for NamedTensorProto { name, tensor } in sent {
             let mut proto = tensor.unwrap_or_default();
@@ -273,12 +291,7 @@ impl Worker {
             let tensor = tensor_from_proto(&proto, None)?.get()?;
             rendezvous.send(&name, Some(tensor))?;
         }
-        let options = RunOptions {
-            cancel: Some(cancel.clone()),
-            rendezvous: Some(rendezvous.clone()),
-            ..Default::default()
-        };
-        let ran = graph.session.run_callable(&graph.callable, Vec::new(), &options);
+        let ran = graph.session.run_callable(&graph.callable, Vec::new(), options);
         ran.map(drop)
     }
 

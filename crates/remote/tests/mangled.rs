@@ -80,17 +80,19 @@ fn check_alive(master: &Master, handle: &str) {
 
 #[test]
 fn damaged_messages() {
-    let master = Master::new(MasterOptions {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let options = MasterOptions {
         threads: 2,
         ..Default::default()
-    });
+    };
+    let master = Master::new(options, runtime.handle().clone());
     let create = CreateSessionRequest {
         graph_def: Some(graph_from_text(GRAPH).unwrap()),
         config: Some(ConfigProto::default()),
         ..Default::default()
     };
     let handle = master
-        .create_session(create.clone())
+        .create_session(create.clone(), &CancelToken::new())
         .unwrap()
         .session_handle;
     let extend = ExtendSessionRequest {

@@ -1,6 +1,7 @@
 //! What a session needs of the other tasks of its cluster. `remote` implements it over gRPC.
 
 use ferroflow_base::Result;
+use ferroflow_executor::TraceSink;
 use ferroflow_model::proto::GraphDef;
 use ferroflow_opdef::Rendezvous;
 use ferroflow_sync::CancelToken;
@@ -23,11 +24,15 @@ pub trait Cluster: Send + Sync {
     /// UNAVAILABLE if the task does not answer; those of the task.
     fn register(&self, task: usize, graph: GraphDef) -> Result<Arc<dyn RegisteredGraph>>;
 
-    /// Begins a step that the other tasks `tasks` run parts of.
+    /// Begins a step that the other tasks `tasks` run parts of; their statistics go to `trace`, if any.
     ///
     /// # Errors
     /// INTERNAL if the cluster does not have one of the tasks.
-    fn begin_step(&self, tasks: &[usize]) -> Result<Arc<dyn ClusterStep>>;
+    fn begin_step(
+        &self,
+        tasks: &[usize],
+        trace: Option<&Arc<dyn TraceSink>>,
+    ) -> Result<Arc<dyn ClusterStep>>;
 }
 
 /// A step that runs on several tasks. Dropped, it is cleaned up on all of them.
@@ -37,6 +42,9 @@ pub trait ClusterStep: Send + Sync {
 
     /// The rendezvous of this task, which receives from others too.
     fn rendezvous(&self) -> &Arc<dyn Rendezvous>;
+
+    /// Where the statistics of other tasks go, if they are asked for.
+    fn trace(&self) -> Option<&Arc<dyn TraceSink>>;
 }
 
 /// Receives the fetches of a part, in order.

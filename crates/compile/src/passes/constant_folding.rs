@@ -3,7 +3,7 @@
 
 use crate::evaluate::evaluate;
 use crate::pass::constant_node;
-use crate::view::{is_switch, moves_values};
+use crate::view::{has_dead_outputs, moves_values};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap, topological_order};
@@ -46,7 +46,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         }
         let asked = node.inputs.first().map(|i| i.node);
         let mut of_shape = materialize(&node, &shapes);
-        if may_be_dead && asked.is_some_and(|n| is_switch(graph.node(n))) {
+        if may_be_dead && asked.is_some_and(|n| has_dead_outputs(graph.node(n))) {
             of_shape = None;
         }
         let waits_for_asked = may_be_dead && of_shape.is_some();

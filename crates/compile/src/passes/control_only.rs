@@ -4,7 +4,7 @@
 //! Limited to products and convolutions, which are expensive and fail only on shape errors; other ops may
 //! be awaited for their error.
 
-use crate::view::is_switch;
+use crate::view::has_dead_outputs;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Consumers, Graph, Node, NodeId, Patch};
@@ -32,7 +32,7 @@ const PRODUCTS: &[&str] = &[
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let consumers = Consumers::new(graph);
     // A control edge cannot name one side of a Switch.
-    let beside_switch = |node: &Node| node.inputs.iter().any(|i| is_switch(graph.node(i.node)));
+    let beside_switch = |node: &Node| node.inputs.iter().any(|i| has_dead_outputs(graph.node(i.node)));
     let candidates = graph.iter().filter(|(id, node)| {
         PRODUCTS.contains(&node.op())
             && consumers.of(*id).iter().all(|(_, slot)| slot.is_none())

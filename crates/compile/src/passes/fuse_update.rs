@@ -10,7 +10,7 @@
 //! before still reads the old value of its variable, which would have to be copied: it waits for that.
 
 use crate::passes::control_only::{wait_for, waiting};
-use crate::view::{is_switch, moves_values};
+use crate::view::{has_dead_outputs, moves_values};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Consumers, Graph, NodeClass, NodeId, Patch};
@@ -133,7 +133,7 @@ fn update(graph: &Graph, consumers: &Consumers, id: NodeId) -> Option<Update> {
     }
     let product = graph.node(from.node);
     // Only one side of a Switch comes, which a control edge cannot name.
-    let beside_switch = product.inputs.iter().any(|i| is_switch(graph.node(i.node)));
+    let beside_switch = product.inputs.iter().any(|i| has_dead_outputs(graph.node(i.node)));
     // A constant on the right is packed once, for MatMul.
     let right = graph.node(product.inputs.get(1)?.node);
     if right.class() == NodeClass::Const && !product.attrs.bool("transpose_a").ok()? {

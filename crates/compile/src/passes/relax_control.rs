@@ -6,7 +6,7 @@
 //! known when kernels are built, and nothing is passed along at run time.
 
 use crate::pass::constant_node;
-use crate::view::{is_switch, moves_values};
+use crate::view::{has_dead_outputs, moves_values};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{
@@ -160,11 +160,13 @@ impl<'a> Deadness<'a> {
             return condition;
         }
         let mut condition = self.of[output.node.index()].clone();
-        if is_switch(node) {
-            // A _SwitchN has a side for each number.
-            condition.add(match self.graph.dtype(node.inputs[1]) {
-                Some(DType::Bool) => Atom::Side(self.predicate(node.inputs[1]), output.slot == 1),
-                _ => Atom::Alive(output),
+        if has_dead_outputs(node) {
+            // A _SwitchN has a side for each number, a _Recv has none.
+            let predicate = node.inputs.get(1);
+            let is_bool = |p: &&Output| self.graph.dtype(**p) == Some(DType::Bool);
+            condition.add(match predicate.filter(is_bool) {
+                Some(p) => Atom::Side(self.predicate(*p), output.slot == 1),
+                None => Atom::Alive(output),
             });
         }
         condition
@@ -208,7 +210,7 @@ impl<'a> Deadness<'a> {
                 // All Exits of the iteration in which LoopCond is false are alive.
                 let from = node.inputs[0];
                 let switch = self.graph.node(from.node);
-                let by_cond = is_switch(switch)
+                let by_cond = switch.class() == NodeClass::Switch
                     && from.slot == 0
                     && self.is_loop_cond(self.predicate(switch.inputs[1]));
                 result.add(match self.frames.of(id).filter(|_| by_cond) {

@@ -2,6 +2,7 @@
 
 use super::functions::{FunctionCall, Functions};
 use super::{AttrValue, Attrs, MAX_KEPT, Machine};
+use crate::RunOptions;
 use ferroflow_base::{Result, internal, invalid_argument, not_found};
 use ferroflow_model::proto::FunctionDef;
 use ferroflow_opdef::{
@@ -82,8 +83,13 @@ impl EagerContext {
 
     /// Computes on the threads of `pool`.
     pub fn on(pool: Arc<Pool>) -> EagerContext {
+        EagerContext::with_resources(pool, Resources::default())
+    }
+
+    /// Computes on the threads of `pool`, with variables and other state that others may share.
+    pub fn with_resources(pool: Arc<Pool>, resources: Resources) -> EagerContext {
         EagerContext {
-            machine: Arc::new(Machine::new(pool)),
+            machine: Arc::new(Machine::with_resources(pool, resources)),
             defs: RwLock::default(),
             functions: Functions::default(),
         }
@@ -250,6 +256,19 @@ impl CallDef {
         self.function.as_ref()
     }
 
+    /// Returns how the arguments of a call with complete attrs are passed.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an attr is missing.
+    pub fn given(&self, attrs: &Attrs) -> Result<SmallVec<[Given; 4]>> {
+        let given = self.def.inputs.iter().map(|arg| match arg {
+            ArgDef::Single { .. } => Ok(Given::One),
+            ArgDef::Repeated { number, .. } => Ok(Given::List(attrs.int(number)? as u32)),
+            ArgDef::List { types, .. } => Ok(Given::List(attrs.dtypes(types)?.len() as u32)),
+        });
+        given.collect()
+    }
+
     /// Returns the attrs completed by those that the inputs determine. As in TensorFlow
     /// (`EagerOperation::MaybeInferSingleInputAttrs`), inference ends at a list whose tensors were given
     /// one by one.
@@ -391,6 +410,20 @@ impl EagerCall {
                 let tensors = inputs.drain(..).filter_map(Value::into_tensor).collect();
                 call.run(tensors, cancel)
             }
+        }
+    }
+
+    /// As [`EagerCall::run`]; the options of a function's step are those of a graph's.
+    ///
+    /// # Errors
+    /// As [`EagerCall::run`].
+    pub fn run_with(&self, inputs: &mut CallInputs, options: &RunOptions) -> Result<CallOutputs> {
+        match &self.body {
+            Body::Graph(call) => {
+                let tensors = inputs.drain(..).filter_map(Value::into_tensor).collect();
+                call.run_with(tensors, options)
+            }
+            Body::Kernel(_) => self.run(inputs, options.cancel.as_ref()),
         }
     }
 

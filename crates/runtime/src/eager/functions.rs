@@ -191,9 +191,15 @@ impl FunctionCall {
             cancel: cancel.cloned(),
             ..Default::default()
         };
-        let outputs = self
-            .session
-            .run_callable(&self.callable, inputs, &options)?;
+        self.run_with(inputs, &options)
+    }
+
+    pub(super) fn run_with(
+        &self,
+        inputs: Vec<Tensor>,
+        options: &RunOptions,
+    ) -> Result<CallOutputs> {
+        let outputs = self.session.run_callable(&self.callable, inputs, options)?;
         Ok(outputs.into_iter().collect())
     }
 }

@@ -316,9 +316,13 @@ const MAX_KEPT: usize = 256;
 
 impl Machine {
     fn new(pool: Arc<Pool>) -> Machine {
+        Machine::with_resources(pool, Resources::default())
+    }
+
+    fn with_resources(pool: Arc<Pool>, resources: Resources) -> Machine {
         Machine {
             pool,
-            resources: Resources::default(),
+            resources,
             cancel: CancelToken::new(),
             last: Mutex::new(AsyncValue::new(Chain)),
         }

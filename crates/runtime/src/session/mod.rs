@@ -93,6 +93,8 @@ pub struct RunOptions {
     pub cancel: Option<CancelToken>,
     /// Receives a span for every kernel call.
     pub trace: Option<Arc<dyn TraceSink>>,
+    /// The number of the step, which its parts on several tasks share.
+    pub step_id: Option<u64>,
     /// Where `_Send` and `_Recv` nodes of the graph meet those of others; by default each other.
     pub rendezvous: Option<Arc<dyn Rendezvous>>,
 }
@@ -345,6 +347,7 @@ impl Session {
         let token = options.token(self.steps.closing());
         let results = engine.run(RunArgs {
             args,
+            step_id: options.step_id,
             pool: &self.pool,
             resources: &self.options.resources,
             rendezvous: options.rendezvous.as_ref(),

@@ -49,6 +49,7 @@ impl Session {
         };
         let with = RunArgs {
             args: Vec::new(),
+            step_id: None,
             pool: &self.pool,
             resources: &self.options.resources,
             rendezvous: Some(&rendezvous),

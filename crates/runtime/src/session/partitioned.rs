@@ -97,6 +97,7 @@ impl Engine {
 /// A step of several parts, which exchange tensors through `rendezvous`.
 struct PartitionedStep {
     parts: Arc<Parts>,
+    id: u64,
     pool: Arc<Pool>,
     resources: Resources,
     trace: Option<Arc<dyn TraceSink>>,
@@ -120,7 +121,8 @@ struct Outcome {
 /// Runs each part as a task of the pool, the first on the calling thread.
 fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
     let begun = parts.cluster.as_ref();
-    let begun = begun.map(|c| c.begin_step(&parts.tasks)).transpose()?;
+    let begun = begun.map(|c| c.begin_step(&parts.tasks, with.trace));
+    let begun = begun.transpose()?;
     let rendezvous = match (&begun, with.rendezvous) {
         (Some(begun), _) => begun.rendezvous().clone(),
         (None, Some(given)) => given.clone(),
@@ -128,6 +130,10 @@ fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
     };
     let step = Arc::new(PartitionedStep {
         parts: parts.clone(),
+        id: match (&begun, with.step_id) {
+            (Some(begun), _) => begun.id(),
+            (None, given) => given.unwrap_or_else(Executor::next_step_id),
+        },
         pool: with.pool.clone(),
         resources: with.resources.clone(),
         trace: with.trace.cloned(),
@@ -200,6 +206,7 @@ impl PartitionedStep {
             (Runner::Local { executor, .. }, _) => {
                 let with = RunArgs {
                     args,
+                    step_id: Some(self.id),
                     pool: &self.pool,
                     resources: &self.resources,
                     rendezvous: Some(&self.rendezvous),

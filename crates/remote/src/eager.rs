@@ -1,0 +1,194 @@
+//! [`EagerService`]: ops and functions that clients run one by one, a method for each of
+//! `tensorflow.eager.EagerService`'s.
+
+use crate::config::addresses;
+use crate::device::TaskName;
+use crate::eager_context::RemoteContext;
+use crate::master_session::lock;
+use crate::task::Task;
+use ferroflow_base::{Result, aborted, invalid_argument};
+use ferroflow_model::proto::{
+    CloseContextRequest, CloseContextResponse, CreateContextRequest, CreateContextResponse,
+    EnqueueRequest, EnqueueResponse, KeepAliveRequest, KeepAliveResponse,
+    RunComponentFunctionRequest, RunComponentFunctionResponse, ServerDef, UpdateContextRequest,
+    UpdateContextResponse, WaitQueueDoneRequest, WaitQueueDoneResponse,
+};
+use ferroflow_runtime::CancelToken;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+/// The eager contexts of a server, by id.
+pub struct EagerService {
+    task: Arc<Task>,
+    contexts: Mutex<HashMap<u64, Arc<RemoteContext>>>,
+}
+
+impl EagerService {
+    pub(crate) fn new(task: Arc<Task>) -> Self {
+        EagerService {
+            task,
+            contexts: Mutex::default(),
+        }
+    }
+
+    /// `CreateContext`. A context of the same id is replaced by one with a higher view id.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the context exists or the cluster is malformed.
+    pub fn create_context(&self, request: CreateContextRequest) -> Result<CreateContextResponse> {
+        let id = request.context_id;
+        let mut contexts = lock(&self.contexts);
+        if let Some(old) = contexts.get(&id)
+            && old.view() >= request.context_view_id
+        {
+            return Err(invalid_argument!(
+                "EagerService:CreateContext failed. Context id: <{id}> already exists."
+            ));
+        }
+        if request.clear_existing_contexts {
+            contexts.clear();
+        }
+        let def = request.server_def.unwrap_or_default();
+        let (name, cluster) = self.place(&def)?;
+        let peers = Arc::new(self.task.peers.of_cluster(&cluster));
+        let context = RemoteContext::new(
+            &self.task,
+            id,
+            request.context_view_id,
+            request.keep_alive_secs,
+            &name,
+            peers,
+            &request.cluster_device_attributes,
+        )?;
+        let devices = context.devices().attributes().to_vec();
+        contexts.insert(id, Arc::new(context));
+        Ok(CreateContextResponse {
+            device_attributes: devices,
+        })
+    }
+
+    /// The name of this task in the cluster of a client, and the cluster.
+    fn place(&self, def: &ServerDef) -> Result<(TaskName, crate::config::Addresses)> {
+        let cluster = match &def.cluster {
+            Some(cluster) => addresses(cluster)?,
+            None => self.task.server.cluster.clone(),
+        };
+        let own = &self.task.server.task;
+        let name = TaskName {
+            job: match def.job_name.as_str() {
+                "" => own.job.clone(),
+                job => job.to_string(),
+            },
+            index: u32::try_from(def.task_index).unwrap_or(own.index),
+        };
+        Ok((name, cluster))
+    }
+
+    fn find(&self, id: u64) -> Result<Arc<RemoteContext>> {
+        let mut contexts = lock(&self.contexts);
+        contexts.retain(|_, context| !context.is_expired());
+        let context = contexts.get(&id).cloned();
+        let context = context.ok_or_else(|| {
+            aborted!(
+                "Unable to find a context_id matching the specified one ({}). Perhaps the worker was \
+                 restarted, or the context was GC'd?",
+                id as i64
+            )
+        })?;
+        context.keep_alive();
+        Ok(context)
+    }
+
+    /// `UpdateContext`: the cluster has changed.
+    ///
+    /// # Errors
+    /// ABORTED if the context does not exist; INVALID_ARGUMENT if the view id is not the next one.
+    pub fn update_context(&self, request: UpdateContextRequest) -> Result<UpdateContextResponse> {
+        let context = self.find(request.context_id)?;
+        let next = context.view() + 1;
+        if request.context_view_id != next {
+            return Err(invalid_argument!(
+                "EagerService:UpdateContext failed. Context id: <{}> currently at view #{} but received \
+                 update request at view #{}. View id should only be continuously incremented.",
+                request.context_id,
+                context.view(),
+                request.context_view_id
+            ));
+        }
+        // Without devices, only the view changes.
+        if !request.cluster_device_attributes.is_empty() {
+            let (_, cluster) = self.place(&request.server_def.unwrap_or_default())?;
+            let peers = Arc::new(self.task.peers.of_cluster(&cluster));
+            context.set_cluster(peers, &request.cluster_device_attributes);
+        }
+        context.set_view(next);
+        Ok(UpdateContextResponse {
+            device_attributes: context.devices().attributes().to_vec(),
+        })
+    }
+
+    /// `Enqueue`, and each request of `StreamingEnqueue`: runs its items in order.
+    ///
+    /// # Errors
+    /// ABORTED if the context does not exist; the first error of an item.
+    pub fn enqueue(
+        &self,
+        request: EnqueueRequest,
+        cancel: &CancelToken,
+    ) -> Result<EnqueueResponse> {
+        let context = self.find(request.context_id)?;
+        let items = request.queue.into_iter();
+        let responses = items.map(|item| context.run_item(item, cancel));
+        Ok(EnqueueResponse {
+            queue_response: responses.collect::<Result<_>>()?,
+        })
+    }
+
+    /// `RunComponentFunction`: runs the part of a function that is on this task.
+    ///
+    /// # Errors
+    /// ABORTED if the context does not exist; those of the function.
+    pub fn run_component_function(
+        &self,
+        request: RunComponentFunctionRequest,
+        cancel: &CancelToken,
+    ) -> Result<RunComponentFunctionResponse> {
+        let context = self.find(request.context_id)?;
+        let operation = request.operation.unwrap_or_default();
+        let response = context.run_component(&operation, &request.output_num, cancel)?;
+        Ok(RunComponentFunctionResponse {
+            shape: response.shape,
+            tensor: response.tensor,
+        })
+    }
+
+    /// `WaitQueueDone`: nothing is left to wait for, since items run before they are answered.
+    ///
+    /// # Errors
+    /// ABORTED if the context does not exist.
+    pub fn wait_queue_done(&self, request: WaitQueueDoneRequest) -> Result<WaitQueueDoneResponse> {
+        self.find(request.context_id)?;
+        Ok(WaitQueueDoneResponse {})
+    }
+
+    /// `KeepAlive`: returns the view id.
+    ///
+    /// # Errors
+    /// ABORTED if the context does not exist.
+    pub fn keep_alive(&self, request: KeepAliveRequest) -> Result<KeepAliveResponse> {
+        let context = self.find(request.context_id)?;
+        Ok(KeepAliveResponse {
+            context_view_id: context.view(),
+        })
+    }
+
+    /// `CloseContext`; requests of an older view are ignored.
+    pub fn close_context(&self, request: CloseContextRequest) -> CloseContextResponse {
+        let mut contexts = lock(&self.contexts);
+        let is_current = |c: &Arc<RemoteContext>| c.view() <= request.context_view_id;
+        if contexts.get(&request.context_id).is_some_and(is_current) {
+            contexts.remove(&request.context_id);
+        }
+        CloseContextResponse {}
+    }
+}

@@ -1,0 +1,377 @@
+//! Clusters of several servers in one process: sessions that span them, and requests to their workers.
+
+use ferroflow_model::proto::*;
+use ferroflow_model::{graph_from_text, tensor_from_proto, tensor_to_proto};
+use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions, TaskName};
+use ferroflow_tensor::Tensor;
+use prost::Message;
+use std::collections::BTreeMap;
+use std::net::TcpListener;
+use tokio::runtime::Runtime;
+use tonic::codegen::http::uri::PathAndQuery;
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status};
+use tonic_prost::ProstCodec;
+
+/// A graph in short: `name = Op{attr=value}(input, ...) @task`, of 32-bit floats.
+fn graph(lines: &str) -> GraphDef {
+    let node = |line: &str| {
+        let (name, rest) = line.split_once(" = ").expect("name = Op");
+        let (head, rest) = rest.split_once('(').expect("inputs");
+        let (inputs, task) = rest.split_once(')').expect("a device");
+        let (op, attrs) = head.split_once('{').unwrap_or((head, "}"));
+        let inputs = inputs.split(", ").filter(|i| !i.is_empty());
+        let inputs: String = inputs.map(|i| format!("input: '{i}' ")).collect();
+        let mut text = format!("node {{ name: '{name}' op: '{op}' {inputs}");
+        if let Some(task) = task.trim().strip_prefix('@') {
+            text += &format!("device: '/job:w/task:{task}' ");
+        }
+        for attr in attrs.trim_end_matches('}').split("; ").filter(|a| !a.is_empty()) {
+            let (name, value) = attr.split_once('=').expect("attr=value");
+            text += &format!("attr {{ key: '{name}' value {{ {value} }} }} ");
+        }
+        text + "}\n"
+    };
+    let text: String = lines.trim().lines().map(|l| node(l.trim())).collect();
+    graph_from_text(&text).expect("valid text")
+}
+
+/// Servers of one cluster, and connections to them.
+struct World {
+    runtime: Runtime,
+    addresses: Vec<String>,
+    channels: Vec<Channel>,
+}
+
+impl World {
+    /// Starts `n` tasks of the job `w`; the cluster has `missing` further ones that do not answer.
+    fn new(n: usize, missing: usize) -> World {
+        let listeners: Vec<TcpListener> = (0..n + missing)
+            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
+            .collect();
+        let addresses = listeners.iter().map(|l| l.local_addr().unwrap().to_string());
+        let addresses: Vec<String> = addresses.collect();
+        let tasks: BTreeMap<u32, String> = (0..).zip(addresses.iter().cloned()).collect();
+        let cluster = BTreeMap::from([("w".to_string(), tasks)]);
+        drop(listeners);
+        let runtime = Runtime::new().unwrap();
+        let mut channels = Vec::new();
+        for (index, address) in (0..n as u32).zip(&addresses) {
+            let task = TaskName {
+                job: "w".to_string(),
+                index,
+            };
+            let server = Server::bind(ServerOptions {
+                address: address.parse().unwrap(),
+                monitor: None,
+                tls: None,
+                max_message: usize::MAX,
+                master: MasterOptions {
+                    server: ServerDef {
+                        cluster: cluster.clone(),
+                        task,
+                    },
+                    threads: 2,
+                    ..Default::default()
+                },
+            });
+            let server = server.unwrap();
+            // Ends with the process.
+            std::thread::spawn(move || server.run(std::future::pending()));
+            let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
+            channels.push(runtime.block_on(endpoint.connect()).unwrap());
+        }
+        World {
+            runtime,
+            addresses,
+            channels,
+        }
+    }
+
+    fn call<Q, R>(&self, task: usize, method: &str, request: Q) -> Result<R, Status>
+    where
+        Q: Message + Default + 'static,
+        R: Message + Default + 'static,
+    {
+        let path = format!("/tensorflow.{method}");
+        self.runtime.block_on(async {
+            let mut grpc = tonic::client::Grpc::new(self.channels[task].clone());
+            grpc.ready().await.unwrap();
+            let path = PathAndQuery::try_from(path).unwrap();
+            let codec = ProstCodec::<Q, R>::default();
+            let answer = grpc.unary(Request::new(request), path, codec).await?;
+            Ok(answer.into_inner())
+        })
+    }
+
+    fn session(&self, lines: &str, config: ConfigProto) -> Result<String, Status> {
+        let request = CreateSessionRequest {
+            graph_def: Some(graph(lines)),
+            config: Some(config),
+            target: format!("grpc://{}", self.addresses[0]),
+        };
+        let made: CreateSessionResponse = self.call(0, "MasterService/CreateSession", request)?;
+        Ok(made.session_handle)
+    }
+
+    /// Runs a step with `x` fed; returns the value of `fetch`, if any.
+    fn step(&self, session: &str, x: f32, fetch: &str, target: &str) -> Result<f32, Status> {
+        let list = |name: &str| -> Vec<String> {
+            let names = name.split_whitespace();
+            names.map(str::to_string).collect()
+        };
+        let request = RunStepRequest {
+            session_handle: session.to_string(),
+            feed: vec![NamedTensorProto {
+                name: "x:0".to_string(),
+                tensor: Some(tensor_to_proto(&Tensor::scalar(x)).unwrap()),
+            }],
+            fetch: list(fetch),
+            target: list(target),
+            ..Default::default()
+        };
+        let answer: RunStepResponse = self.call(0, "MasterService/RunStep", request)?;
+        let value = answer.tensor.first().and_then(|t| t.tensor.as_ref());
+        Ok(value.map_or(0.0, |proto| {
+            let tensor = tensor_from_proto(proto, None).and_then(|t| t.get());
+            tensor.unwrap().to_scalar().unwrap()
+        }))
+    }
+}
+
+const X: &str = "x = Placeholder{dtype=type: DT_FLOAT}() @0\n";
+const T: &str = "{T=type: DT_FLOAT}";
+
+#[test]
+fn steps_span_tasks() {
+    let world = World::new(3, 0);
+    let v = "{dtype=type: DT_FLOAT; shape=shape { }; shared_name=s: 'v'}";
+    let d = "{dtype=type: DT_FLOAT}";
+    let lines = format!(
+        "{X}a = Neg{T}(x) @1\nb = Square{T}(a) @2\nc = AddV2{T}(b, x) @0\nd = Exp{T}(a, ^b) @2
+         v = VarHandleOp{v}() @2\nset = AssignVariableOp{d}(v, a)\nget = ReadVariableOp{d}(v) @2"
+    );
+    let session = world.session(&lines, ConfigProto::default()).unwrap();
+    for x in 1..20 {
+        let x = x as f32;
+        assert_eq!(world.step(&session, x, "c:0", "").unwrap(), x * x + x);
+        assert_eq!(world.step(&session, x, "b:0", "").unwrap(), x * x);
+        assert_eq!(world.step(&session, 0.0, "d:0", "").unwrap(), 1.0);
+        world.step(&session, x, "", "set").unwrap();
+        assert_eq!(world.step(&session, 0.0, "get:0", "").unwrap(), -x);
+    }
+}
+
+/// `i` from `x` up to ten on task 0, `a` doubled in each iteration on task 1.
+const LOOP: &str = "
+    x = Placeholder{dtype=type: DT_FLOAT}() @0
+    ten = Const{dtype=type: DT_FLOAT; value=tensor { dtype: DT_FLOAT tensor_shape { } float_val: 10 }}() @0
+    one = Const{dtype=type: DT_FLOAT; value=tensor { dtype: DT_FLOAT tensor_shape { } float_val: 1 }}() @0
+    ei = Enter{T=type: DT_FLOAT; frame_name=s: 'f'}(x) @0
+    ea = Enter{T=type: DT_FLOAT; frame_name=s: 'f'}(one) @1
+    et = Enter{T=type: DT_FLOAT; frame_name=s: 'f'; is_constant=b: true}(ten) @0
+    eo = Enter{T=type: DT_FLOAT; frame_name=s: 'f'; is_constant=b: true}(one) @0
+    mi = Merge{T=type: DT_FLOAT; N=i: 2}(ei, ni) @0
+    ma = Merge{T=type: DT_FLOAT; N=i: 2}(ea, na) @1
+    p = Less{T=type: DT_FLOAT}(mi, et) @0
+    c = LoopCond(p) @0
+    si = Switch{T=type: DT_FLOAT}(mi, c) @0
+    sa = Switch{T=type: DT_FLOAT}(ma, c) @1
+    i2 = AddV2{T=type: DT_FLOAT}(si:1, eo) @0
+    a2 = AddV2{T=type: DT_FLOAT}(sa:1, sa:1) @1
+    ni = NextIteration{T=type: DT_FLOAT}(i2) @0
+    na = NextIteration{T=type: DT_FLOAT}(a2) @1
+    xi = Exit{T=type: DT_FLOAT}(si) @0
+    xa = Exit{T=type: DT_FLOAT}(sa) @1";
+
+#[test]
+fn loops_and_conditionals_span_tasks() {
+    let world = World::new(2, 0);
+    let session = world.session(LOOP, ConfigProto::default()).unwrap();
+    for (x, doubled) in [(0.0, 1024.0), (7.0, 8.0), (9.0, 2.0), (10.0, 1.0), (99.0, 1.0)] {
+        assert_eq!(world.step(&session, x, "xa:0", "").unwrap(), doubled, "{x}");
+        let last = f32::max(x, 10.0);
+        assert_eq!(world.step(&session, x, "xi:0", "").unwrap(), last, "{x}");
+    }
+    let lines = format!(
+        "{X}p = Greater{T}(x, n) @0\nn = Neg{T}(x) @1\ns = Switch{T}(x, p) @1\nf = Square{T}(s) @0
+         t = Exp{T}(s:1) @1\nm = Merge{{T=type: DT_FLOAT; N=i: 2}}(f, t) @0"
+    );
+    let session = world.session(&lines, ConfigProto::default()).unwrap();
+    for (x, expect) in [(-3.0, 9.0), (0.0, 0.0)] {
+        assert_eq!(world.step(&session, x, "m:0", "").unwrap(), expect);
+    }
+    assert_eq!(world.step(&session, 1.0, "m:0", "").unwrap(), 1f32.exp());
+    // The client learns that its fetch is dead, and the next step runs.
+    let dead = world.step(&session, 1.0, "f:0", "").expect_err("dead");
+    assert_eq!(dead.code(), Code::InvalidArgument, "{dead}");
+    assert_eq!(world.step(&session, -3.0, "f:0", "").unwrap(), 9.0);
+}
+
+#[test]
+fn errors_of_workers_end_the_step() {
+    let world = World::new(2, 0);
+    let message = "{T=type: DT_FLOAT; message=s: 'bad'}";
+    let lines = format!("{X}l = Log{T}(x) @1\nc = CheckNumerics{message}(l) @1\ny = Neg{T}(c) @0");
+    let session = world.session(&lines, ConfigProto::default()).unwrap();
+    for _ in 0..10 {
+        let failed = world.step(&session, -1.0, "y:0", "").expect_err("not a number");
+        assert_eq!(failed.code(), Code::InvalidArgument);
+        let text = failed.message();
+        assert!(text.contains("bad : Tensor had NaN values"), "{text}");
+        assert!(text.contains("/job:w/replica:0/task:1"), "{text}");
+        assert_eq!(world.step(&session, 1.0, "y:0", "").unwrap(), 0.0);
+    }
+    let unplaced = world.session("x = NoOp() @7", ConfigProto::default());
+    let unplaced = unplaced.and_then(|s| world.step(&s, 0.0, "", "x"));
+    let code = unplaced.expect_err("no such task").code();
+    assert_eq!(code, Code::InvalidArgument);
+}
+
+#[test]
+fn a_missing_task_is_named() {
+    let world = World::new(1, 1);
+    let config = ConfigProto {
+        operation_timeout_in_ms: 200,
+        ..Default::default()
+    };
+    let missing = world.session(X, config).expect_err("task 1 does not answer");
+    assert_eq!(missing.code(), Code::DeadlineExceeded);
+    let text = missing.message();
+    assert!(text.contains("/job:w/replica:0/task:1"), "{text}");
+    // Filters leave the task out.
+    let config = ConfigProto {
+        device_filters: vec!["/job:w/task:0".to_string()],
+        ..Default::default()
+    };
+    let session = world.session(X, config).unwrap();
+    assert_eq!(world.step(&session, 0.0, "", "x").unwrap(), 0.0);
+}
+
+/// Sends a request to a worker; expects this code and a part of the message.
+fn check<Q>(world: &World, method: &str, request: Q, code: Code, part: &str)
+where
+    Q: Message + Default + 'static,
+{
+    let path = format!("WorkerService/{method}");
+    let answer: Result<RunGraphResponse, Status> = world.call(0, &path, request);
+    let error = answer.expect_err(method);
+    assert_eq!(error.code(), code, "{method}: {error}");
+    assert!(error.message().contains(part), "{method}: {error}");
+}
+
+#[test]
+fn wrong_requests_to_a_worker_are_errors() {
+    let world = World::new(1, 0);
+    let status: GetStatusResponse = world
+        .call(0, "WorkerService/GetStatus", GetStatusRequest {})
+        .unwrap();
+    let device = &status.device_attributes[0];
+    assert_eq!(device.name, "/job:w/replica:0/task:0/device:CPU:0");
+    let name = &device.name;
+    let unnamed = CreateWorkerSessionRequest::default();
+    let code = Code::InvalidArgument;
+    check(&world, "CreateWorkerSession", unnamed, code, "Session must be non-empty.");
+    let unknown = RegisterGraphRequest {
+        session_handle: "none".to_string(),
+        create_worker_session_called: true,
+        ..Default::default()
+    };
+    let lost = "Session handle is not found: none. Possibly this worker";
+    check(&world, "RegisterGraph", unknown, Code::Aborted, lost);
+    let homeless = RegisterGraphRequest {
+        graph_def: Some(graph("n = NoOp()")),
+        ..Default::default()
+    };
+    check(&world, "RegisterGraph", homeless, code, "Missing device name in: n");
+    let run = RunGraphRequest {
+        graph_handle: "7".to_string(),
+        request_id: 5,
+        ..Default::default()
+    };
+    let none = "Graph handle is not found: 7";
+    check(&world, "RunGraph", run.clone(), Code::Aborted, none);
+    check(&world, "RunGraph", run, Code::Aborted, "received twice");
+    let deregister = DeregisterGraphRequest::default();
+    check(&world, "DeregisterGraph", deregister, Code::Aborted, "Graph handle");
+    let old = device.incarnation ^ 1;
+    let elsewhere = name.replace("CPU:0", "CPU:9");
+    let keys = [
+        ("x", code, "Invalid  rendezvous key: x"),
+        ("a;zz;b;c;0:0", code, "Invalid  rendezvous key"),
+        (&format!("{elsewhere};{old:016x};{name};x;0:0"), code, "unknown device."),
+        (
+            &format!("{name};{old:016x};{name};x;0:0"),
+            Code::Aborted,
+            "RecvTensor expects a different device incarnation",
+        ),
+    ];
+    for (key, code, part) in keys {
+        let request = RecvTensorRequest {
+            rendezvous_key: key.to_string(),
+            step_id: 3,
+            ..Default::default()
+        };
+        check(&world, "RecvTensor", request, code, part);
+    }
+}
+
+#[test]
+fn a_tensor_may_be_asked_for_before_its_step_begins() {
+    let world = World::new(1, 0);
+    let status: GetStatusResponse = world
+        .call(0, "WorkerService/GetStatus", GetStatusRequest {})
+        .unwrap();
+    let device = &status.device_attributes[0];
+    let send = format!(
+        "send_device=s: '{}'; send_device_incarnation=i: {}; recv_device=s: '/job:w/replica:0/task:5/device:CPU:0'",
+        device.name, device.incarnation as i64
+    );
+    let lines = format!(
+        "c = Const{{dtype=type: DT_FLOAT; value=tensor {{ dtype: DT_FLOAT tensor_shape {{ }} float_val: 6 }}}}() @0
+         s = _Send{{T=type: DT_FLOAT; tensor_name=s: 'e'; {send}}}(c) @0"
+    );
+    let register = RegisterGraphRequest {
+        graph_def: Some(graph(&lines)),
+        ..Default::default()
+    };
+    let registered: RegisterGraphResponse = world
+        .call(0, "WorkerService/RegisterGraph", register)
+        .unwrap();
+    let key = format!(
+        "{};{:016x};/job:w/replica:0/task:5/device:CPU:0;e;0:0",
+        device.name, device.incarnation
+    );
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| -> RecvTensorResponse {
+            let request = RecvTensorRequest {
+                step_id: 11,
+                rendezvous_key: key.clone(),
+                ..Default::default()
+            };
+            // Another connection: this one has a runtime of its own.
+            let runtime = Runtime::new().unwrap();
+            runtime.block_on(async {
+                let mut grpc = tonic::client::Grpc::new(world.channels[0].clone());
+                grpc.ready().await.unwrap();
+                let path = PathAndQuery::from_static("/tensorflow.WorkerService/RecvTensor");
+                let codec = ProstCodec::default();
+                let answer = grpc.unary(Request::new(request), path, codec).await;
+                answer.unwrap().into_inner()
+            })
+        });
+        let run = RunGraphRequest {
+            graph_handle: registered.graph_handle.clone(),
+            step_id: 11,
+            ..Default::default()
+        };
+        let _: RunGraphResponse = world.call(0, "WorkerService/RunGraph", run).unwrap();
+        let answer = asked.join().expect("an answer");
+        let tensor = tensor_from_proto(&answer.tensor.unwrap(), None).unwrap();
+        assert_eq!(tensor.get().unwrap().to_scalar::<f32>().unwrap(), 6.0);
+    });
+    let cleanup = CleanupGraphRequest { step_id: 11 };
+    let _: CleanupGraphResponse = world
+        .call(0, "WorkerService/CleanupGraph", cleanup)
+        .unwrap();
+}
