@@ -338,6 +338,11 @@ impl Step {
     pub(crate) fn drive(self: &Arc<Self>) {
         let (env, plan) = (self.env(), &*self.executor.plan);
         while let Some(mut state) = self.state.try_lock() {
+            if state.is_taken() {
+                // A task that comes after the end of the step.
+                self.state.release(state);
+                return;
+            }
             if let Err(error) = no_panic(|| {
                 self.drain_inbox(&env, &mut state);
                 match state.error {

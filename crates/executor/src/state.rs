@@ -101,6 +101,11 @@ impl StepState {
         state
     }
 
+    /// Whether the step is over and its state was taken out.
+    pub(crate) fn is_taken(&self) -> bool {
+        self.iterations.is_empty()
+    }
+
     /// Starts the step's call with these arguments.
     pub(crate) fn start(&mut self, env: &Env, args: Vec<Tensor>) -> Result<()> {
         debug_assert!(

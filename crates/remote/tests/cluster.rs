@@ -26,7 +26,7 @@ fn graph(lines: &str) -> GraphDef {
         if let Some(task) = task.trim().strip_prefix('@') {
             text += &format!("device: '/job:w/task:{task}' ");
         }
-        for attr in attrs.trim_end_matches('}').split("; ").filter(|a| !a.is_empty()) {
+        for attr in attrs.strip_suffix('}').unwrap_or(attrs).split("; ").filter(|a| !a.is_empty()) {
             let (name, value) = attr.split_once('=').expect("attr=value");
             text += &format!("attr {{ key: '{name}' value {{ {value} }} }} ");
         }
@@ -244,8 +244,9 @@ fn a_missing_task_is_named() {
         device_filters: vec!["/job:w/task:0".to_string()],
         ..Default::default()
     };
-    let session = world.session(X, config).unwrap();
-    assert_eq!(world.step(&session, 0.0, "", "x").unwrap(), 0.0);
+    let lines = format!("{X}y = Neg{T}(x)");
+    let session = world.session(&lines, config).unwrap();
+    assert_eq!(world.step(&session, 2.0, "y:0", "").unwrap(), -2.0);
 }
 
 /// Sends a request to a worker; expects this code and a part of the message.
