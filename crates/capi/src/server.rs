@@ -106,7 +106,10 @@ pub unsafe extern "C" fn TF_NewServer(
             monitor: None,
             tls: None,
             max_message: usize::MAX,
-            master: MasterOptions::default(),
+            master: MasterOptions {
+                server: ferroflow_remote::ServerDef::from_bytes(bytes)?,
+                ..Default::default()
+            },
         })?;
         let target = format!("grpc://localhost:{}", server.address().port());
         Ok(handle(TF_Server {

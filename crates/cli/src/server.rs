@@ -1,4 +1,4 @@
-//! `ferroflow server`: a TensorFlow server of one task.
+//! `ferroflow server`: a task of a TensorFlow cluster.
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions, TlsOptions};
@@ -14,8 +14,9 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// Serves TensorFlow's gRPC services: clients connect with
 /// tf.compat.v1.Session("grpc://HOST:PORT").
 ///
-/// The task is given by --cluster, --job-name and --task-index, or by the environment variable
-/// TF_CONFIG, or it is task 0 of job `localhost` at --port.
+/// The task is given by --cluster, --job-name and --task-index, by --server-def, or by the
+/// environment variable TF_CONFIG, or it is task 0 of job `localhost` at --port. The other tasks of
+/// the cluster may be TensorFlow's servers.
 ///
 /// Listens on the loopback address unless --host is set: all clients that can connect can run
 /// programs that read and write files.
@@ -26,6 +27,9 @@ pub struct Args {
     /// The cluster: JOB=HOST:PORT,HOST:PORT;JOB=…
     #[arg(long, value_name = "SPEC", conflicts_with = "port")]
     cluster: Option<String>,
+    /// File with a serialized ServerDef: the cluster and the task.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["cluster", "port"])]
+    server_def: Option<PathBuf>,
     /// This server's job.
     #[arg(
         long,
@@ -166,6 +170,11 @@ fn start_logging(json: bool) {
 }
 
 fn task(args: &Args) -> Result<ServerDef> {
+    if let Some(path) = &args.server_def {
+        let read = std::fs::read(path);
+        let bytes = read.map_err(|e| invalid_argument!("cannot read {}: {e}", path.display()))?;
+        return ServerDef::from_bytes(&bytes);
+    }
     if let Some(cluster) = &args.cluster {
         return ServerDef::from_flags(cluster, &args.job_name, args.task_index.unwrap_or(0));
     }

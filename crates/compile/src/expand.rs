@@ -62,7 +62,9 @@ pub fn expand_for_placement(
 ) -> Result<PrunedGraph> {
     pruned.try_map(|graph| {
         let ctx = PassCtx { registry, lower };
-        rewrite(graph, &ctx, |graph, ctx, _| symbolic_gradient::run(graph, ctx))?;
+        rewrite(graph, &ctx, |graph, ctx, _| {
+            symbolic_gradient::run(graph, ctx)
+        })?;
         rewrite(graph, &ctx, inline::run)?;
         passes::lower::lower(graph, &ctx)?;
         // Calls in branches and loops have become visible.

@@ -12,9 +12,7 @@ use crate::offloaded::OffloadedNode;
 use crate::state::{Outputs, StepState, TaggedNode};
 use crate::trace::TraceSink;
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
-use ferroflow_opdef::{
-    Callable, Cost, Functions, Rendezvous, Resources, StepServices, Value,
-};
+use ferroflow_opdef::{Callable, Cost, Functions, Rendezvous, Resources, StepServices, Value};
 use ferroflow_program::{Action, Plan};
 use ferroflow_sync::{CancelToken, Mailbox, Parallelism, Pool, Registration};
 use ferroflow_tensor::Tensor;

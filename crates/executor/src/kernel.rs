@@ -2,9 +2,7 @@
 
 use crate::trace::{NodeSpan, TraceSink, TracedTensor};
 use ferroflow_base::{Result, Status};
-use ferroflow_opdef::{
-    Functions, KernelCtx, OpKernel, Rendezvous, Resources, StepServices, Value,
-};
+use ferroflow_opdef::{Functions, KernelCtx, OpKernel, Rendezvous, Resources, StepServices, Value};
 use ferroflow_program::{FrameIdx, NodeIdx, Plan};
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::Tensor;

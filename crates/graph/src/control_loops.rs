@@ -134,7 +134,10 @@ impl Builder<'_> {
         })?;
         let enter_attrs = Attrs::default()
             .with("frame_name", AttrValue::Str(own.name.clone().into()))
-            .with("parallel_iterations", AttrValue::Int(own.parallel_iterations));
+            .with(
+                "parallel_iterations",
+                AttrValue::Int(own.parallel_iterations),
+            );
         let outer = match own.parent {
             Some(parent) => self.control_loop(loops, parent)?,
             None => self.add("Const", empty_constant()?, &[])?,

@@ -260,7 +260,13 @@ impl Cut<'_> {
     }
 
     /// What stands in part `to` for an edge that comes from part `from` and goes to node `reader`.
-    fn carry(&mut self, carried: Carried, from: usize, to: usize, reader: NodeId) -> Result<Output> {
+    fn carry(
+        &mut self,
+        carried: Carried,
+        from: usize,
+        to: usize,
+        reader: NodeId,
+    ) -> Result<Output> {
         if let Some(id) = self.parts[to].received.get(&carried) {
             return Ok(Output::new(*id, 0));
         }
@@ -321,7 +327,10 @@ impl Cut<'_> {
         }
         let part = (self.part_of)(self.places[reader.index()]);
         let trigger = self.loops.trigger(self.graph, carried.source(), part);
-        let after: Vec<NodeId> = trigger.map(|t| self.new_id[t.index()]).into_iter().collect();
+        let after: Vec<NodeId> = trigger
+            .map(|t| self.new_id[t.index()])
+            .into_iter()
+            .collect();
         let device = self.device_name(reader);
         let name = self.name(source, "recv");
         let mut recv = Node::new(self.registry, name, "_Recv", attrs, &[], &after)?;
@@ -355,5 +364,105 @@ impl Cut<'_> {
             .with("send_device_incarnation", AttrValue::Int(incarnation))
             .with("recv_device", text(self.device_name(reader)))
             .with("client_terminated", AttrValue::Bool(false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{graph, registry};
+    use crate::to_text;
+
+    /// Cuts a graph whose nodes are on the device of their first letter, `a` or `b`; returns the parts,
+    /// without the names of devices and edges, or the error.
+    fn check(text: &str, expect: &[&str]) {
+        let graph = graph(text).expect("valid");
+        let mut places = vec![0; graph.id_bound()];
+        for (id, node) in graph.iter() {
+            places[id.index()] = usize::from(node.name.starts_with('b'));
+        }
+        let devices = DeviceSet {
+            names: vec!["A".to_string(), "B".to_string()],
+            incarnations: vec![3, 4],
+            ..Default::default()
+        };
+        let cut = partition(&graph, &places, &devices, registry());
+        let got = match cut {
+            Ok(Some(parts)) => parts.iter().map(|p| short(p.graph.graph())).collect(),
+            Ok(None) => Vec::new(),
+            Err(e) => vec![e.message().to_string()],
+        };
+        assert_eq!(got, expect, "{text}");
+    }
+
+    /// One line a node, without attrs of transfers and constants.
+    fn short(graph: &Graph) -> String {
+        let text = to_text(graph);
+        let lines = text.lines().map(|line| match line.split_once('{') {
+            Some((head, rest))
+                if head.contains("_Send") || head.contains("Recv") || head.ends_with("Const") =>
+            {
+                let key = rest.split("tensor_name=").nth(1);
+                let key = key.and_then(|k| k.split('"').nth(1)).unwrap_or_default();
+                let inputs = rest.rsplit_once("}(").map_or("", |(_, inputs)| inputs);
+                format!("{head}<{key}>({inputs}")
+            }
+            _ => line.to_string(),
+        });
+        lines.collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn a_tensor_is_sent_once() {
+        check("a = Placeholder\na2 = Neg(a)", &[]);
+        check(
+            "a = Placeholder\nb = Neg(a)\nb2 = Mul(a, b)",
+            &[
+                "a = Placeholder(); a/_send_0 = _Send<edge_0_a>(a)",
+                "a/_recv_0 = _Recv<edge_0_a>(); b = Neg(a/_recv_0); b2 = Mul(a/_recv_0, b)",
+            ],
+        );
+    }
+
+    #[test]
+    fn control_edges_are_sent_as_empty_tensors() {
+        check(
+            "a = NoOp\nb = NoOp(^a)",
+            &[
+                "a = NoOp(); a/_ctrl_0 = Const<>(^a); a/_send_0 = _Send<edge_0_a>(a/_ctrl_0)",
+                "a/_recv_0 = _Recv<edge_0_a>(); a/_done_0 = Identity(a/_recv_0); b = NoOp(^a/_done_0)",
+            ],
+        );
+    }
+
+    #[test]
+    fn a_loop_that_spans_devices_has_a_control_loop() {
+        let looped = "a = Placeholder\nam = Merge(ae, an)\nae = Enter(a)\nal = Less(am, am)\n\
+                      ac = LoopCond(al)\nas = Switch(am, ac)\nb = Neg(as:1)\nan = NextIteration(b)\n\
+                      ax = Exit(as)";
+        check(
+            looped,
+            &[
+                "a = Placeholder(); _cloop0_const = Const<>(); ae = Enter(a); \
+                 _cloop0_enter = Enter(_cloop0_const); am = Merge(ae, an); \
+                 _cloop0_merge = Merge(_cloop0_enter, _cloop0_nextiteration); al = Less(am, am); \
+                 b/_recv_1 = _Recv<edge_1_b>(^_cloop0_merge); ac = LoopCond(al); \
+                 an = NextIteration(b/_recv_1); as = Switch(am, ac); \
+                 _cloop0_switch = Switch(_cloop0_merge, ac); ac/_send_2 = _Send<edge_2_ac>(ac); \
+                 ax = Exit(as); as/_send_0 = _Send<edge_0_as>(as:1); \
+                 _cloop0_nextiteration = NextIteration(_cloop0_switch:1)",
+                "_cloop1_const = Const<>(); _cloop1_enter = Enter(_cloop1_const); \
+                 _cloop1_merge = Merge(_cloop1_enter, _cloop1_nextiteration); \
+                 as/_recv_0 = _Recv<edge_0_as>(^_cloop1_merge); \
+                 ac/_recv_2 = _Recv<edge_2_ac>(^_cloop1_merge); b = Neg(as/_recv_0); \
+                 _cloop1_switch = Switch(_cloop1_merge, ac/_recv_2); b/_send_1 = _Send<edge_1_b>(b); \
+                 _cloop1_nextiteration = NextIteration(_cloop1_switch:1)",
+            ],
+        );
+        check(
+            "a = Placeholder\nae = Enter(a)\nam = Merge(ae, an)\nal = Less(am, am)\n\
+             as = Switch(am, al)\nb = Neg(as:1)\nan = NextIteration(b)\nax = Exit(as)",
+            &["A cross-device loop must have a pivot predicate: loop"],
+        );
     }
 }

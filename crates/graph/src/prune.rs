@@ -178,7 +178,9 @@ impl PrunedGraph {
     #[must_use]
     pub fn with_devices(mut self, places: &[usize], devices: &DeviceSet) -> Self {
         for (i, place) in places.iter().enumerate() {
-            if let (Some(node), Some(name)) = (self.0.node_mut(NodeId::new(i)), devices.names.get(*place)) {
+            if let (Some(node), Some(name)) =
+                (self.0.node_mut(NodeId::new(i)), devices.names.get(*place))
+            {
                 node.device.clone_from(name);
             }
         }

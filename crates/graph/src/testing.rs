@@ -54,6 +54,18 @@ const OPS: &[Op] = &[
         "Enter",
         "data: T -> output: T | T: type = float; frame_name: string = 'loop'; is_constant: bool = false; parallel_iterations: int = 10",
     ),
+    Op::new("LoopCond", "input: bool -> output: bool"),
+    Op::new("Less", "x: T, y: T -> z: bool | T: type = float"),
+    Op::new(
+        "_Send",
+        "tensor: T -> | T: type; tensor_name: string; send_device: string; \
+         send_device_incarnation: int; recv_device: string; client_terminated: bool = false | stateful",
+    ),
+    Op::new(
+        "_Recv",
+        "-> tensor: tensor_type | tensor_type: type; tensor_name: string; send_device: string; \
+         send_device_incarnation: int; recv_device: string; client_terminated: bool = false | stateful",
+    ),
     Op::new("Exit", "data: T -> output: T | T: type = float"),
     Op::new("NextIteration", "data: T -> output: T | T: type = float"),
     Op::new(

@@ -84,7 +84,12 @@ pub fn tensor_from_proto(
             return Ok(Tensor::from_strings(shape, strings)?.into());
         }
         if matches!(dtype, DType::Resource | DType::Variant) {
-            return Ok(listed(dtype, shape.clone(), &split_messages(dtype, content, &shape)?)?.into());
+            return Ok(listed(
+                dtype,
+                shape.clone(),
+                &split_messages(dtype, content, &shape)?,
+            )?
+            .into());
         }
         return Ok(Tensor::from_bytes(dtype, shape, content)?.into());
     }
@@ -181,7 +186,9 @@ fn split_messages(dtype: DType, content: &Bytes, shape: &Shape) -> Result<Tensor
                 let handle = Message::decode(message).map_err(bad)?;
                 proto.resource_handle_val.push(handle);
             }
-            _ => proto.variant_val.push(Message::decode(message).map_err(bad)?),
+            _ => proto
+                .variant_val
+                .push(Message::decode(message).map_err(bad)?),
         }
     }
     Ok(proto)

@@ -11,8 +11,8 @@ use ferroflow_model::proto::{
     CleanupAllRequest, CleanupAllResponse, CleanupGraphRequest, CleanupGraphResponse, ConfigProto,
     CreateWorkerSessionRequest, CreateWorkerSessionResponse, DeleteWorkerSessionRequest,
     DeleteWorkerSessionResponse, DeregisterGraphRequest, DeregisterGraphResponse, DeviceAttributes,
-    ExecutorOpts, GetStatusRequest, GetStatusResponse, GraphDef, RegisterGraphRequest, RegisterGraphResponse,
-    RunGraphRequest, RunGraphResponse, ServerDef,
+    ExecutorOpts, GetStatusRequest, GetStatusResponse, GraphDef, RegisterGraphRequest,
+    RegisterGraphResponse, RunGraphRequest, RunGraphResponse, ServerDef,
 };
 use ferroflow_model::tensor_from_proto;
 use ferroflow_runtime::cluster::{Cluster, ClusterStep, RegisteredGraph, RunDone};
@@ -153,7 +153,11 @@ impl GrpcCluster {
             let request = DeleteWorkerSessionRequest {
                 session_handle: self.handle.clone(),
             };
-            peer.notify::<_, DeleteWorkerSessionResponse>("DeleteWorkerSession", request, CLOSE_TIMEOUT);
+            peer.notify::<_, DeleteWorkerSessionResponse>(
+                "DeleteWorkerSession",
+                request,
+                CLOSE_TIMEOUT,
+            );
         }
     }
 

@@ -2,6 +2,7 @@
 
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto::{DeviceAttributes, DeviceLocality};
+use prost::Message;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
@@ -118,6 +119,20 @@ impl ServerDef {
             }
         }
         Self::checked(jobs, job, index)
+    }
+
+    /// Decodes a serialized `tensorflow.ServerDef`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the bytes do not decode; NOT_FOUND if the task is not in the cluster.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let def = ferroflow_model::proto::ServerDef::decode(bytes);
+        let def = def.map_err(|e| invalid_argument!("not a ServerDef: {e}"))?;
+        let cluster = crate::config::addresses(&def.cluster.unwrap_or_default())?;
+        let index = u32::try_from(def.task_index);
+        let index =
+            index.map_err(|_| invalid_argument!("task {} has no valid number", def.task_index))?;
+        Self::checked(cluster, &def.job_name, index)
     }
 
     /// Parses the JSON of the environment variable `TF_CONFIG`.

@@ -10,8 +10,9 @@ use ferroflow_model::proto::operation::{Input, input};
 use ferroflow_model::proto::queue_item::Item;
 use ferroflow_model::proto::send_packed_handle_op::handle;
 use ferroflow_model::proto::{
-    AttrValue as AttrProto, DeviceAttributes, EnqueueRequest, EnqueueResponse, Operation, QueueItem, QueueResponse,
-    RegisterFunctionOp, RemoteTensorHandle, SendPackedHandleOp, TensorProto, attr_value,
+    AttrValue as AttrProto, DeviceAttributes, EnqueueRequest, EnqueueResponse, Operation,
+    QueueItem, QueueResponse, RegisterFunctionOp, RemoteTensorHandle, SendPackedHandleOp,
+    TensorProto, attr_value,
 };
 use ferroflow_model::{shape_to_proto, tensor_from_proto, tensor_to_proto};
 use ferroflow_runtime::eager::{Attrs, CallInputs, EagerContext};
@@ -107,7 +108,10 @@ impl RemoteContext {
     /// Those of the item.
     pub(crate) fn run_item(&self, item: QueueItem, cancel: &CancelToken) -> Result<QueueResponse> {
         let empty = QueueResponse::default();
-        match item.item.ok_or_else(|| invalid_argument!("the queue has an empty item"))? {
+        match item
+            .item
+            .ok_or_else(|| invalid_argument!("the queue has an empty item"))?
+        {
             Item::Operation(operation) => return self.execute(&operation, cancel),
             Item::HandleToDecref(handle) => {
                 let removed = lock(&self.tensors).remove(&(handle.op_id, handle.output_num));
@@ -120,7 +124,9 @@ impl RemoteContext {
                 }
             }
             Item::RegisterFunction(function) => self.register(function)?,
-            Item::RemoveFunction(function) => self.eager.remove_function(&function.function_name)?,
+            Item::RemoveFunction(function) => {
+                self.eager.remove_function(&function.function_name)?
+            }
             Item::CleanupFunction(step) => self.task.rendezvous.cleanup(step.step_id as u64),
             // Items run in order.
             Item::SyncRemoteExecutorForStream(_) => {}
@@ -132,7 +138,11 @@ impl RemoteContext {
     fn register(&self, function: RegisterFunctionOp) -> Result<()> {
         let library = function.library.unwrap_or_default();
         for inner in library.function {
-            let name = inner.signature.as_ref().map(|s| s.name.clone()).unwrap_or_default();
+            let name = inner
+                .signature
+                .as_ref()
+                .map(|s| s.name.clone())
+                .unwrap_or_default();
             // The library of each component has the functions that it shares with others.
             if self.eager.function(&name).is_none() {
                 self.eager.add_function(Arc::new(inner))?;
@@ -198,7 +208,10 @@ impl RemoteContext {
             ("T", attr_value::Value::Type(handle.dtype)),
             ("tensor_name", text(&name)),
             ("send_device", text(&handle.op_device)),
-            ("send_device_incarnation", attr_value::Value::I(incarnation as i64)),
+            (
+                "send_device_incarnation",
+                attr_value::Value::I(incarnation as i64),
+            ),
             ("recv_device", text(&recv_device)),
             ("client_terminated", attr_value::Value::B(false)),
         ];
@@ -240,10 +253,7 @@ impl RemoteContext {
         let tensors = inputs.map(|input| match &input.item {
             Some(input::Item::Tensor(proto)) => decode(proto),
             Some(input::Item::RemoteHandle(handle)) => self.tensor(handle, cancel),
-            None => Err(invalid_argument!(
-                "an input of {} is empty",
-                operation.name
-            )),
+            None => Err(invalid_argument!("an input of {} is empty", operation.name)),
         });
         tensors.collect()
     }

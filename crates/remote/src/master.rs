@@ -1,7 +1,7 @@
 //! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
 
 use crate::cluster::{GrpcCluster, cleanup_others};
-use crate::config::{isolates_state, compile_options, log_placement, session_task};
+use crate::config::{compile_options, isolates_state, log_placement, session_task};
 use crate::device::{Devices, ServerDef, random_u64};
 use crate::master_session::{
     ClientCallable, MasterSession, StepObserver, check_ends, lock, millis,
@@ -21,11 +21,11 @@ use ferroflow_model::proto::{
     ReleaseCallableResponse, ResetRequest, ResetResponse, RunCallableRequest, RunCallableResponse,
     RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
 };
-use ferroflow_runtime::{
-    Callable, CancelToken, DeviceSet, Pool, Resources, RunOptions, Session,
-    SessionOptions, Signature, TensorConnection,
-};
 use ferroflow_runtime::cluster::Cluster;
+use ferroflow_runtime::{
+    Callable, CancelToken, DeviceSet, Pool, Resources, RunOptions, Session, SessionOptions,
+    Signature, TensorConnection,
+};
 use ferroflow_tensor::Tensor;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -212,7 +212,8 @@ impl Master {
             cluster,
             logs_placement: config.log_device_placement.then_some(devices),
             keeps_graphs: experimental.is_some_and(|e| e.disable_output_partition_graphs),
-            cost_model: graph_options.map_or((0, 0), |g| (g.build_cost_model, g.build_cost_model_after)),
+            cost_model: graph_options
+                .map_or((0, 0), |g| (g.build_cost_model, g.build_cost_model_after)),
             steps: Mutex::default(),
             used: Mutex::new(Instant::now()),
         })
@@ -420,9 +421,7 @@ impl Master {
             });
         }
         let session = self.find(handle).map_err(|_| {
-            invalid_argument!(
-                "Session {handle} is not found. Possibly, this master has restarted."
-            )
+            invalid_argument!("Session {handle} is not found. Possibly, this master has restarted.")
         })?;
         let cluster = session.cluster.as_ref();
         Ok(ListDevicesResponse {

@@ -149,7 +149,10 @@ impl Peer {
         let mut client = Grpc::new(self.channel.clone())
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
-        client.ready().await.map_err(|e| self.unreachable(&path, &e.to_string()))?;
+        client
+            .ready()
+            .await
+            .map_err(|e| self.unreachable(&path, &e.to_string()))?;
         let uri = http::uri::PathAndQuery::try_from(path.as_str());
         let uri = uri.map_err(|e| invalid_argument!("{path}: {e}"))?;
         let request = tonic::Request::new(request);

@@ -1,8 +1,8 @@
 //! [`Server`]: listens, serves, shuts down.
 
 use crate::calls::{Calls, MAX_STEPS};
-use crate::master::{Master, MasterOptions};
 use crate::eager::EagerService;
+use crate::master::{Master, MasterOptions};
 use crate::service::{EagerEndpoint, Endpoint, MasterService, WorkerService};
 use crate::worker::Worker;
 use ferroflow_base::{Code, Result, Status, invalid_argument};

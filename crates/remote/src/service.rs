@@ -6,11 +6,11 @@ use crate::master::Master;
 use crate::master_session::deadline_exceeded;
 use crate::status::{message, to_tonic};
 use crate::wire::Wire;
-use ferroflow_base::{Result, internal};
 use crate::worker::Worker;
+use ferroflow_base::{Result, internal};
 use ferroflow_model::proto::{
-    EnqueueRequest, EnqueueResponse, MarkRecvFinishedRequest, MarkRecvFinishedResponse, RunCallableRequest, RunGraphRequest,
-    RunGraphResponse, RunStepRequest, RunStepResponse,
+    EnqueueRequest, EnqueueResponse, MarkRecvFinishedRequest, MarkRecvFinishedResponse,
+    RunCallableRequest, RunGraphRequest, RunGraphResponse, RunStepRequest, RunStepResponse,
 };
 use ferroflow_runtime::CancelToken;
 use http::{HeaderMap, HeaderValue};
@@ -24,10 +24,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
-use tonic::body::Body;
-use tonic::codec::CompressionEncoding;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
+use tonic::body::Body;
+use tonic::codec::CompressionEncoding;
 use tonic::server::{Grpc, NamedService, StreamingService, UnaryService};
 
 type HttpRequest = http::Request<Body>;
@@ -166,9 +166,9 @@ impl Endpoint {
         match method {
             "StreamingEnqueue" => self.stream(request),
             "Enqueue" => self.waiting(request, move |r, cancel| e.enqueue(r, cancel)),
-            "RunComponentFunction" => {
-                self.waiting(request, move |r, cancel| e.run_component_function(r, cancel))
-            }
+            "RunComponentFunction" => self.waiting(request, move |r, cancel| {
+                e.run_component_function(r, cancel)
+            }),
             "CreateContext" => self.control(request, move |r| e.create_context(r)),
             "UpdateContext" => self.control(request, move |r| e.update_context(r)),
             "WaitQueueDone" => self.control(request, move |r| e.wait_queue_done(r)),
@@ -220,7 +220,9 @@ impl Endpoint {
     {
         let (master, calls) = (self.master.clone(), self.calls.clone());
         self.unary(request, move |message: Q| async move {
-            let ran = blocking(calls.control(), master, move |_, cancel| handler(message, cancel));
+            let ran = blocking(calls.control(), master, move |_, cancel| {
+                handler(message, cancel)
+            });
             ran.await.map_err(|e| to_tonic(&e))
         })
     }
@@ -275,7 +277,8 @@ impl Endpoint {
 
     /// `RunGraph`; its errors are in the response if the master asks for that.
     fn run_graph(self, request: HttpRequest) -> Boxed<HttpResponse> {
-        let (master, worker, calls) = (self.master.clone(), self.worker.clone(), self.calls.clone());
+        let (master, worker, calls) =
+            (self.master.clone(), self.worker.clone(), self.calls.clone());
         self.unary(request, move |request: RunGraphRequest| async move {
             let in_body = request.store_errors_in_response_body;
             let step = move |_: &Master, cancel: &CancelToken| worker.run_graph(request, cancel);
@@ -383,7 +386,8 @@ impl StreamingService<EnqueueRequest> for Enqueueing {
                 let answer = match request {
                     Ok(request) => {
                         let eager = endpoint.eager.clone();
-                        let run = move |_: &Master, cancel: &CancelToken| eager.enqueue(request, cancel);
+                        let run =
+                            move |_: &Master, cancel: &CancelToken| eager.enqueue(request, cancel);
                         let (master, calls) = (endpoint.master.clone(), endpoint.calls.clone());
                         let step = Endpoint::blocking_step(master, calls, run);
                         tokio::select! {

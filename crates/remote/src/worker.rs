@@ -98,7 +98,11 @@ impl Worker {
         let (name, devices, peers) = match &cluster {
             None => {
                 let task = &self.task;
-                (task.server.task.clone(), task.devices.clone(), task.peers.clone())
+                (
+                    task.server.task.clone(),
+                    task.devices.clone(),
+                    task.peers.clone(),
+                )
             }
             Some(cluster) => {
                 let name = TaskName {
@@ -107,7 +111,11 @@ impl Worker {
                 };
                 let devices = Arc::new(self.task.devices.renamed(&name));
                 let cluster = crate::config::addresses(cluster)?;
-                (name, devices, Arc::new(self.task.peers.of_cluster(&cluster)))
+                (
+                    name,
+                    devices,
+                    Arc::new(self.task.peers.of_cluster(&cluster)),
+                )
             }
         };
         let resources = match request.isolate_session_state {
@@ -260,7 +268,10 @@ impl Worker {
         let recv = request.recv_key.iter().map(|key| {
             let tensor = take(&rendezvous, key);
             let tensor = tensor.map_err(|e| {
-                e.prefixed(&format!("Failed to fetch outputs for step {}. (key: {key}) ", request.step_id))
+                e.prefixed(&format!(
+                    "Failed to fetch outputs for step {}. (key: {key}) ",
+                    request.step_id
+                ))
             })?;
             encode_fetch(key, &tensor)
         });
@@ -291,7 +302,9 @@ impl Worker {
             let tensor = tensor_from_proto(&proto, None)?.get()?;
             rendezvous.send(&name, Some(tensor))?;
         }
-        let ran = graph.session.run_callable(&graph.callable, Vec::new(), options);
+        let ran = graph
+            .session
+            .run_callable(&graph.callable, Vec::new(), options);
         ran.map(drop)
     }
 
@@ -325,7 +338,8 @@ impl Worker {
         };
         rendezvous.recv_local(&key, Box::new(done));
         let received = receiver.await;
-        let tensor = received.map_err(|_| internal!("the step ended without the tensor {key}"))??;
+        let tensor =
+            received.map_err(|_| internal!("the step ended without the tensor {key}"))??;
         Ok(RecvTensorResponse {
             is_dead: tensor.is_none(),
             tensor: tensor.as_ref().map(tensor_to_proto).transpose()?,
@@ -389,9 +403,14 @@ fn sinks(graph: &ferroflow_model::proto::GraphDef) -> Vec<String> {
     let mut read = HashSet::new();
     for input in graph.node.iter().flat_map(|n| &n.input) {
         let name = input.strip_prefix('^').unwrap_or(input);
-        let node = name.rsplit_once(':').filter(|(_, slot)| slot.parse::<u32>().is_ok());
+        let node = name
+            .rsplit_once(':')
+            .filter(|(_, slot)| slot.parse::<u32>().is_ok());
         read.insert(node.map_or(name, |(node, _)| node));
     }
     let nodes = graph.node.iter().map(|n| &n.name);
-    nodes.filter(|n| !read.contains(n.as_str())).cloned().collect()
+    nodes
+        .filter(|n| !read.contains(n.as_str()))
+        .cloned()
+        .collect()
 }

@@ -26,7 +26,12 @@ fn graph(lines: &str) -> GraphDef {
         if let Some(task) = task.trim().strip_prefix('@') {
             text += &format!("device: '/job:w/task:{task}' ");
         }
-        for attr in attrs.strip_suffix('}').unwrap_or(attrs).split("; ").filter(|a| !a.is_empty()) {
+        for attr in attrs
+            .strip_suffix('}')
+            .unwrap_or(attrs)
+            .split("; ")
+            .filter(|a| !a.is_empty())
+        {
             let (name, value) = attr.split_once('=').expect("attr=value");
             text += &format!("attr {{ key: '{name}' value {{ {value} }} }} ");
         }
@@ -49,7 +54,9 @@ impl World {
         let listeners: Vec<TcpListener> = (0..n + missing)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
-        let addresses = listeners.iter().map(|l| l.local_addr().unwrap().to_string());
+        let addresses = listeners
+            .iter()
+            .map(|l| l.local_addr().unwrap().to_string());
         let addresses: Vec<String> = addresses.collect();
         let tasks: BTreeMap<u32, String> = (0..).zip(addresses.iter().cloned()).collect();
         let cluster = BTreeMap::from([("w".to_string(), tasks)]);
@@ -188,7 +195,13 @@ const LOOP: &str = "
 fn loops_and_conditionals_span_tasks() {
     let world = World::new(2, 0);
     let session = world.session(LOOP, ConfigProto::default()).unwrap();
-    for (x, doubled) in [(0.0, 1024.0), (7.0, 8.0), (9.0, 2.0), (10.0, 1.0), (99.0, 1.0)] {
+    for (x, doubled) in [
+        (0.0, 1024.0),
+        (7.0, 8.0),
+        (9.0, 2.0),
+        (10.0, 1.0),
+        (99.0, 1.0),
+    ] {
         assert_eq!(world.step(&session, x, "xa:0", "").unwrap(), doubled, "{x}");
         let last = f32::max(x, 10.0);
         assert_eq!(world.step(&session, x, "xi:0", "").unwrap(), last, "{x}");
@@ -215,7 +228,9 @@ fn errors_of_workers_end_the_step() {
     let lines = format!("{X}l = Log{T}(x) @1\nc = CheckNumerics{message}(l) @1\ny = Neg{T}(c) @0");
     let session = world.session(&lines, ConfigProto::default()).unwrap();
     for _ in 0..10 {
-        let failed = world.step(&session, -1.0, "y:0", "").expect_err("not a number");
+        let failed = world
+            .step(&session, -1.0, "y:0", "")
+            .expect_err("not a number");
         assert_eq!(failed.code(), Code::InvalidArgument);
         let text = failed.message();
         assert!(text.contains("bad : Tensor had NaN values"), "{text}");
@@ -235,7 +250,9 @@ fn a_missing_task_is_named() {
         operation_timeout_in_ms: 200,
         ..Default::default()
     };
-    let missing = world.session(X, config).expect_err("task 1 does not answer");
+    let missing = world
+        .session(X, config)
+        .expect_err("task 1 does not answer");
     assert_eq!(missing.code(), Code::DeadlineExceeded);
     let text = missing.message();
     assert!(text.contains("/job:w/replica:0/task:1"), "{text}");
@@ -272,7 +289,13 @@ fn wrong_requests_to_a_worker_are_errors() {
     let name = &device.name;
     let unnamed = CreateWorkerSessionRequest::default();
     let code = Code::InvalidArgument;
-    check(&world, "CreateWorkerSession", unnamed, code, "Session must be non-empty.");
+    check(
+        &world,
+        "CreateWorkerSession",
+        unnamed,
+        code,
+        "Session must be non-empty.",
+    );
     let unknown = RegisterGraphRequest {
         session_handle: "none".to_string(),
         create_worker_session_called: true,
@@ -284,7 +307,13 @@ fn wrong_requests_to_a_worker_are_errors() {
         graph_def: Some(graph("n = NoOp()")),
         ..Default::default()
     };
-    check(&world, "RegisterGraph", homeless, code, "Missing device name in: n");
+    check(
+        &world,
+        "RegisterGraph",
+        homeless,
+        code,
+        "Missing device name in: n",
+    );
     let run = RunGraphRequest {
         graph_handle: "7".to_string(),
         request_id: 5,
@@ -294,13 +323,23 @@ fn wrong_requests_to_a_worker_are_errors() {
     check(&world, "RunGraph", run.clone(), Code::Aborted, none);
     check(&world, "RunGraph", run, Code::Aborted, "received twice");
     let deregister = DeregisterGraphRequest::default();
-    check(&world, "DeregisterGraph", deregister, Code::Aborted, "Graph handle");
+    check(
+        &world,
+        "DeregisterGraph",
+        deregister,
+        Code::Aborted,
+        "Graph handle",
+    );
     let old = device.incarnation ^ 1;
     let elsewhere = name.replace("CPU:0", "CPU:9");
     let keys = [
         ("x", code, "Invalid  rendezvous key: x"),
         ("a;zz;b;c;0:0", code, "Invalid  rendezvous key"),
-        (&format!("{elsewhere};{old:016x};{name};x;0:0"), code, "unknown device."),
+        (
+            &format!("{elsewhere};{old:016x};{name};x;0:0"),
+            code,
+            "unknown device.",
+        ),
         (
             &format!("{name};{old:016x};{name};x;0:0"),
             Code::Aborted,

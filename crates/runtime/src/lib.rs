@@ -27,8 +27,8 @@ pub use ferroflow_compile::{Lower, Options as CompileOptions, PIPELINE, Pass};
 pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};
 pub use ferroflow_graph::{
     DeviceSet, DeviceSpec, Graph, Node, NodeClass, NodeId, Output, ShapeMap, Signature,
-    TensorConnection, attrs_of_proto, export_graph, import_graph, loop_frames, parse_tensor_name, to_text,
-    topological_order,
+    TensorConnection, attrs_of_proto, export_graph, import_graph, loop_frames, parse_tensor_name,
+    to_text, topological_order,
 };
 pub use ferroflow_model::arrays;
 pub use ferroflow_opdef::{DEFAULT_CONTAINER, RecvDone, Rendezvous, Resources};

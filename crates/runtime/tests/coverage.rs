@@ -34,7 +34,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
          _TemporaryVariable _TemporaryVariableName _VarHandlesOp",
     ),
     (
-        "tests/partitions.rs: they are the ends of edges between graphs",
+        "tests/graphs.rs scatters graphs over devices: they are the ends of edges between the parts",
         "Recv Send _HostRecv _HostSend _Recv _Send",
     ),
     (

@@ -10,8 +10,8 @@ use ferroflow_testkit::{cases, tensors};
 use ferroflow_model::GraphFile;
 use ferroflow_model::proto::{GraphDef, NodeDef};
 use ferroflow_runtime::{
-    Code, CompileOptions, CompileRequest, CompiledModel, DeviceSet, Lower, Result, RunOptions, Session,
-    SessionOptions, Signature, Tensor, registry,
+    Code, CompileOptions, CompileRequest, CompiledModel, DeviceSet, Lower, Result, RunOptions,
+    Session, SessionOptions, Signature, Tensor, registry,
 };
 use prost::Message;
 use serde_json::Value as Json;

@@ -2,7 +2,9 @@
 
 use crate::PassCtx;
 use ferroflow_base::{Result, internal};
-use ferroflow_graph::{DeviceSpec, Function, Graph, Node, NodeClass, NodeId, Output, Patch, unique_name};
+use ferroflow_graph::{
+    DeviceSpec, Function, Graph, Node, NodeClass, NodeId, Output, Patch, unique_name,
+};
 use ferroflow_opdef::{AttrValue, Attrs};
 use rustc_hash::{FxHashMap, FxHashSet};
 

@@ -32,7 +32,11 @@ const PRODUCTS: &[&str] = &[
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let consumers = Consumers::new(graph);
     // A control edge cannot name one side of a Switch.
-    let beside_switch = |node: &Node| node.inputs.iter().any(|i| has_dead_outputs(graph.node(i.node)));
+    let beside_switch = |node: &Node| {
+        node.inputs
+            .iter()
+            .any(|i| has_dead_outputs(graph.node(i.node)))
+    };
     let candidates = graph.iter().filter(|(id, node)| {
         PRODUCTS.contains(&node.op())
             && consumers.of(*id).iter().all(|(_, slot)| slot.is_none())

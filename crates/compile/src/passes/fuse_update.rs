@@ -133,7 +133,10 @@ fn update(graph: &Graph, consumers: &Consumers, id: NodeId) -> Option<Update> {
     }
     let product = graph.node(from.node);
     // Only one side of a Switch comes, which a control edge cannot name.
-    let beside_switch = product.inputs.iter().any(|i| has_dead_outputs(graph.node(i.node)));
+    let beside_switch = product
+        .inputs
+        .iter()
+        .any(|i| has_dead_outputs(graph.node(i.node)));
     // A constant on the right is packed once, for MatMul.
     let right = graph.node(product.inputs.get(1)?.node);
     if right.class() == NodeClass::Const && !product.attrs.bool("transpose_a").ok()? {

@@ -2,8 +2,8 @@
 
 use super::partitioned::{Part, Parts, Runner};
 use super::{Engine, Session, registry};
-use crate::cluster::Cluster;
 use crate::callable::{Callable, Feed};
+use crate::cluster::Cluster;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{ExpandedGraph, compile, expand, expand_for_placement};

@@ -178,7 +178,9 @@ impl PartialRun {
     ) -> Result<(Vec<Tensor>, bool)> {
         let is_last = self.check(&feeds, fetches)?;
         for (name, tensor) in feeds {
-            let sent = self.rendezvous.send(&ClientDevice::default().key(&name), Some(tensor));
+            let sent = self
+                .rendezvous
+                .send(&ClientDevice::default().key(&name), Some(tensor));
             sent.map_err(|e| self.cause(e, cancel))?;
         }
         let fetched = self.fetch(fetches, cancel);

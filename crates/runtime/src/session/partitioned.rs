@@ -153,8 +153,10 @@ fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
     drop(with.args);
     // Other tasks first: they compute while this thread does.
     let is_remote = |i: &usize| matches!(parts.parts[*i].runner, Runner::Remote { .. });
-    let (remote, local): (Vec<_>, Vec<_>) =
-        args.into_iter().enumerate().partition(|(i, _)| is_remote(i));
+    let (remote, local): (Vec<_>, Vec<_>) = args
+        .into_iter()
+        .enumerate()
+        .partition(|(i, _)| is_remote(i));
     for (i, args) in remote {
         step.clone().start(i, args);
     }
@@ -215,7 +217,14 @@ impl PartitionedStep {
                 };
                 executor.run_async(with, done);
             }
-            (Runner::Remote { graph, feeds, fetches }, Some(begun)) => {
+            (
+                Runner::Remote {
+                    graph,
+                    feeds,
+                    fetches,
+                },
+                Some(begun),
+            ) => {
                 let feeds = feeds.iter().cloned().zip(args).collect();
                 graph.run(begun, feeds, fetches.clone(), &self.cancel, Box::new(done));
             }
