@@ -119,6 +119,17 @@ fn source(begins: i64) -> NodeExecStats {
 }
 
 impl StepTrace {
+    /// Adds constants, which TensorFlow runs as nodes; here the plan has their values.
+    pub(crate) fn add_constants<'a>(&self, names: impl Iterator<Item = &'a str>) {
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let constants = names.map(|name| NodeExecStats {
+            node_name: name.to_string(),
+            timeline_label: format!("{name} = Const("),
+            ..source(self.epoch_nanos)
+        });
+        nodes.stats.extend(constants);
+    }
+
     /// Adds the statistics of another task.
     pub(crate) fn add_remote(&self, stats: &StepStats) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);

@@ -20,7 +20,7 @@ use ferroflow_model::proto::{
 };
 use ferroflow_model::{tensor_from_proto, tensor_to_proto};
 use ferroflow_runtime::{
-    Callable, CancelToken, Code, DeviceSet, Rendezvous, Resources, RunOptions, Session,
+    Callable, CancelToken, Code, DeviceSet, NodeClass, Rendezvous, Resources, RunOptions, Session,
     SessionOptions, Signature, TraceSink,
 };
 use ferroflow_tensor::Tensor;
@@ -281,7 +281,12 @@ impl Worker {
             Some(device) => names.get(*device).map_or(first, String::as_str),
             None => first,
         };
-        let stats = trace.map(|t| t.finish(device_of, &graph.session.inputs()));
+        let nodes = graph.session.graph();
+        let constants = nodes.iter().filter(|(_, n)| n.class() == NodeClass::Const);
+        let stats = trace.map(|t| {
+            t.add_constants(constants.map(|(_, n)| n.name.as_str()));
+            t.finish(device_of, &graph.session.inputs())
+        });
         Ok(RunGraphResponse {
             recv: recv.collect::<Result<_>>()?,
             step_stats: stats,
