@@ -4,6 +4,7 @@
 use crate::config::addresses;
 use crate::device::TaskName;
 use crate::eager_context::RemoteContext;
+use crate::master::Master;
 use crate::master_session::lock;
 use crate::task::Task;
 use ferroflow_base::{Result, aborted, invalid_argument};
@@ -24,9 +25,10 @@ pub struct EagerService {
 }
 
 impl EagerService {
-    pub(crate) fn new(task: Arc<Task>) -> Self {
+    /// The eager service of the server that has this master, without contexts.
+    pub fn new(master: &Master) -> Self {
         EagerService {
-            task,
+            task: master.task().clone(),
             contexts: Mutex::default(),
         }
     }

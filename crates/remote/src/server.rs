@@ -111,8 +111,8 @@ impl Server {
             tls,
             max_message: options.max_message,
             calls: Arc::new(calls),
-            worker: Arc::new(Worker::new(master.task().clone())),
-            eager: Arc::new(EagerService::new(master.task().clone())),
+            worker: Arc::new(Worker::new(&master)),
+            eager: Arc::new(EagerService::new(&master)),
             master: Arc::new(master),
         })
     }

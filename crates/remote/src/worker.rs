@@ -3,6 +3,7 @@
 
 use crate::config::compile_options;
 use crate::device::{Devices, TaskName};
+use crate::master::Master;
 use crate::master_session::lock;
 use crate::peers::Peers;
 use crate::recent_requests::RecentRequests;
@@ -56,8 +57,9 @@ struct WorkerGraph {
 }
 
 impl Worker {
-    /// The worker of a task, without sessions.
-    pub(crate) fn new(task: Arc<Task>) -> Self {
+    /// The worker of the server that has this master, without sessions.
+    pub fn new(master: &Master) -> Self {
+        let task = master.task().clone();
         let default_session = WorkerSession {
             name: task.server.task.clone(),
             devices: task.devices.clone(),

@@ -5,7 +5,7 @@
 use ferroflow_model::graph_from_text;
 use ferroflow_model::proto::*;
 use ferroflow_model::{tensor_from_proto, tensor_to_proto};
-use ferroflow_remote::{Master, MasterOptions};
+use ferroflow_remote::{EagerService, Master, MasterOptions, Worker};
 use ferroflow_runtime::CancelToken;
 use ferroflow_tensor::Tensor;
 use prost::Message;
@@ -120,7 +120,7 @@ fn damaged_messages() {
     for round in 0..600 {
         let random = &mut random;
         match round % 5 {
-            0 => drop(mangled(&create, random).map(|m| master.create_session(m))),
+            0 => drop(mangled(&create, random).map(|m| master.create_session(m, &token()))),
             1 => {
                 let prepared = mangled(&step(&handle), random).map(|m| master.prepare(m));
                 if let Some(Ok(step)) = prepared {
@@ -146,4 +146,79 @@ fn damaged_messages() {
         }
     }
     check_alive(&master, &handle);
+}
+
+/// A worker's graph that sends what it is fed.
+const PART: &str = "
+    node { name: 'r' op: '_Recv' device: '/device:CPU:0'
+           attr { key: 'tensor_type' value { type: DT_FLOAT } } attr { key: 'tensor_name' value { s: 'x' } }
+           attr { key: 'send_device' value { s: '' } } attr { key: 'recv_device' value { s: '' } }
+           attr { key: 'send_device_incarnation' value { i: 0 } } }
+    node { name: 's' op: '_Send' input: 'r' device: '/device:CPU:0'
+           attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'tensor_name' value { s: 'y' } }
+           attr { key: 'send_device' value { s: '' } } attr { key: 'recv_device' value { s: '' } }
+           attr { key: 'send_device_incarnation' value { i: 0 } } }";
+
+#[test]
+fn damaged_messages_of_masters_and_eager_clients() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let master = Master::new(MasterOptions::default(), runtime.handle().clone());
+    let (worker, eager) = (Worker::new(&master), EagerService::new(&master));
+    let register = RegisterGraphRequest {
+        graph_def: Some(graph_from_text(PART).unwrap()),
+        ..Default::default()
+    };
+    let graph_handle = worker
+        .register_graph(register.clone())
+        .unwrap()
+        .graph_handle;
+    let run = |step_id: i64| RunGraphRequest {
+        graph_handle: graph_handle.clone(),
+        step_id,
+        send: vec![feed(";0000000000000000;;x;0:0", 1.0)],
+        recv_key: vec![";0000000000000000;;y;0:0".to_string()],
+        ..Default::default()
+    };
+    let create = CreateContextRequest {
+        context_id: 9,
+        ..Default::default()
+    };
+    eager.create_context(create.clone()).unwrap();
+    let operation = Operation {
+        id: 1,
+        name: "Neg".to_string(),
+        op_inputs: vec![operation::Input {
+            item: feed("", 1.0).tensor.map(operation::input::Item::Tensor),
+        }],
+        ..Default::default()
+    };
+    let enqueue = EnqueueRequest {
+        context_id: 9,
+        queue: vec![QueueItem {
+            item: Some(queue_item::Item::Operation(operation)),
+        }],
+    };
+    let mut random = Random(11);
+    let token = || CancelToken::new().with_timeout(Duration::from_millis(200));
+    let check_alive = |round: i64| {
+        let ran = worker.run_graph(run(1000 + round), &token()).unwrap();
+        assert_eq!(ran.recv.len(), 1);
+        let step_id = 1000 + round;
+        worker.cleanup_graph(CleanupGraphRequest { step_id });
+        let answer = eager.enqueue(enqueue.clone(), &token()).unwrap();
+        assert_eq!(answer.queue_response[0].shape.len(), 1);
+    };
+    for round in 0..400 {
+        let random = &mut random;
+        match round % 4 {
+            0 => drop(mangled(&register, random).map(|m| worker.register_graph(m))),
+            1 => drop(mangled(&run(round), random).map(|m| worker.run_graph(m, &token()))),
+            2 => drop(mangled(&enqueue, random).map(|m| eager.enqueue(m, &token()))),
+            _ => drop(mangled(&create, random).map(|m| eager.create_context(m))),
+        }
+        if round % 50 == 0 {
+            check_alive(round);
+        }
+    }
+    check_alive(400);
 }

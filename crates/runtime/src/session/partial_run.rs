@@ -3,7 +3,7 @@
 use super::steps::RunningSteps;
 use super::{RunOptions, Session, registry};
 use crate::callable::other_dtype;
-use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
+use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_compile::expand;
 use ferroflow_executor::RunArgs;
 use ferroflow_graph::{ClientDevice, NodeClass, PrunedGraph, Signature, args_to_send_recv};
@@ -183,8 +183,7 @@ impl PartialRun {
                 .send(&ClientDevice::default().key(&name), Some(tensor));
             sent.map_err(|e| self.cause(e, cancel))?;
         }
-        let fetched = self.fetch(fetches, cancel);
-        let fetched = fetched.map_err(|e| self.cause(e, cancel))?;
+        let fetched = self.fetch(fetches, cancel)?;
         if is_last {
             self.outcome(cancel)?;
         }
@@ -215,7 +214,7 @@ impl PartialRun {
         let fetch = |(name, slot): (&String, &Slot)| {
             match lock(slot).take() {
                 Some(Ok(Some(tensor))) => return Ok(tensor),
-                Some(Err(e)) => return Err(e),
+                Some(Err(e)) => return Err(self.cause(e, cancel)),
                 Some(Ok(None)) => {}
                 None => {
                     cancel.check()?;
@@ -284,12 +283,9 @@ impl PartialRun {
             && fetched.iter().all(|n| ends.fetched.contains(n)))
     }
 
-    /// The step's own error, if `e` only reports that the step was aborted: a step that fails aborts its
-    /// rendezvous first and sets its outcome later.
+    /// The error of the step, whose rendezvous was aborted with `e`: a step that fails aborts it first and
+    /// sets its outcome later.
     fn cause(&self, e: Status, cancel: &CancelToken) -> Status {
-        if e.code() != Code::Cancelled || cancel.check().is_err() {
-            return e;
-        }
         self.outcome(cancel).err().unwrap_or(e)
     }
 }
