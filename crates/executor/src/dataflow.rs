@@ -384,7 +384,7 @@ impl Step {
             let given_up = state.error.clone();
             let left = self.state.release(state);
             if let Some(error) = given_up {
-                // First: those who wait for a tensor of this step learn why it does not come.
+                // First: receivers of a tensor of this step learn why it does not come.
                 if let Some(rendezvous) = &self.rendezvous {
                     rendezvous.abort(error);
                 }

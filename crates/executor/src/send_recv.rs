@@ -88,8 +88,8 @@ impl Step {
         rendezvous.recv(key, Box::new(done));
     }
 
-    /// Carries the step on as a task of the pool, so that who delivers a tensor does not run the nodes
-    /// that waited for it. A pool of width 1 may have nobody to take the task.
+    /// Carries the step on as a task of the pool, so that the thread that delivers a tensor does not run
+    /// the nodes that waited for it. A pool of width 1 may have no thread for the task.
     fn drive_elsewhere(self: &Arc<Self>) {
         if self.pool.width() == 1 {
             return self.drive();
