@@ -28,3 +28,4 @@ mod wire;
 pub use device::{ServerDef, TaskName};
 pub use master::{Master, MasterOptions};
 pub use server::{Server, ServerOptions, TlsOptions};
+pub use step_stats::StepTrace;

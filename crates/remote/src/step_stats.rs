@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Instant, SystemTime};
 
-/// Collects the spans of one step.
-pub(crate) struct StepTrace {
+/// Collects the spans of one step: a [`TraceSink`] that [`RunOptions`](ferroflow_runtime::RunOptions) takes.
+pub struct StepTrace {
     began: Instant,
     /// Start of the step, nanoseconds since 1970.
     epoch_nanos: i64,
@@ -117,8 +117,9 @@ fn source(begins: i64) -> NodeExecStats {
 }
 
 impl StepTrace {
-    /// Returns the statistics by device; `inputs` are the names that each node reads.
-    pub(crate) fn finish<'a>(
+    /// Returns the statistics by device; `inputs` are the names that each node reads
+    /// ([`Session::inputs`](ferroflow_runtime::Session::inputs)).
+    pub fn finish<'a>(
         &self,
         device_of: impl Fn(&str) -> &'a str,
         inputs: &FxHashMap<String, String>,

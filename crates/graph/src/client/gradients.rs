@@ -4,12 +4,13 @@ use super::ClientGraph;
 use crate::{GradientOptions, GraphBuilder, NodeId, Output};
 use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
 use ferroflow_opdef::Registry;
-use rustc_hash::FxHashMap;
+use ferroflow_tensor::DType;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 impl ClientGraph {
     /// Adds the derivatives of the sum of `ys` by each of `xs`; `grad_ys` are those by the `ys`, ones where
-    /// empty. The new nodes are in the scope `prefix`, or in a new scope `gradients`. Nothing is added if
-    /// there is an error.
+    /// empty. It is `None` for an `x` if an op without gradient is on each way to it. The new nodes are in
+    /// the scope `prefix`, or in a new scope `gradients`. Nothing is added if there is an error.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the prefix is taken, a value is not in the graph, or no `y` depends on an `x`;
@@ -20,7 +21,7 @@ impl ClientGraph {
         ys: &[Output],
         xs: &[Output],
         grad_ys: &[Output],
-    ) -> Result<Vec<Output>> {
+    ) -> Result<Vec<Option<Output>>> {
         for value in ys.iter().chain(xs).chain(grad_ys) {
             self.dtype(*value)?;
         }
@@ -29,7 +30,9 @@ impl ClientGraph {
                 "Must specify a gradient input for each output."
             ));
         }
+        self.check_reached(ys, xs)?;
         let scope = self.gradient_scope(prefix)?;
+        let mut dtypes = ys.iter().filter_map(|y| self.graph.dtype(*y));
         let registry: &'static Registry = self.registry();
         let mut builder = GraphBuilder::from_graph(self.graph.clone(), registry);
         let mut given: Vec<Option<Output>> = grad_ys.iter().map(|g| Some(*g)).collect();
@@ -41,25 +44,34 @@ impl ClientGraph {
         let options = GradientOptions {
             name: scope.clone(),
             grad_ys: given,
+            integers: dtypes.any(DType::is_integer),
             ..Default::default()
         };
         let gradients = builder.gradients(ys, xs, &options).map_err(of_client)?;
-        let mut found = Vec::with_capacity(xs.len());
-        for (x, gradient) in xs.iter().zip(gradients) {
-            found.push(gradient.ok_or_else(|| {
-                invalid_argument!(
-                    "Cannot compute the partial derivative for node '{}' as it's unreachable from the \
-                     output node(s).",
-                    self.node(x.node).map_or("", |n| &n.name)
-                )
-            })?);
-        }
         let renumbered = self.adopt(builder.graph(), &scope)?;
         let new = |output: Output| {
             let node = renumbered.get(&output.node).copied().unwrap_or(output.node);
             Output::new(node, output.slot as usize)
         };
-        Ok(found.into_iter().map(new).collect())
+        Ok(gradients.into_iter().map(|g| g.map(new)).collect())
+    }
+
+    /// Checks that the `ys` depend on each of the `xs`, if only through ops without gradients.
+    fn check_reached(&self, ys: &[Output], xs: &[Output]) -> Result<()> {
+        let mut reached: FxHashSet<NodeId> = ys.iter().map(|y| y.node).collect();
+        let mut stack: Vec<NodeId> = reached.iter().copied().collect();
+        while let Some(node) = stack.pop().and_then(|id| self.node(id)) {
+            let inputs = node.inputs.iter().map(|i| i.node);
+            stack.extend(inputs.filter(|id| reached.insert(*id)));
+        }
+        match xs.iter().find(|x| !reached.contains(&x.node)) {
+            None => Ok(()),
+            Some(x) => Err(invalid_argument!(
+                "Cannot compute the partial derivative for node '{}' as it's unreachable from the output \
+                 node(s).",
+                self.node(x.node).map_or("", |n| &n.name)
+            )),
+        }
     }
 
     fn gradient_scope(&self, prefix: Option<&str>) -> Result<String> {
