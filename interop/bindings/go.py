@@ -10,11 +10,12 @@ only.
 """
 
 import argparse
+import io
 import os
 import re
+import shutil
 import subprocess
 import tarfile
-import io
 
 import common
 
@@ -98,7 +99,8 @@ def tensorflow(report, repository, work, env):
     if repository is None:
         report.skipped(TENSORFLOW, "give a git directory of TensorFlow with --tensorflow")
         return
-    path = os.path.join(work, "gopath")
+    path = os.path.join(work, "gopath-tensorflow")
+    shutil.rmtree(path, ignore_errors=True)
     base = os.path.join(path, "src/github.com/tensorflow/tensorflow")
     unpack(repository, base, TESTDATA)
     env = dict(env, GO111MODULE="off", GOPATH=path + ":" + SYSTEM)
