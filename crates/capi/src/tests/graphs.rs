@@ -208,3 +208,85 @@ fn a_step_is_reported() {
     // SAFETY: the session lives.
     unsafe { TF_DeleteSession(session, client.status) };
 }
+
+/// `while i < 10 { i += 1 }`; returns the last value.
+fn add_loop(client: &Client, start: TF_Output) -> TF_Output {
+    let constant = |graph, value: i32| {
+        let status = client.status;
+        // SAFETY: all handles live; the new tensor has four bytes.
+        unsafe {
+            let tensor = TF_AllocateTensor(3, null(), 0, 4);
+            TF_TensorData(tensor).cast::<i32>().write(value);
+            let d = TF_NewOperation(graph, c"Const".as_ptr(), c"c".as_ptr());
+            TF_SetAttrTensor(d, c"value".as_ptr(), tensor, status);
+            TF_SetAttrType(d, c"dtype".as_ptr(), 3);
+            TF_DeleteTensor(tensor);
+            TF_Output {
+                oper: TF_FinishOperation(d, status),
+                index: 0,
+            }
+        }
+    };
+    let binary = |graph, op: &CStr, x, y| {
+        // SAFETY: all handles live.
+        unsafe {
+            let d = TF_NewOperation(graph, op.as_ptr(), op.as_ptr());
+            TF_AddInput(d, x);
+            TF_AddInput(d, y);
+            TF_Output {
+                oper: TF_FinishOperation(d, client.status),
+                index: 0,
+            }
+        }
+    };
+    let mut start = start;
+    let mut last = TF_Output::NONE;
+    // SAFETY: all handles live.
+    unsafe {
+        let mut loops = TF_NewWhile(client.graph, &mut start, 1, client.status);
+        let (cond, body) = (*loops.cond_inputs, *loops.body_inputs);
+        let ten = constant(loops.cond_graph, 10);
+        loops.cond_output = binary(loops.cond_graph, c"Less", cond, ten);
+        let one = constant(loops.body_graph, 1);
+        *loops.body_outputs = binary(loops.body_graph, c"AddV2", body, one);
+        loops.name = c"loop".as_ptr();
+        TF_FinishWhile(&loops, client.status, &mut last);
+    }
+    client.expect_ok("loop");
+    last
+}
+
+#[test]
+fn a_loop_of_integers_has_a_gradient() {
+    let client = Client::new();
+    let i = int_placeholder(&client, "i", 3);
+    let last = add_loop(&client, i);
+    let di = gradient(&client, last, i);
+    client.expect_ok("gradient");
+    let session = client.session();
+    // SAFETY: all handles live; tensors have four bytes.
+    unsafe {
+        let feed = TF_AllocateTensor(3, null(), 0, 4);
+        TF_TensorData(feed).cast::<i32>().write(4);
+        let mut result = null_mut();
+        TF_SessionRun(
+            session,
+            null(),
+            &i,
+            &feed.cast_const(),
+            1,
+            &di,
+            &mut result,
+            1,
+            null(),
+            0,
+            null_mut(),
+            client.status,
+        );
+        client.expect_ok("run");
+        assert_eq!(*TF_TensorData(result).cast::<i32>(), 1);
+        TF_DeleteTensor(feed);
+        TF_DeleteTensor(result);
+        TF_DeleteSession(session, client.status);
+    }
+}

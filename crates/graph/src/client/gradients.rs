@@ -2,7 +2,7 @@
 
 use super::ClientGraph;
 use crate::{GradientOptions, GraphBuilder, NodeId, Output};
-use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
+use ferroflow_base::{Code, Result, Status, internal, invalid_argument, not_found};
 use ferroflow_opdef::Registry;
 use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -103,21 +103,41 @@ impl ClientGraph {
         scope: &str,
     ) -> Result<FxHashMap<NodeId, NodeId>> {
         let n_before = self.len();
-        let mut renumbered: FxHashMap<NodeId, NodeId> = FxHashMap::default();
-        for id in crate::topological_order(grown)? {
-            if id.index() < n_before {
-                continue;
-            }
+        let order: Vec<NodeId> = crate::topological_order(grown)?
+            .into_iter()
+            .filter(|id| id.index() >= n_before)
+            .collect();
+        let numbers = (n_before..).map(NodeId::new);
+        let renumbered: FxHashMap<NodeId, NodeId> = order.iter().copied().zip(numbers).collect();
+        let new = |id: NodeId| renumbered.get(&id).copied().unwrap_or(id);
+        let mut back_edges = Vec::new();
+        for id in order {
             let mut node = grown.node(id).clone();
-            let new = |id: NodeId| renumbered.get(&id).copied().unwrap_or(id);
-            for input in &mut node.inputs {
+            let (own, mut known) = (new(id), None);
+            for (i, input) in node.inputs.iter_mut().enumerate() {
                 input.node = new(input.node);
+                if input.node < own {
+                    known.get_or_insert(*input);
+                    continue;
+                }
+                // The back edge of a loop is added when its node exists.
+                back_edges.push((*input, own, i));
+                *input = known
+                    .ok_or_else(|| internal!("{}: a loop without a first value", node.name))?;
             }
             for control in &mut node.controls {
                 *control = new(*control);
             }
             node.name = self.graph.unique_name(&format!("{scope}/{}", node.op()));
-            renumbered.insert(id, self.insert(node)?);
+            self.insert(node)?;
+            if back_edges.last().is_some_and(|(_, merge, _)| *merge == own) {
+                self.refiner.set(Output::new(own, 0), Default::default());
+            }
+        }
+        for (source, merge, i) in back_edges {
+            self.update_edge(source, merge, i)?;
+            self.mutations.pop();
+            self.updated.remove(&(merge, i));
         }
         Ok(renumbered)
     }
