@@ -148,11 +148,14 @@ impl TF_Tensor {
         let Ok(bytes) = tensor.bytes() else {
             return Ok(this);
         };
-        let memory = Memory::allocate(bytes.len(), Release::Allocated).ok_or_else(|| {
-            ferroflow_base::resource_exhausted!("OOM when allocating a scalar")
-        })?;
+        let memory = Memory::allocate(bytes.len(), Release::Allocated)
+            .ok_or_else(|| ferroflow_base::resource_exhausted!("OOM when allocating a scalar"))?;
         // SAFETY: the block is new and has that many bytes.
-        unsafe { memory.ptr.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        unsafe {
+            memory
+                .ptr
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
         Ok(TF_Tensor {
             data: Data::Memory(Arc::new(memory)),
             ..this

@@ -1,8 +1,8 @@
 //! Functions that fail with UNIMPLEMENTED: they stand for objects of C++ or for clusters of eager contexts. They
 //! exist because clients that bind all names could not be loaded otherwise.
 
-use crate::guard::guard;
 use crate::TF_Status;
+use crate::guard::guard;
 use ferroflow_base::unimplemented_error;
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 

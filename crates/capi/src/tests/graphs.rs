@@ -90,8 +90,19 @@ fn gradients_of_integers() {
     let dy = gradient(&client, y, i);
     client.expect_ok("gradient of an int");
     assert!(!dy.oper.is_null());
-    // An op without gradient is between the two.
-    let dy = gradient(&client, arg_max, x);
+    gradient(&client, arg_max, x);
+    let (code, message) = client.outcome();
+    assert_eq!(code, 5);
+    assert!(
+        message.starts_with("No gradient defined for op: ArgMax."),
+        "{message}"
+    );
+    // Nothing flows through this one.
+    let stopped = TF_Output {
+        oper: client.add("StopGradient", "stopped", &[arg_max], |_| ()),
+        index: 0,
+    };
+    let dy = gradient(&client, stopped, x);
     client.expect_ok("no gradient");
     assert_eq!((dy.oper, dy.index), (null_mut(), -1));
     gradient(&client, y, x);
@@ -201,7 +212,10 @@ fn a_step_is_reported() {
     assert_eq!((devices.len(), devices[0].device.as_str()), (1, device));
     let nodes = devices[0].node_stats.iter();
     let nodes: Vec<&str> = nodes.map(|n| n.node_name.as_str()).collect();
-    assert!(nodes.contains(&"_SOURCE") && nodes.contains(&"y"), "{nodes:?}");
+    assert!(
+        nodes.contains(&"_SOURCE") && nodes.contains(&"y"),
+        "{nodes:?}"
+    );
     let graph = &all.partition_graphs[0];
     let square = graph.node.iter().find(|n| n.op == "Square");
     assert_eq!(square.map(|n| n.device.as_str()), Some(device));

@@ -373,7 +373,8 @@ impl Lowering<'_, '_> {
     /// A fetched reference. A tensor that is fetched from a variable shares its buffer in TensorFlow, and
     /// shows all that the step wrote to it.
     fn fetched(&mut self, node: &Node, input: Output, to: &Reference) -> Result<Output> {
-        let is_whole = node.class() == NodeClass::Retval && is_variable(self.graph.node(input.node));
+        let is_whole =
+            node.class() == NodeClass::Retval && is_variable(self.graph.node(input.node));
         let writes = self.aliases.in_place.get(&to.variable);
         let Some(writes) = writes.filter(|_| is_whole).cloned() else {
             return Ok(input);

@@ -1,8 +1,8 @@
 //! The reverse of a loop: goes through its iterations from the last to the first.
 
+use super::Gradient;
 use super::loops::Var;
 use super::walk::Walk;
-use super::Gradient;
 use crate::{NodeId, Output};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::Expr;

@@ -272,7 +272,8 @@ impl<'w> Walk<'w, '_, '_> {
     pub(super) fn is_needed(&self, value: Output) -> bool {
         let dtype = self.emitter.emit().builder.graph.dtype(value);
         let on_the_way = self.reach.is_between(value.node) && !self.stops.contains(&value);
-        dtype.is_some_and(|t| self.reach.goes_through(t)) && (on_the_way || self.xs.contains(&value))
+        dtype.is_some_and(|t| self.reach.goes_through(t))
+            && (on_the_way || self.xs.contains(&value))
     }
 
     fn node(&mut self, id: NodeId, region: usize) -> Result<()> {

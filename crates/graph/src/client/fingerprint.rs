@@ -13,7 +13,7 @@ use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::HashMap;
 
 /// What a hash starts from.
-const SEED: u64 = 0xDECA_FCAF_FE;
+const SEED: u64 = 0xDE_CAFC_AFFE;
 
 /// Returns the part of a function's name that depends on its content. The function has no name yet.
 pub(super) fn of_function(def: &FunctionDef) -> String {
@@ -101,9 +101,9 @@ fn declaration(attr: &op_def::AttrDef) -> u64 {
 fn nodes(nodes: &[NodeDef]) -> u64 {
     let mut by_name: Vec<&NodeDef> = nodes.iter().collect();
     by_name.sort_by_key(|n| &n.name);
-    by_name.iter().fold(SEED, |h, n| {
-        combine(node(n), hash(n.name.as_bytes(), h))
-    })
+    by_name
+        .iter()
+        .fold(SEED, |h, n| combine(node(n), hash(n.name.as_bytes(), h)))
 }
 
 fn node(node: &NodeDef) -> u64 {
@@ -111,7 +111,11 @@ fn node(node: &NodeDef) -> u64 {
     for text in [&node.op, &node.device] {
         h = hash(text.as_bytes(), h);
     }
-    let n_data = node.input.iter().take_while(|i| !i.starts_with('^')).count();
+    let n_data = node
+        .input
+        .iter()
+        .take_while(|i| !i.starts_with('^'))
+        .count();
     let (data, controls) = node.input.split_at(n_data);
     let mut controls: Vec<&String> = controls.iter().collect();
     controls.sort_unstable();
@@ -149,7 +153,10 @@ fn content(proto: &TensorProto) -> Result<Vec<u8>> {
         for text in &proto.string_val {
             encode_varint(text.len() as u64, &mut bytes);
         }
-        proto.string_val.iter().for_each(|t| bytes.extend_from_slice(t));
+        proto
+            .string_val
+            .iter()
+            .for_each(|t| bytes.extend_from_slice(t));
         proto.string_val.clear();
         proto.tensor_content = Bytes::from(bytes);
     }

@@ -3,9 +3,58 @@
 use super::ClientGraph;
 use crate::{GradientOptions, GraphBuilder, NodeId, Output};
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument, not_found};
-use ferroflow_opdef::Registry;
+use ferroflow_opdef::{GradientRule, Registry};
 use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Ops without gradient that are no error between an `x` and a `y` (`REGISTER_NO_GRADIENT_OP` in
+/// `tensorflow/cc/gradients`).
+const NO_GRADIENT: &[&str] = &[
+    "ApproximateEqual",
+    "BroadcastGradientArgs",
+    "ConcatOffset",
+    "Const",
+    "DeleteSessionTensor",
+    "EditDistance",
+    "Equal",
+    "Floor",
+    "GetSessionHandle",
+    "GetSessionHandleV2",
+    "GetSessionTensor",
+    "Greater",
+    "GreaterEqual",
+    "InvertPermutation",
+    "Less",
+    "LessEqual",
+    "LogicalAnd",
+    "LogicalNot",
+    "LogicalOr",
+    "NonMaxSuppression",
+    "NonMaxSuppressionV2",
+    "NonMaxSuppressionV3",
+    "NonMaxSuppressionV4",
+    "NonMaxSuppressionV5",
+    "NotEqual",
+    "OneHot",
+    "Queue",
+    "QueueClose",
+    "QueueDequeue",
+    "QueueDequeueMany",
+    "QueueDequeueUpTo",
+    "QueueEnqueue",
+    "QueueEnqueueMany",
+    "QueueSize",
+    "Rank",
+    "Shape",
+    "ShapeN",
+    "Size",
+    "Stack",
+    "StackClose",
+    "StackPop",
+    "StackPush",
+    "StopGradient",
+    "ZerosLike",
+];
 
 impl ClientGraph {
     /// Adds the derivatives of the sum of `ys` by each of `xs`; `grad_ys` are those by the `ys`, ones where
@@ -64,14 +113,41 @@ impl ClientGraph {
             let inputs = node.inputs.iter().map(|i| i.node);
             stack.extend(inputs.filter(|id| reached.insert(*id)));
         }
-        match xs.iter().find(|x| !reached.contains(&x.node)) {
-            None => Ok(()),
-            Some(x) => Err(invalid_argument!(
+        if let Some(x) = xs.iter().find(|x| !reached.contains(&x.node)) {
+            return Err(invalid_argument!(
                 "Cannot compute the partial derivative for node '{}' as it's unreachable from the output \
                  node(s).",
                 self.node(x.node).map_or("", |n| &n.name)
-            )),
+            ));
         }
+        self.check_differentiable(ys, xs)
+    }
+
+    /// Checks the ops between `xs` and `ys`: those that count as constants for all clients are
+    /// [`NO_GRADIENT`]; others, such as ArgMax, are not differentiable.
+    fn check_differentiable(&self, ys: &[Output], xs: &[Output]) -> Result<()> {
+        let mut after = FxHashSet::default();
+        let mut stack: Vec<NodeId> = xs.iter().map(|x| x.node).collect();
+        while let Some(id) = stack.pop() {
+            let readers = self.consumers(id).iter().map(|c| c.node);
+            stack.extend(readers.filter(|r| after.insert(*r)));
+        }
+        let mut seen = FxHashSet::default();
+        let mut stack: Vec<NodeId> = ys.iter().map(|y| y.node).collect();
+        while let Some(id) = stack.pop() {
+            let Some(node) = self.node(id).filter(|_| after.contains(&id)) else {
+                continue;
+            };
+            if !seen.insert(id) || NO_GRADIENT.contains(&node.op()) {
+                continue;
+            }
+            let rule = self.registry.op(node.op()).map(|op| op.gradient);
+            if matches!(rule, Some(GradientRule::None)) {
+                return Err(no_gradient(node.op()));
+            }
+            stack.extend(node.inputs.iter().map(|i| i.node));
+        }
+        Ok(())
     }
 
     fn gradient_scope(&self, prefix: Option<&str>) -> Result<String> {
@@ -150,11 +226,15 @@ fn of_client(error: Status) -> Status {
         .split_once("(op type: ")
         .and_then(|(_, rest)| rest.split_once(')'));
     match (error.code(), op) {
-        (Code::NotFound, Some((op, _))) => not_found!(
-            "No gradient defined for op: {op}. Please see \
-             https://www.tensorflow.org/code/tensorflow/cc/gradients/README.md for instructions on how to \
-             add C++ gradients."
-        ),
+        (Code::NotFound, Some((op, _))) => no_gradient(op),
         _ => error,
     }
+}
+
+fn no_gradient(op: &str) -> Status {
+    not_found!(
+        "No gradient defined for op: {op}. Please see \
+         https://www.tensorflow.org/code/tensorflow/cc/gradients/README.md for instructions on how to \
+         add C++ gradients."
+    )
 }

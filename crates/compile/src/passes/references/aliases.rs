@@ -65,7 +65,10 @@ pub(super) fn aliases(graph: &Graph, roots: &FxHashMap<NodeId, Root>) -> Aliases
     let mut found = Aliases::default();
     let is_conditional = |n: &Node| {
         let class = n.class();
-        matches!(class, NodeClass::Switch | NodeClass::Merge | NodeClass::Enter)
+        matches!(
+            class,
+            NodeClass::Switch | NodeClass::Merge | NodeClass::Enter
+        )
     };
     if !graph.iter().any(|(_, n)| is_conditional(n)) {
         // An Assign may put another buffer in the place of the variable's.
