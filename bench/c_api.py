@@ -1,4 +1,4 @@
-"""The C API: start of a minimal program, and nanoseconds per call, beside the library of TensorFlow's wheel.
+"""The C API: start of a minimal program, and nanoseconds per call, compared with TensorFlow's wheel.
 
 Usage: python bench/c_api.py DIST [--rounds 5] [--tensorflow FOLDER] [--soak SECONDS] [--threads 8]
 

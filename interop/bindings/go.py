@@ -3,8 +3,8 @@
     cargo xtask dist target/dist
     python interop/bindings/go.py target/dist [--graft DIR] [--tensorflow DIR]
 
-github.com/wamuir/graft comes from the module proxy, or from a git directory. TensorFlow's own package is no module: it
-needs a git directory of TensorFlow 2.21, whose protos are compiled with protoc. With a directory, Go's protobuf
+github.com/wamuir/graft comes from the module proxy, or from a git directory. TensorFlow's own package is not a module:
+it needs a git directory of TensorFlow 2.21, whose protos are compiled with protoc. With a directory, Go's protobuf
 module comes from GOPATH, where Debian's golang-google-protobuf-dev puts it. Needs go, a C compiler and our headers
 only.
 """
