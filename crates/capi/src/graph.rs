@@ -160,6 +160,12 @@ impl TF_Operation {
 }
 
 impl TF_Output {
+    /// No output.
+    pub(crate) const NONE: TF_Output = TF_Output {
+        oper: std::ptr::null_mut(),
+        index: -1,
+    };
+
     /// The output in the terms of the graph.
     ///
     /// # Safety

@@ -81,8 +81,14 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A dtype by its name or its number's name.
+/// A dtype by its name, its name in numpy or its number's name.
 fn dtype(word: &str) -> Option<DType> {
+    match word {
+        "float16" => return Some(DType::Half),
+        "float32" => return Some(DType::Float),
+        "float64" => return Some(DType::Double),
+        _ => {}
+    }
     let lower = word.strip_prefix("DT_").map(str::to_ascii_lowercase);
     DType::from_name(lower.as_deref().unwrap_or(word))
 }
@@ -354,6 +360,8 @@ mod tests {
             read("x: Ref(float)"),
             ArgDef::Single { is_ref: true, .. }
         ));
+        let float = ArgType::Fixed(DType::Float);
+        assert!(matches!(read("x: float32"), ArgDef::Single { ty, .. } if ty == float));
         assert!(matches!(read("x: N * T"), ArgDef::Repeated { .. }));
         assert!(matches!(read("x: N*int32"), ArgDef::Repeated { .. }));
         assert!(matches!(read("x: L"), ArgDef::List { .. }));

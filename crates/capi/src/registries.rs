@@ -116,6 +116,24 @@ pub unsafe extern "C" fn TF_DeleteLibraryHandle(lib_handle: *mut TF_Library) {
     unsafe { delete(lib_handle) }
 }
 
+/// Loads a library with the driver of a device (StreamExecutor's plugin interface), which is not supported.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn TF_LoadPluggableDeviceLibrary(
+    library_filename: *const c_char,
+    status: *mut TF_Status,
+) -> *mut TF_Library {
+    guard(status, std::ptr::null_mut(), || {
+        // SAFETY: the contract of the header.
+        let name = unsafe { text(library_filename) }?;
+        // SAFETY: the client asks to run the library's initializers.
+        let library = unsafe { libloading::Library::new(name) };
+        library.map_err(|e| not_found!("{name}: {e}"))?;
+        Err(unimplemented_error!(
+            "TF_LoadPluggableDeviceLibrary is not supported by Ferroflow: {name}"
+        ))
+    })
+}
+
 /// Plugins of file systems are C++ objects of TensorFlow's: not supported.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_RegisterFilesystemPlugin(

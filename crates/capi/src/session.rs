@@ -2,6 +2,7 @@
 
 use crate::graph::{GraphState, TF_Graph, TF_Operation, TF_Output};
 use crate::guard::{delete, guard, handle, list, list_mut, shared, text, unique};
+use crate::run_metadata::Observed;
 use crate::session_options::TF_SessionOptions;
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
@@ -10,12 +11,10 @@ use ferroflow_model::proto;
 use ferroflow_runtime::{
     Callable, RunOptions, SavedModel, Session, SessionOptions, Signature, Tensor,
 };
-use prost::Message;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
-use std::time::Duration;
 
 /// A session over a graph, which may grow between runs.
 pub struct TF_Session {
@@ -261,26 +260,6 @@ pub(crate) fn evaluate_constant(graph: &Arc<GraphState>, output: Output) -> Resu
     Ok(found.into_iter().next())
 }
 
-/// The options in a buffer, and whether statistics are wanted.
-///
-/// # Safety
-/// The buffer is NULL or valid.
-unsafe fn run_options(buffer: *const TF_Buffer) -> Result<RunOptions> {
-    if buffer.is_null() {
-        return Ok(RunOptions::default());
-    }
-    // SAFETY: as this function's.
-    let options = proto::RunOptions::decode(unsafe { crate::buffer::bytes_of(buffer) })
-        .map_err(|_| invalid_argument!("Unparseable RunOptions proto"))?;
-    let timeout = u64::try_from(options.timeout_in_ms)
-        .ok()
-        .filter(|ms| *ms > 0);
-    Ok(RunOptions {
-        timeout: timeout.map(Duration::from_millis),
-        ..Default::default()
-    })
-}
-
 /// Creates a session over a graph.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_NewSession(
@@ -342,7 +321,7 @@ pub unsafe extern "C" fn TF_SessionRun(
         let to = unsafe { list_mut(output_values, noutputs) };
         to.fill(std::ptr::null_mut());
         // SAFETY: the contract of the header.
-        let (session, request, values, options) = unsafe {
+        let (session, request, values, observed) = unsafe {
             let request = Request {
                 inputs: list(inputs, ninputs),
                 outputs: list(outputs, noutputs),
@@ -353,7 +332,7 @@ pub unsafe extern "C" fn TF_SessionRun(
                 shared(session)?,
                 request,
                 values,
-                run_options(run_options_buffer)?,
+                Observed::new(run_options_buffer, !run_metadata.is_null())?,
             )
         };
         // SAFETY: the contract of the header.
@@ -361,14 +340,15 @@ pub unsafe extern "C" fn TF_SessionRun(
             return Err(invalid_argument!("Passing non-empty TF_Buffer is invalid."));
         }
         // SAFETY: the contract of the header.
-        let results = unsafe { session.run(&request, values, &options) }?;
+        let results = unsafe { session.run(&request, values, &observed.options) }?;
         // SAFETY: the contract of the header.
         unsafe { give(results, to) }?;
         if !run_metadata.is_null() {
             // SAFETY: the contract of the header.
-            unsafe {
-                crate::buffer::fill_message(run_metadata, &proto::RunMetadata::default())?;
-            }
+            let metadata =
+                observed.metadata(session.session(), || unsafe { request.signature() })?;
+            // SAFETY: the contract of the header.
+            unsafe { crate::buffer::fill_message(run_metadata, &metadata)? };
         }
         Ok(())
     });

@@ -138,6 +138,30 @@ impl TF_Tensor {
         Ok(TF_Tensor { dtype, dims, data })
     }
 
+    /// As [`Self::of_engine`], in memory that [`Self::share`] shares: the bytes of a scalar are part of the
+    /// engine's tensor.
+    pub(crate) fn of_scalar(tensor: Tensor) -> Result<TF_Tensor> {
+        let this = TF_Tensor::of_engine(tensor)?;
+        let Data::Engine(tensor) = &this.data else {
+            return Ok(this);
+        };
+        let Ok(bytes) = tensor.bytes() else {
+            return Ok(this);
+        };
+        let memory = Memory::allocate(bytes.len(), Release::Allocated)
+            .ok_or_else(|| ferroflow_base::resource_exhausted!("OOM when allocating a scalar"))?;
+        // SAFETY: the block is new and has that many bytes.
+        unsafe {
+            memory
+                .ptr
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
+        Ok(TF_Tensor {
+            data: Data::Memory(Arc::new(memory)),
+            ..this
+        })
+    }
+
     /// Returns the engine's form, which shares plain memory.
     ///
     /// # Errors

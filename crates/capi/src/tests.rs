@@ -5,6 +5,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+mod graphs;
+
 /// A graph with its status; deleted at the end.
 struct Client {
     graph: *mut TF_Graph,

@@ -1,8 +1,8 @@
 //! Functions that fail with UNIMPLEMENTED: they stand for objects of C++ or for clusters of eager contexts. They
 //! exist because clients that bind all names could not be loaded otherwise.
 
+use crate::TF_Status;
 use crate::guard::guard;
-use crate::{TF_Output, TF_Status};
 use ferroflow_base::unimplemented_error;
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
@@ -95,15 +95,11 @@ unsupported! {
     fn TF_GraphImportGraphDefWithResultsNoSerialization(
         graph: Ptr, graph_def: Ptr, options: Ptr; status) -> Ptr = NULL;
     fn TF_FinishWhileHelper(params: Ptr; status; outputs: Ptr);
-    fn TF_SetHandleShapeAndType(
-        graph: Ptr, output: TF_Output, proto: Ptr, proto_len: usize; status);
     fn TF_DequeueNamedTensor(session: Ptr, tensor_id: c_int; status) -> Ptr = NULL;
     fn TF_EnqueueNamedTensor(session: Ptr, tensor_id: c_int, tensor: Ptr; status);
-    fn TF_LoadPluggableDeviceLibrary(library_filename: Text; status) -> Ptr = NULL;
 }
 
 silent! {
-    fn TF_GetHandleShapeAndType(graph: Ptr, output: TF_Output) -> Ptr = NULL;
     fn TF_SetFullType(graph: Ptr, op: Ptr, full_type_proto: Ptr);
     fn TF_SetRequireShapeInferenceFns(graph: Ptr, require: bool);
 }

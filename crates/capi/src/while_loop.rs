@@ -279,7 +279,8 @@ pub unsafe extern "C" fn TF_AddGradients(
 }
 
 /// Adds the derivatives of the sum of `y` by each of `x`, in the scope `prefix`; `dx` are the derivatives
-/// by the `y`, or NULL for ones. Writes the results to `dy`.
+/// by the `y`, or NULL for ones. Writes the results to `dy`: no operation where only ops without gradients
+/// lead to an `x`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_AddGradientsWithPrefix(
     g: *mut TF_Graph,
@@ -313,7 +314,10 @@ pub unsafe extern "C" fn TF_AddGradientsWithPrefix(
             .change(|g| g.add_gradients(prefix, &ys, &xs, &grad_ys))?;
         let inner = graph.state.lock();
         for (to, output) in to.iter_mut().zip(found) {
-            *to = inner.output(output);
+            *to = match output {
+                Some(output) => inner.output(output),
+                None => TF_Output::NONE,
+            };
         }
         Ok(())
     });

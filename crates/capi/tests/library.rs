@@ -127,6 +127,38 @@ fn eager_execution_in_c() {
 }
 
 #[test]
+fn every_function_that_deletes_takes_null() {
+    let exports = std::fs::read_to_string(root().join("crates/capi/exports.txt"));
+    let exports = exports.expect("a list");
+    let deletes: Vec<&str> = exports.lines().filter(|n| n.contains("Delete")).collect();
+    assert!(deletes.len() > 60);
+    let mut program = String::from(
+        "#define _GNU_SOURCE\n#include <dlfcn.h>\n#include <stdio.h>\n\
+         typedef void (*Delete)(void*, void*, void*, void*);\n\
+         int main(int argc, char** argv) {\n  void* library = dlopen(argv[argc - 1], RTLD_NOW);\n",
+    );
+    for name in &deletes {
+        program += &format!(
+            "  puts(\"{name}\");\n  fflush(stdout);\n\
+             \x20 ((Delete)dlsym(library, \"{name}\"))(0, 0, 0, 0);\n"
+        );
+    }
+    program += "  return 0;\n}\n";
+    let source = dist().join("deletes.c");
+    std::fs::write(&source, program).expect("writable");
+    let binary = dist().join("deletes");
+    output(
+        Command::new("cc")
+            .arg(&source)
+            .arg("-o")
+            .arg(&binary)
+            .arg("-ldl"),
+    );
+    let printed = output(Command::new(&binary).arg(dist().join("lib/libtensorflow.so.2")));
+    assert_eq!(printed.lines().last(), deletes.last().copied());
+}
+
+#[test]
 fn headers_declare_what_is_supported() {
     let mut declared = String::new();
     let mut folders = vec![root().join("crates/capi/include")];

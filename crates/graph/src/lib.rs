@@ -59,6 +59,6 @@ pub use partition::{Partition, PlacedGraph, partition, partition_by_task};
 pub use patch::Patch;
 pub use prune::{ARG, PrunedGraph, RETVAL, Signature, TensorConnection, parse_tensor_name, prune};
 pub use shape_values::integers;
-pub use shapes::{ShapeMap, infer_shapes};
+pub use shapes::{HandleData, ShapeMap, infer_shapes};
 pub use supported::{LeftOut, supported_part};
 pub use text::to_text;

@@ -5,6 +5,7 @@ use crate::{Graph, NodeId, Output, topological_order};
 use ferroflow_base::Result;
 use ferroflow_opdef::{NodeClass, Registry, ShapeCtx};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
+use rustc_hash::FxHashMap;
 
 /// Constants of at most this many elements are shown to shape functions as values.
 const MAX_CONSTANT: usize = 1024;
@@ -36,6 +37,17 @@ impl ShapeMap {
 pub(crate) struct ShapeRefiner {
     values: ShapeValues,
     map: ShapeMap,
+    /// What handles refer to, where the client has said it.
+    handles: FxHashMap<Output, Vec<HandleData>>,
+}
+
+/// What a resource handle refers to: a variable's value, or a component of an element of a dataset.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HandleData {
+    /// Its shape.
+    pub shape: PartialShape,
+    /// Its dtype, if known.
+    pub dtype: Option<DType>,
 }
 
 impl ShapeRefiner {
@@ -50,6 +62,39 @@ impl ShapeRefiner {
         if let Some(old) = of_node.and_then(|shapes| shapes.get_mut(output.slot as usize)) {
             *old = shape;
         }
+    }
+
+    /// Replaces what is known of a handle.
+    pub(crate) fn set_handle(&mut self, output: Output, data: Vec<HandleData>) {
+        self.handles.insert(output, data);
+    }
+
+    /// What a handle refers to: as the client said, or the variable that it was made for.
+    pub(crate) fn handle(&self, graph: &Graph, mut output: Output) -> Option<Vec<HandleData>> {
+        loop {
+            if let Some(data) = self.handles.get(&output) {
+                return Some(data.clone());
+            }
+            let node = graph.get(output.node)?;
+            match node.class() {
+                NodeClass::VarHandle => {
+                    return Some(vec![HandleData {
+                        shape: node.attrs.shape("shape").ok()?.clone(),
+                        dtype: node.attrs.dtype("dtype").ok(),
+                    }]);
+                }
+                NodeClass::Identity | NodeClass::Enter => {
+                    output = *node.inputs.get(output.slot as usize)?;
+                }
+                _ => return None,
+            }
+        }
+    }
+
+    /// The shape of the variable that `output` is a handle of.
+    fn variable(&self, graph: &Graph, output: Output) -> Option<PartialShape> {
+        let data = self.handle(graph, output)?;
+        data.into_iter().next().map(|first| first.shape)
     }
 
     /// Infers the shapes of a node's outputs; those of an op without shape function are unknown.
@@ -79,7 +124,11 @@ impl ShapeRefiner {
             .map(|i| self.values.vector(graph, *i))
             .collect();
         let handles: Vec<_> = match dtypes.contains(&DType::Resource) {
-            true => node.inputs.iter().map(|i| variable(graph, *i)).collect(),
+            true => node
+                .inputs
+                .iter()
+                .map(|i| self.variable(graph, *i))
+                .collect(),
             false => Vec::new(),
         };
         let mut ctx = ShapeCtx::new(&node.attrs, &inputs, &dtypes, &constants, n_outputs)
@@ -107,20 +156,6 @@ pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
         refiner.visit(graph, id, registry)?;
     }
     Ok(refiner.map)
-}
-
-/// The shape of the variable that `output` is a handle of.
-fn variable(graph: &Graph, mut output: Output) -> Option<PartialShape> {
-    loop {
-        let node = graph.get(output.node)?;
-        match node.class() {
-            NodeClass::VarHandle => return node.attrs.shape("shape").ok().cloned(),
-            NodeClass::Identity | NodeClass::Enter => {
-                output = *node.inputs.get(output.slot as usize)?;
-            }
-            _ => return None,
-        }
-    }
 }
 
 fn small_constant(graph: &Graph, output: Output) -> Option<Tensor> {

@@ -36,4 +36,5 @@ pub use device::{ServerDef, TaskName};
 pub use eager::EagerService;
 pub use master::{Master, MasterOptions};
 pub use server::{Server, ServerOptions, TlsOptions};
+pub use step_stats::StepTrace;
 pub use worker::Worker;

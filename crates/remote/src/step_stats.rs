@@ -12,8 +12,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Instant, SystemTime};
 
-/// Collects the spans of one step.
-pub(crate) struct StepTrace {
+/// Collects the spans of one step: a [`TraceSink`] that [`RunOptions`](ferroflow_runtime::RunOptions) takes.
+pub struct StepTrace {
     began: Instant,
     /// Start of the step, nanoseconds since 1970.
     epoch_nanos: i64,
@@ -136,8 +136,9 @@ impl StepTrace {
         nodes.remote.extend(stats.dev_stats.iter().cloned());
     }
 
-    /// Returns the statistics by device; `inputs` are the names that each node reads.
-    pub(crate) fn finish<'a>(
+    /// Returns the statistics by device; `inputs` are the names that each node reads
+    /// ([`Session::inputs`](ferroflow_runtime::Session::inputs)).
+    pub fn finish<'a>(
         &self,
         device_of: impl Fn(&str) -> &'a str,
         inputs: &FxHashMap<String, String>,

@@ -445,3 +445,26 @@ fn old_graphs_cannot_say_that_a_placeholder_is_a_scalar() {
     // As TensorFlow's service: the declared shape is trusted.
     check_scalar_placeholder(22, &[]);
 }
+
+#[test]
+fn a_fetched_variable_shows_what_the_step_wrote() {
+    let graph = "node { name: 'v' op: 'VariableV2' attr { key: 'dtype' value { type: DT_FLOAT } } \
+         attr { key: 'shape' value { shape { } } } }\n"
+        .to_string()
+        + &placeholder("x", &[])
+        + &node("init", "Assign", &["v", "x"])
+        + &node("add", "AssignAdd", &["v", "x"])
+        + &node("more", "AssignAdd", &["v", "x", "^add"]);
+    for optimize in [false, true] {
+        let session = Session::from_text(&graph, options(2, optimize)).expect("a valid graph");
+        let x = || Tensor::from_slice([0usize; 0], &[2.0f32]).expect("a scalar");
+        session.run(&[("x", x())], &[], &["init"]).expect("init");
+        // As in TensorFlow, where the fetched tensor shares the variable's buffer.
+        for expected in [6.0, 10.0] {
+            let found = session.run(&[("x", x())], &["v"], &["more"]).expect("run");
+            assert_eq!(found[0].slice::<f32>().expect("floats"), [expected]);
+        }
+        let found = session.run(&[], &["v"], &[]).expect("read");
+        assert_eq!(found[0].slice::<f32>().expect("floats"), [10.0]);
+    }
+}

@@ -155,27 +155,40 @@ impl fmt::Debug for Shape {
 /// assert_eq!(PartialShape::unknown().to_string(), "<unknown>");
 /// ```
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
-pub struct PartialShape(Option<SmallVec<[Option<usize>; 4]>>);
+pub struct PartialShape {
+    /// Whether the rank is known.
+    is_known: bool,
+    /// Empty if it is not. No `Option` of dimensions: the compiler reads their number before it looks
+    /// whether there is one, and valgrind reports that.
+    dims: SmallVec<[Option<usize>; 4]>,
+}
 
 impl PartialShape {
+    fn known(dims: SmallVec<[Option<usize>; 4]>) -> Self {
+        PartialShape {
+            is_known: true,
+            dims,
+        }
+    }
+
     /// Returns a shape of unknown rank.
     pub fn unknown() -> Self {
-        PartialShape(None)
+        PartialShape::default()
     }
 
     /// Returns a known rank with unknown dimensions.
     pub fn of_rank(rank: usize) -> Self {
-        PartialShape(Some(SmallVec::from_elem(None, rank)))
+        PartialShape::known(SmallVec::from_elem(None, rank))
     }
 
     /// Returns a known rank with these dimensions.
     pub fn of(dims: impl IntoIterator<Item = Option<usize>>) -> Self {
-        PartialShape(Some(dims.into_iter().collect()))
+        PartialShape::known(dims.into_iter().collect())
     }
 
     /// Returns the scalar shape.
     pub fn scalar() -> Self {
-        PartialShape(Some(SmallVec::new()))
+        PartialShape::known(SmallVec::new())
     }
 
     /// Converts from TensorFlow's notation: −1 is an unknown dimension, `None` an unknown rank.
@@ -198,17 +211,17 @@ impl PartialShape {
                 }
             });
         }
-        Ok(PartialShape(Some(out)))
+        Ok(PartialShape::known(out))
     }
 
     /// Returns the known rank.
     pub fn rank(&self) -> Option<usize> {
-        self.0.as_ref().map(|d| d.len())
+        self.is_known.then_some(self.dims.len())
     }
 
     /// Returns the dimensions when the rank is known.
     pub fn dims(&self) -> Option<&[Option<usize>]> {
-        self.0.as_deref()
+        self.is_known.then_some(&self.dims)
     }
 
     /// Returns dimension `i`, if known; a negative `i` counts from the end.
@@ -256,7 +269,7 @@ impl PartialShape {
     /// Returns the shape that combines what is known of both; `None` if they contradict.
     pub fn merge(&self, other: &PartialShape) -> Option<PartialShape> {
         let (Some(a), Some(b)) = (self.dims(), other.dims()) else {
-            return Some(if self.0.is_none() {
+            return Some(if !self.is_known {
                 other.clone()
             } else {
                 self.clone()
@@ -273,7 +286,7 @@ impl PartialShape {
                 (None, y) => *y,
             });
         }
-        Some(PartialShape(Some(out)))
+        Some(PartialShape::known(out))
     }
 }
 

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{attr_of_proto, export_attr};
 use ferroflow_model::proto;
-use ferroflow_opdef::{AttrValue, FuncRef, Name};
+use ferroflow_opdef::{ArgDef, ArgType, AttrValue, FuncRef, Name};
+use ferroflow_runtime::eager::Given;
 use ferroflow_tensor::{DType, PartialShape};
 use prost::Message;
 use std::ffi::{c_char, c_float, c_int, c_uchar, c_void};
@@ -20,13 +21,37 @@ pub struct TFE_OpAttrs {
 }
 
 impl TFE_Op {
+    /// Sets an attr. As in TensorFlow the first value counts, that of inputs too
+    /// (`AttrBuilder::AddAttrIfNotPresent`).
     fn set(&mut self, name: &str, value: AttrValue) {
         let declared = self.def.op_def().attr(name);
         let name = match declared {
             Some(attr) => attr.name.clone(),
             None => Name::Owned(name.to_string()),
         };
-        self.attrs.set(name, value);
+        if self.attrs.get(&name).is_none() && !self.is_inferred(&name) {
+            self.attrs.set(name, value);
+        }
+    }
+
+    /// Whether the inputs that were added so far determine an attr.
+    fn is_inferred(&self, name: &str) -> bool {
+        let is_type = |ty: &ArgType| matches!(ty, ArgType::Attr(attr) if attr == name);
+        for (arg, given) in self.def.op_def().inputs.iter().zip(&self.given) {
+            let found = match (arg, given) {
+                (ArgDef::Single { ty, .. }, Given::One) => is_type(ty),
+                (ArgDef::Repeated { number, ty, .. }, Given::List(n)) => {
+                    number == name || (*n > 0 && is_type(ty))
+                }
+                (ArgDef::List { types, .. }, Given::List(_)) => types == name,
+                (ArgDef::Single { .. }, _) => false,
+                (_, Given::One) => return false,
+            };
+            if found {
+                return true;
+            }
+        }
+        false
     }
 
     /// The call as a function with attrs.

@@ -404,7 +404,7 @@ pub unsafe extern "C" fn TFE_NewCustomDeviceTensorHandle(
             methods,
         };
         let value = HandleValue::Custom(custom);
-        Ok(TFE_TensorHandle { value, cpu: 0 }.give())
+        Ok(TFE_TensorHandle::with(value, 0).give())
     })
 }
 

@@ -10,13 +10,15 @@ use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
 use ferroflow_runtime::eager::TensorHandle;
 use ferroflow_tensor::{DType, Tensor};
 use std::ffi::{c_char, c_int, c_void};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A reference to a tensor on a device, which may still be computed.
 pub struct TFE_TensorHandle {
     pub(super) value: HandleValue,
     /// The index of the CPU device.
     pub(super) cpu: u32,
+    /// What the client got of a tensor without memory of its own: later calls return the same memory.
+    resolved: OnceLock<Box<TF_Tensor>>,
 }
 
 pub(super) enum HandleValue {
@@ -29,10 +31,29 @@ pub(super) enum HandleValue {
 impl TFE_TensorHandle {
     #[inline]
     pub(super) fn of(tensor: TensorHandle, cpu: u32) -> TFE_TensorHandle {
+        TFE_TensorHandle::with(HandleValue::Tensor(tensor), cpu)
+    }
+
+    #[inline]
+    pub(super) fn with(value: HandleValue, cpu: u32) -> TFE_TensorHandle {
         TFE_TensorHandle {
-            value: HandleValue::Tensor(tensor),
+            value,
             cpu,
+            resolved: OnceLock::new(),
         }
+    }
+
+    /// The tensor as the client sees it: each call returns the same memory, as in TensorFlow.
+    fn resolve(&self) -> Result<TF_Tensor> {
+        if let Some(resolved) = self.resolved.get() {
+            return Ok(resolved.share());
+        }
+        let tensor = self.tensor()?;
+        if !tensor.shape().is_scalar() {
+            return TF_Tensor::of_engine(tensor);
+        }
+        let own = Box::new(TF_Tensor::of_scalar(tensor)?);
+        Ok(self.resolved.get_or_init(|| own).share())
     }
 
     /// Hands a reference to the client.
@@ -289,16 +310,12 @@ pub unsafe extern "C" fn TFE_TensorHandleResolve(
     guard(status, std::ptr::null_mut(), || {
         // SAFETY: the contract of the header.
         let found = unsafe { valid(h) }?;
-        let tensor = match &found.value {
-            HandleValue::Custom(custom) => {
-                let name = cpu_name(0);
-                // SAFETY: the handle is live.
-                let copy = unsafe { custom.device.copy_from(custom.context(), h, name) }?;
-                copy.tensor()?
-            }
-            _ => found.tensor()?,
+        let HandleValue::Custom(custom) = &found.value else {
+            return Ok(handle(found.resolve()?));
         };
-        Ok(handle(TF_Tensor::of_engine(tensor)?))
+        // SAFETY: the handle is live.
+        let copy = unsafe { custom.device.copy_from(custom.context(), h, cpu_name(0)) }?;
+        Ok(handle(TF_Tensor::of_engine(copy.tensor()?)?))
     })
 }
 

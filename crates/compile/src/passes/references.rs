@@ -361,12 +361,26 @@ impl Lowering<'_, '_> {
         // A fetch returns what the fetched node reads. A Switch does not read, it has the handles.
         let is_fetch = matches!(node.class(), NodeClass::Retval | NodeClass::Send);
         if is_fetch && self.graph.node(input.node).class() != NodeClass::Switch {
-            return Ok(input);
+            return self.fetched(node, input, &to);
         }
         let name = self.graph.unique_name(&format!("{}/_read_{i}", node.name));
         let mut after = self.written_inputs(node, i, to.variable);
         after.extend(controls);
         let read = self.read(name, &to, node, &after)?;
+        Ok(Output::new(self.patch.add(self.graph, read)?, 0))
+    }
+
+    /// A fetched reference. A tensor that is fetched from a variable shares its buffer in TensorFlow, and
+    /// shows all that the step wrote to it.
+    fn fetched(&mut self, node: &Node, input: Output, to: &Reference) -> Result<Output> {
+        let is_whole =
+            node.class() == NodeClass::Retval && is_variable(self.graph.node(input.node));
+        let writes = self.aliases.in_place.get(&to.variable);
+        let Some(writes) = writes.filter(|_| is_whole).cloned() else {
+            return Ok(input);
+        };
+        let name = self.graph.unique_name(&format!("{}/_fetch", node.name));
+        let read = self.read(name, to, node, &writes)?;
         Ok(Output::new(self.patch.add(self.graph, read)?, 0))
     }
 

@@ -53,6 +53,8 @@ pub struct GradientOptions {
     /// (`tf.custom_gradient`, `gradient_override_map`), take that of its op. It is an error
     /// otherwise: a graph does not hold such functions.
     pub ignore_overrides: bool,
+    /// Whether gradients go through integers, too, as they do for TensorFlow's C++ clients.
+    pub integers: bool,
 }
 
 impl Default for GradientOptions {
@@ -63,15 +65,16 @@ impl Default for GradientOptions {
             stop_gradients: Vec::new(),
             unconnected: Unconnected::None,
             ignore_overrides: false,
+            integers: false,
         }
     }
 }
 
 /// Whether gradients go through values of this dtype. The gradient of a resource is that of the
 /// variable behind it, that of a variant a list of gradients.
-fn is_differentiable(dtype: DType) -> bool {
+fn is_differentiable(dtype: DType, integers: bool) -> bool {
     let is_handle = matches!(dtype, DType::Resource | DType::Variant);
-    dtype.is_floating() || dtype.is_complex() || is_handle
+    dtype.is_floating() || dtype.is_complex() || is_handle || (integers && dtype.is_integer())
 }
 
 /// The handle of the variable that `output` is a read of, where the compiler has put a handle and reads

@@ -4,6 +4,7 @@ use super::is_differentiable;
 use crate::{Frames, Graph, Node, NodeId, Output};
 use ferroflow_base::{Result, internal, topological_order};
 use ferroflow_opdef::NodeClass;
+use ferroflow_tensor::DType;
 use rustc_hash::FxHashSet;
 
 /// Something that is differentiated at once: a node, or a loop with everything in it.
@@ -20,6 +21,8 @@ pub(super) struct Reach {
     next: Vec<Option<NodeId>>,
     /// The units of the graph (first) and of each loop, inputs before readers.
     units: Vec<Vec<Unit>>,
+    /// Whether gradients go through integers.
+    integers: bool,
 }
 
 /// The values of a gradient request.
@@ -27,6 +30,8 @@ pub(super) struct Ends<'a> {
     pub(super) ys: &'a [Output],
     pub(super) xs: &'a [Output],
     pub(super) stops: &'a FxHashSet<Output>,
+    /// Whether gradients go through integers.
+    pub(super) integers: bool,
 }
 
 /// Whether gradients end at this op.
@@ -49,7 +54,9 @@ impl Reach {
             let node = graph.node(id);
             for input in &node.inputs {
                 let from = input.node.index();
-                let flows = graph.dtype(*input).is_some_and(is_differentiable);
+                let flows = graph
+                    .dtype(*input)
+                    .is_some_and(|t| is_differentiable(t, ends.integers));
                 if flows && reached[from] && !between[from] && !ends.stops.contains(input) {
                     between[from] = true;
                     next[from] = Some(id);
@@ -61,9 +68,15 @@ impl Reach {
             between,
             next,
             units: Vec::new(),
+            integers: ends.integers,
         };
         this.units = this.order(graph, frames)?;
         Ok(this)
+    }
+
+    /// Whether gradients go through values of this dtype.
+    pub(super) fn goes_through(&self, dtype: DType) -> bool {
+        is_differentiable(dtype, self.integers)
     }
 
     /// Whether the node is on a path of gradients from a y to an x.
@@ -216,7 +229,10 @@ fn reached_from(graph: &Graph, ends: &Ends) -> Vec<bool> {
             }
         }
     };
-    let flows = |o: &Output| graph.dtype(*o).is_some_and(is_differentiable);
+    let flows = |o: &Output| {
+        let dtype = graph.dtype(*o);
+        dtype.is_some_and(|t| is_differentiable(t, ends.integers))
+    };
     for x in ends.xs.iter().filter(|x| flows(x)) {
         reached[x.node.index()] = true;
         visit(*x, &mut reached, &mut stack);

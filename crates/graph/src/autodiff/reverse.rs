@@ -1,8 +1,8 @@
 //! The reverse of a loop: goes through its iterations from the last to the first.
 
+use super::Gradient;
 use super::loops::Var;
 use super::walk::Walk;
-use super::{Gradient, is_differentiable};
 use crate::{NodeId, Output};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::Expr;
@@ -30,7 +30,7 @@ impl Walk<'_, '_, '_> {
                 .emit()
                 .builder
                 .dtype(Output::new(var.merge, 0))?;
-            if !is_differentiable(dtype) || !self.reach.is_between(var.merge) {
+            if !self.reach.goes_through(dtype) || !self.reach.is_between(var.merge) {
                 continue;
             }
             self.emitter.turn_to(parent, &prefix);

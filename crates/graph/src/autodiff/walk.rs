@@ -36,6 +36,7 @@ pub(super) fn gradients(
         ys,
         xs: &xs,
         stops: &stops,
+        integers: options.integers,
     };
     let reach = Reach::new(&builder.graph, &frames, &ends)?;
     // Of nothing there are gradients too: none, or zeros where the xs are.
@@ -96,7 +97,7 @@ fn check(
     for (i, y) in ys.iter().enumerate() {
         let dtype = builder.dtype(*y)?;
         let name = builder.graph.output_name(*y);
-        if !is_differentiable(dtype) {
+        if !is_differentiable(dtype, options.integers) {
             return Err(invalid_argument!(
                 "the gradient of '{name}' was asked for, but it is {dtype}: only floating-point and \
                  complex tensors have gradients"
@@ -271,7 +272,8 @@ impl<'w> Walk<'w, '_, '_> {
     pub(super) fn is_needed(&self, value: Output) -> bool {
         let dtype = self.emitter.emit().builder.graph.dtype(value);
         let on_the_way = self.reach.is_between(value.node) && !self.stops.contains(&value);
-        dtype.is_some_and(is_differentiable) && (on_the_way || self.xs.contains(&value))
+        dtype.is_some_and(|t| self.reach.goes_through(t))
+            && (on_the_way || self.xs.contains(&value))
     }
 
     fn node(&mut self, id: NodeId, region: usize) -> Result<()> {

@@ -2,7 +2,6 @@
 //! (`core/framework/node_def_builder.cc`).
 
 use super::ClientGraph;
-use crate::import::is_valid_name;
 use crate::{Node, NodeId, Output};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::{ArgDef, ArgType, AttrValue, Attrs, Name, OpDef};
@@ -103,7 +102,7 @@ impl ClientGraph {
     /// Adds the node that `description` describes.
     ///
     /// # Errors
-    /// NOT_FOUND if the op is not registered; INVALID_ARGUMENT if the name is malformed or taken, inputs
+    /// NOT_FOUND if the op is not registered; INVALID_ARGUMENT if the name is taken, inputs
     /// or attrs do not match the op, or the shapes of the inputs contradict each other.
     pub fn add(&mut self, description: NodeDescription) -> Result<NodeId> {
         let def = self.op_def(&description.op)?;
@@ -122,12 +121,6 @@ impl ClientGraph {
     }
 
     fn build(&self, description: NodeDescription, def: &std::sync::Arc<OpDef>) -> Result<Node> {
-        if !is_valid_name(&description.name) {
-            return Err(invalid_argument!(
-                "Node name '{}' contains invalid characters",
-                description.name
-            ));
-        }
         let mut attrs = description.attrs;
         if description.args.len() != def.inputs.len() {
             return Err(invalid_argument!(

@@ -10,7 +10,6 @@ use ferroflow_opdef::{AttrValue, NodeClass};
 use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher, Hash, Hasher};
 
 /// What a function is made of.
 #[derive(Clone, Debug, Default)]
@@ -120,13 +119,13 @@ impl ClientGraph {
             })?;
             def.ret.insert(arg.name.clone(), from.clone());
         }
-        signature.name = request.name.to_string();
         def.signature = Some(signature);
-        if request.append_hash {
-            let hash = hash_of(&def);
-            if let Some(signature) = &mut def.signature {
-                signature.name = format!("{}_{hash}", request.name);
-            }
+        let name = match request.append_hash {
+            true => format!("{}_{}", request.name, super::fingerprint::of_function(&def)),
+            false => request.name.to_string(),
+        };
+        if let Some(signature) = &mut def.signature {
+            signature.name = name;
         }
         self.control_results(request, &names, &mut def)?;
         Ok(def)
@@ -467,30 +466,4 @@ fn declare_placeholders(node: &Node, signature: &mut proto::OpDef) -> Result<()>
         });
     }
     Ok(())
-}
-
-/// A short text that depends on the whole function.
-fn hash_of(def: &FunctionDef) -> String {
-    let mut hasher = rustc_hash::FxBuildHasher.build_hasher();
-    def.signature
-        .as_ref()
-        .map(|s| format!("{s:?}"))
-        .hash(&mut hasher);
-    for node in &def.node_def {
-        (&node.name, &node.op, &node.input, &node.device).hash(&mut hasher);
-        let mut attrs: Vec<_> = node.attr.iter().map(|(k, v)| format!("{k}{v:?}")).collect();
-        attrs.sort_unstable();
-        attrs.hash(&mut hasher);
-    }
-    let mut ret: Vec<_> = def.ret.iter().collect();
-    ret.sort_unstable();
-    ret.hash(&mut hasher);
-    const DIGITS: &[u8; 62] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
-    let mut left = hasher.finish();
-    let mut text = String::new();
-    for _ in 0..11 {
-        text.push(char::from(DIGITS[(left % 62) as usize]));
-        left /= 62;
-    }
-    text
 }

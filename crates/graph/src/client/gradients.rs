@@ -2,14 +2,64 @@
 
 use super::ClientGraph;
 use crate::{GradientOptions, GraphBuilder, NodeId, Output};
-use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
-use ferroflow_opdef::Registry;
-use rustc_hash::FxHashMap;
+use ferroflow_base::{Code, Result, Status, internal, invalid_argument, not_found};
+use ferroflow_opdef::{GradientRule, Registry};
+use ferroflow_tensor::DType;
+use rustc_hash::{FxHashMap, FxHashSet};
+
+/// Ops without gradient that are no error between an `x` and a `y` (`REGISTER_NO_GRADIENT_OP` in
+/// `tensorflow/cc/gradients`).
+const NO_GRADIENT: &[&str] = &[
+    "ApproximateEqual",
+    "BroadcastGradientArgs",
+    "ConcatOffset",
+    "Const",
+    "DeleteSessionTensor",
+    "EditDistance",
+    "Equal",
+    "Floor",
+    "GetSessionHandle",
+    "GetSessionHandleV2",
+    "GetSessionTensor",
+    "Greater",
+    "GreaterEqual",
+    "InvertPermutation",
+    "Less",
+    "LessEqual",
+    "LogicalAnd",
+    "LogicalNot",
+    "LogicalOr",
+    "NonMaxSuppression",
+    "NonMaxSuppressionV2",
+    "NonMaxSuppressionV3",
+    "NonMaxSuppressionV4",
+    "NonMaxSuppressionV5",
+    "NotEqual",
+    "OneHot",
+    "Queue",
+    "QueueClose",
+    "QueueDequeue",
+    "QueueDequeueMany",
+    "QueueDequeueUpTo",
+    "QueueEnqueue",
+    "QueueEnqueueMany",
+    "QueueSize",
+    "Rank",
+    "Shape",
+    "ShapeN",
+    "Size",
+    "Stack",
+    "StackClose",
+    "StackPop",
+    "StackPush",
+    "StopGradient",
+    "ZerosLike",
+];
 
 impl ClientGraph {
     /// Adds the derivatives of the sum of `ys` by each of `xs`; `grad_ys` are those by the `ys`, ones where
-    /// empty. The new nodes are in the scope `prefix`, or in a new scope `gradients`. Nothing is added if
-    /// there is an error.
+    /// empty. It is `None` for an `x` if an op without gradient is on each way to it. The new nodes are in
+    /// the scope `prefix`, or in a new scope `gradients`. Nothing is added if there is an error.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the prefix is taken, a value is not in the graph, or no `y` depends on an `x`;
@@ -20,7 +70,7 @@ impl ClientGraph {
         ys: &[Output],
         xs: &[Output],
         grad_ys: &[Output],
-    ) -> Result<Vec<Output>> {
+    ) -> Result<Vec<Option<Output>>> {
         for value in ys.iter().chain(xs).chain(grad_ys) {
             self.dtype(*value)?;
         }
@@ -29,7 +79,9 @@ impl ClientGraph {
                 "Must specify a gradient input for each output."
             ));
         }
+        self.check_reached(ys, xs)?;
         let scope = self.gradient_scope(prefix)?;
+        let mut dtypes = ys.iter().filter_map(|y| self.graph.dtype(*y));
         let registry: &'static Registry = self.registry();
         let mut builder = GraphBuilder::from_graph(self.graph.clone(), registry);
         let mut given: Vec<Option<Output>> = grad_ys.iter().map(|g| Some(*g)).collect();
@@ -41,25 +93,61 @@ impl ClientGraph {
         let options = GradientOptions {
             name: scope.clone(),
             grad_ys: given,
+            integers: dtypes.any(DType::is_integer),
             ..Default::default()
         };
         let gradients = builder.gradients(ys, xs, &options).map_err(of_client)?;
-        let mut found = Vec::with_capacity(xs.len());
-        for (x, gradient) in xs.iter().zip(gradients) {
-            found.push(gradient.ok_or_else(|| {
-                invalid_argument!(
-                    "Cannot compute the partial derivative for node '{}' as it's unreachable from the \
-                     output node(s).",
-                    self.node(x.node).map_or("", |n| &n.name)
-                )
-            })?);
-        }
         let renumbered = self.adopt(builder.graph(), &scope)?;
         let new = |output: Output| {
             let node = renumbered.get(&output.node).copied().unwrap_or(output.node);
             Output::new(node, output.slot as usize)
         };
-        Ok(found.into_iter().map(new).collect())
+        Ok(gradients.into_iter().map(|g| g.map(new)).collect())
+    }
+
+    /// Checks that the `ys` depend on each of the `xs`, if only through ops without gradients.
+    fn check_reached(&self, ys: &[Output], xs: &[Output]) -> Result<()> {
+        let mut reached: FxHashSet<NodeId> = ys.iter().map(|y| y.node).collect();
+        let mut stack: Vec<NodeId> = reached.iter().copied().collect();
+        while let Some(node) = stack.pop().and_then(|id| self.node(id)) {
+            let inputs = node.inputs.iter().map(|i| i.node);
+            stack.extend(inputs.filter(|id| reached.insert(*id)));
+        }
+        if let Some(x) = xs.iter().find(|x| !reached.contains(&x.node)) {
+            return Err(invalid_argument!(
+                "Cannot compute the partial derivative for node '{}' as it's unreachable from the output \
+                 node(s).",
+                self.node(x.node).map_or("", |n| &n.name)
+            ));
+        }
+        self.check_differentiable(ys, xs)
+    }
+
+    /// Checks the ops between `xs` and `ys`: those that count as constants for all clients are
+    /// [`NO_GRADIENT`]; others, such as ArgMax, are not differentiable.
+    fn check_differentiable(&self, ys: &[Output], xs: &[Output]) -> Result<()> {
+        let mut after = FxHashSet::default();
+        let mut stack: Vec<NodeId> = xs.iter().map(|x| x.node).collect();
+        while let Some(id) = stack.pop() {
+            let readers = self.consumers(id).iter().map(|c| c.node);
+            stack.extend(readers.filter(|r| after.insert(*r)));
+        }
+        let mut seen = FxHashSet::default();
+        let mut stack: Vec<NodeId> = ys.iter().map(|y| y.node).collect();
+        while let Some(id) = stack.pop() {
+            let Some(node) = self.node(id).filter(|_| after.contains(&id)) else {
+                continue;
+            };
+            if !seen.insert(id) || NO_GRADIENT.contains(&node.op()) {
+                continue;
+            }
+            let rule = self.registry.op(node.op()).map(|op| op.gradient);
+            if matches!(rule, Some(GradientRule::None)) {
+                return Err(no_gradient(node.op()));
+            }
+            stack.extend(node.inputs.iter().map(|i| i.node));
+        }
+        Ok(())
     }
 
     fn gradient_scope(&self, prefix: Option<&str>) -> Result<String> {
@@ -91,21 +179,41 @@ impl ClientGraph {
         scope: &str,
     ) -> Result<FxHashMap<NodeId, NodeId>> {
         let n_before = self.len();
-        let mut renumbered: FxHashMap<NodeId, NodeId> = FxHashMap::default();
-        for id in crate::topological_order(grown)? {
-            if id.index() < n_before {
-                continue;
-            }
+        let order: Vec<NodeId> = crate::topological_order(grown)?
+            .into_iter()
+            .filter(|id| id.index() >= n_before)
+            .collect();
+        let numbers = (n_before..).map(NodeId::new);
+        let renumbered: FxHashMap<NodeId, NodeId> = order.iter().copied().zip(numbers).collect();
+        let new = |id: NodeId| renumbered.get(&id).copied().unwrap_or(id);
+        let mut back_edges = Vec::new();
+        for id in order {
             let mut node = grown.node(id).clone();
-            let new = |id: NodeId| renumbered.get(&id).copied().unwrap_or(id);
-            for input in &mut node.inputs {
+            let (own, mut known) = (new(id), None);
+            for (i, input) in node.inputs.iter_mut().enumerate() {
                 input.node = new(input.node);
+                if input.node < own {
+                    known.get_or_insert(*input);
+                    continue;
+                }
+                // The back edge of a loop is added when its node exists.
+                back_edges.push((*input, own, i));
+                *input = known
+                    .ok_or_else(|| internal!("{}: a loop without a first value", node.name))?;
             }
             for control in &mut node.controls {
                 *control = new(*control);
             }
             node.name = self.graph.unique_name(&format!("{scope}/{}", node.op()));
-            renumbered.insert(id, self.insert(node)?);
+            self.insert(node)?;
+            if back_edges.last().is_some_and(|(_, merge, _)| *merge == own) {
+                self.refiner.set(Output::new(own, 0), Default::default());
+            }
+        }
+        for (source, merge, i) in back_edges {
+            self.update_edge(source, merge, i)?;
+            self.mutations.pop();
+            self.updated.remove(&(merge, i));
         }
         Ok(renumbered)
     }
@@ -118,11 +226,15 @@ fn of_client(error: Status) -> Status {
         .split_once("(op type: ")
         .and_then(|(_, rest)| rest.split_once(')'));
     match (error.code(), op) {
-        (Code::NotFound, Some((op, _))) => not_found!(
-            "No gradient defined for op: {op}. Please see \
-             https://www.tensorflow.org/code/tensorflow/cc/gradients/README.md for instructions on how to \
-             add C++ gradients."
-        ),
+        (Code::NotFound, Some((op, _))) => no_gradient(op),
         _ => error,
     }
+}
+
+fn no_gradient(op: &str) -> Status {
+    not_found!(
+        "No gradient defined for op: {op}. Please see \
+         https://www.tensorflow.org/code/tensorflow/cc/gradients/README.md for instructions on how to \
+         add C++ gradients."
+    )
 }

@@ -4,6 +4,7 @@
 
 mod description;
 mod export_op;
+mod fingerprint;
 mod function;
 mod gradients;
 mod import;

@@ -1,7 +1,7 @@
 //! Shapes that a client declares.
 
 use super::ClientGraph;
-use crate::Output;
+use crate::{HandleData, Output};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_tensor::PartialShape;
 
@@ -14,6 +14,25 @@ impl ClientGraph {
         let old = self.shape(output)?;
         let merged = old.merge(shape).ok_or_else(|| mismatch(&old, shape))?;
         self.refiner.set(output, merged);
+        Ok(())
+    }
+
+    /// What the handle in an output refers to, if known.
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE if there is no such output.
+    pub fn handle_data(&self, output: Output) -> Result<Option<Vec<HandleData>>> {
+        self.dtype(output)?;
+        Ok(self.refiner.handle(&self.graph, output))
+    }
+
+    /// Declares what the handle in an output refers to, for the shapes of nodes that are added later.
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE if there is no such output.
+    pub fn set_handle_data(&mut self, output: Output, data: Vec<HandleData>) -> Result<()> {
+        self.dtype(output)?;
+        self.refiner.set_handle(output, data);
         Ok(())
     }
 }

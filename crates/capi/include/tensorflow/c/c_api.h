@@ -99,6 +99,14 @@ TF_CAPI_EXPORT extern void TF_DeleteGraph(TF_Graph*);
 TF_CAPI_EXPORT extern void TF_GraphSetTensorShape(
     TF_Graph* graph, TF_Output output, const int64_t* dims, const int num_dims, TF_Status* status);
 
+/* Returns a serialized CppShapeInferenceResult.HandleData of a resource handle: the shape and dtype of what
+   it refers to. NULL if they are not known. */
+TF_CAPI_EXPORT extern TF_Buffer* TF_GetHandleShapeAndType(TF_Graph* graph, TF_Output output);
+
+/* Declares them, for the shapes of operations that are added later. */
+TF_CAPI_EXPORT extern void TF_SetHandleShapeAndType(
+    TF_Graph* graph, TF_Output output, const void* proto, size_t proto_len, TF_Status* status);
+
 /* Returns the rank of an output; -1 if it is unknown. */
 TF_CAPI_EXPORT extern int TF_GraphGetTensorNumDims(TF_Graph* graph, TF_Output output, TF_Status* status);
 

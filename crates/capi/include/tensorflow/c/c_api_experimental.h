@@ -166,6 +166,10 @@ TF_CAPI_EXPORT extern void TFE_InferShapes(
 TF_CAPI_EXPORT extern void TF_ImportGraphDefOptionsSetValidateColocationConstraints(
     TF_ImportGraphDefOptions* opts, unsigned char enable);
 
+/* Fails: drivers of devices are not supported. NOT_FOUND if there is no such library. */
+TF_CAPI_EXPORT extern TF_Library* TF_LoadPluggableDeviceLibrary(
+    const char* library_filename, TF_Status* status);
+
 /* Deletes the handle of a library of devices. */
 TF_CAPI_EXPORT extern void TF_DeletePluggableDeviceLibraryHandle(TF_Library* lib_handle);
 

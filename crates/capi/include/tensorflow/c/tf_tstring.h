@@ -64,8 +64,8 @@ static inline void TF_TString_Copy(TF_TString* dst, const char* src, size_t size
 static inline void TF_TString_Assign(TF_TString* dst, const TF_TString* src) {
   TF_StringCopy(dst, TF_StringGetDataPointer(src), TF_StringGetSize(src));
 }
-static inline void TF_TString_AssignView(TF_TString* dst, const TF_TString* src) {
-  TF_StringAssignView(dst, TF_StringGetDataPointer(src), TF_StringGetSize(src));
+static inline void TF_TString_AssignView(TF_TString* dst, const char* src, size_t size) {
+  TF_StringAssignView(dst, src, size);
 }
 
 #ifdef __cplusplus

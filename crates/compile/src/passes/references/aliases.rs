@@ -8,6 +8,8 @@
 //! ```text
 //! r = Identity(v); a = Assign(v, x); n = Neg(r, ^a)     Neg sees x
 //! ```
+//! So does what is fetched: the value of `v` after all ops of the step that write to its buffer.
+//!
 //! `Enter` and `Switch` pass an alias on, so this holds for a loop whose body writes a variable that
 //! was read in front of the loop.
 
@@ -25,6 +27,8 @@ pub(super) struct Aliases {
     pub(super) late: FxHashSet<(NodeId, usize)>,
     /// The nodes that write a variable and those that run after one of them, by variable.
     pub(super) written: FxHashMap<NodeId, FxHashSet<NodeId>>,
+    /// The nodes that change a variable's buffer, by variable; empty if not all of them run in each step.
+    pub(super) in_place: FxHashMap<NodeId, Vec<NodeId>>,
 }
 
 /// Whether the op's first output is its first input, unchanged.
@@ -59,6 +63,19 @@ pub(super) fn aliases(graph: &Graph, roots: &FxHashMap<NodeId, Root>) -> Aliases
         }
     }
     let mut found = Aliases::default();
+    let is_conditional = |n: &Node| {
+        let class = n.class();
+        matches!(
+            class,
+            NodeClass::Switch | NodeClass::Merge | NodeClass::Enter
+        )
+    };
+    if !graph.iter().any(|(_, n)| is_conditional(n)) {
+        // An Assign may put another buffer in the place of the variable's.
+        for &(write, variable) in writes.iter().filter(|w| graph.node(w.0).op() != "Assign") {
+            found.in_place.entry(variable).or_default().push(write);
+        }
+    }
     for (variable, readers) in readers {
         let mut written = FxHashSet::default();
         for &(write, _) in writes.iter().filter(|(_, v)| *v == variable) {
