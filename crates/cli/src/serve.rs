@@ -45,10 +45,20 @@ pub struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "model")]
     model_config_file: Option<PathBuf>,
     /// Read the configuration file again after this many seconds; 0 reads it once.
-    #[arg(long, default_value_t = 0, value_name = "SECONDS", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        default_value_t = 0,
+        value_name = "SECONDS",
+        allow_hyphen_values = true
+    )]
     model_config_file_poll_wait_seconds: i64,
     /// Search for new versions after this many seconds; 0 searches once.
-    #[arg(long, default_value_t = 1, value_name = "SECONDS", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_name = "SECONDS",
+        allow_hyphen_values = true
+    )]
     file_system_poll_wait_seconds: i64,
     /// Port of the gRPC services; 0 takes a free one.
     #[arg(long, default_value_t = 8500, value_name = "PORT")]
@@ -87,7 +97,12 @@ pub struct Args {
     #[arg(long, default_value_t = true, action = clap::ArgAction::Set, value_name = "BOOL")]
     enable_model_warmup: bool,
     /// How often each recorded request is replayed.
-    #[arg(long, default_value_t = 1, value_name = "N", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_name = "N",
+        allow_hyphen_values = true
+    )]
     num_request_iterations_for_warmup: i64,
     /// Also run this many steps with zeros before a version serves.
     #[arg(long, default_value_t = 0, value_name = "N")]
@@ -96,7 +111,12 @@ pub struct Args {
     #[arg(long, default_value_t = 5, value_name = "N")]
     max_num_load_retries: u32,
     /// Microseconds between two tries; changed files are tried at once.
-    #[arg(long, default_value_t = 60_000_000, value_name = "MICROS", allow_hyphen_values = true)]
+    #[arg(
+        long,
+        default_value_t = 60_000_000,
+        value_name = "MICROS",
+        allow_hyphen_values = true
+    )]
     load_retry_interval_micros: i64,
     /// Versions that are loaded at the same time.
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -186,7 +206,11 @@ impl Args {
     fn tls(&self, folder: &Path) -> Result<Option<TlsOptions>> {
         if let Some((certificate, key)) = self.tls_cert.clone().zip(self.tls_key.clone()) {
             let client_authorities = self.tls_client_ca.clone();
-            return Ok(Some(TlsOptions { certificate, key, client_authorities }));
+            return Ok(Some(TlsOptions {
+                certificate,
+                key,
+                client_authorities,
+            }));
         }
         let Some(path) = &self.ssl_config_file else {
             return Ok(None);
@@ -221,7 +245,10 @@ impl Args {
             None => Default::default(),
         };
         let parameters = Parameters::from_proto(&proto, threads)?;
-        Ok(Some((parameters, self.enable_per_model_batching_parameters)))
+        Ok(Some((
+            parameters,
+            self.enable_per_model_batching_parameters,
+        )))
     }
 
     fn rest_options(&self) -> Result<RestOptions> {
@@ -265,7 +292,11 @@ impl Args {
             },
             manager: ManagerOptions {
                 load: LoadOptions {
-                    tags: self.saved_model_tags.split(',').map(ToString::to_string).collect(),
+                    tags: self
+                        .saved_model_tags
+                        .split(',')
+                        .map(ToString::to_string)
+                        .collect(),
                     pool: Arc::new(Pool::new(threads)),
                     cache: self.compiled_cache.clone(),
                 },
@@ -293,7 +324,12 @@ impl Args {
 fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();
-    let file = options.write(true).create(true).truncate(true).mode(0o600).open(path);
+    let file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(path);
     file?.write_all(text.as_bytes())
 }
 
@@ -440,12 +476,18 @@ mod tests {
             "--flush_filesystem_caches",
         ];
         let parsed = ModelServer::parse_from(translated(args.iter().map(ToString::to_string))).args;
-        assert_eq!((parsed.port, parsed.rest_api_port, parsed.no_rest_api), (9000, 9001, false));
+        assert_eq!(
+            (parsed.port, parsed.rest_api_port, parsed.no_rest_api),
+            (9000, 9001, false)
+        );
         assert_eq!(parsed.model_name, "half");
         assert!(parsed.enable_batching && !parsed.rest_api_enable_cors_support);
         assert!(!parsed.enable_model_warmup);
         let sources = parsed.models().unwrap();
-        assert_eq!(sources[0], ModelSource::latest("half", Path::new("/models/half")));
+        assert_eq!(
+            sources[0],
+            ModelSource::latest("half", Path::new("/models/half"))
+        );
         let quiet = translated(["--rest_api_port=0".to_string()].into_iter());
         assert_eq!(quiet[1], "--no-rest-api");
     }

@@ -139,10 +139,15 @@ pub fn file_descriptor(name: &str) -> Option<Vec<u8>> {
     let pool = descriptors()?;
     let file = pool.get_file_by_name(name).or_else(|| {
         let method = name.rsplit_once('.').map_or("", |(service, _)| service);
-        let service = [name, method].into_iter().find_map(|n| pool.get_service_by_name(n));
+        let service = [name, method]
+            .into_iter()
+            .find_map(|n| pool.get_service_by_name(n));
         let message = || pool.get_message_by_name(name).map(|m| m.parent_file());
         let enumeration = || pool.get_enum_by_name(name).map(|e| e.parent_file());
-        service.map(|s| s.parent_file()).or_else(message).or_else(enumeration)
+        service
+            .map(|s| s.parent_file())
+            .or_else(message)
+            .or_else(enumeration)
     });
     file.map(|file| file.encode_to_vec())
 }

@@ -23,6 +23,6 @@ mod step_stats;
 mod tensors;
 
 pub use device::{ServerDef, TaskName};
-pub use master::{Master, MasterOptions};
 pub use ferroflow_rpc::TlsOptions;
+pub use master::{Master, MasterOptions};
 pub use server::{Server, ServerOptions};

@@ -51,7 +51,9 @@ macro_rules! service {
 
             fn call(&mut self, request: HttpRequest) -> Self::Future {
                 let (endpoint, calls) = (self.0.clone(), self.0.calls.clone());
-                rpc::answer(&calls, request, |method, request| endpoint.$dispatch(method, request))
+                rpc::answer(&calls, request, |method, request| {
+                    endpoint.$dispatch(method, request)
+                })
             }
         }
     };
@@ -120,36 +122,44 @@ impl Endpoint {
     /// `RunCallable`.
     fn callable(self, request: HttpRequest) -> Boxed<HttpResponse> {
         let (master, calls) = (self.master.clone(), self.calls.clone());
-        unary(request, self.max_message, move |request: RunCallableRequest| async move {
-            let step = move |m: &Master, cancel: &CancelToken| m.run_callable(request, cancel);
-            let ran = Self::blocking_step(master, calls, step).await;
-            ran.map_err(|e| to_tonic(&e))
-        })
+        unary(
+            request,
+            self.max_message,
+            move |request: RunCallableRequest| async move {
+                let step = move |m: &Master, cancel: &CancelToken| m.run_callable(request, cancel);
+                let ran = Self::blocking_step(master, calls, step).await;
+                ran.map_err(|e| to_tonic(&e))
+            },
+        )
     }
 
     /// `RunStep`; its errors are in the response if the client asks for that.
     fn step(self, request: HttpRequest) -> Boxed<HttpResponse> {
         let (master, calls) = (self.master.clone(), self.calls.clone());
-        unary(request, self.max_message, move |request: RunStepRequest| async move {
-            let in_body = request.store_errors_in_response_body;
-            let result = match master.prepare(request) {
-                Err(e) => Err(e),
-                // A switch of threads would cost more than the step.
-                Ok(step) if step.is_short() => master.run_step(step, &CancelToken::new()),
-                Ok(step) => {
-                    let step = move |m: &Master, cancel: &CancelToken| m.run_step(step, cancel);
-                    Self::blocking_step(master, calls, step).await
+        unary(
+            request,
+            self.max_message,
+            move |request: RunStepRequest| async move {
+                let in_body = request.store_errors_in_response_body;
+                let result = match master.prepare(request) {
+                    Err(e) => Err(e),
+                    // A switch of threads would cost more than the step.
+                    Ok(step) if step.is_short() => master.run_step(step, &CancelToken::new()),
+                    Ok(step) => {
+                        let step = move |m: &Master, cancel: &CancelToken| m.run_step(step, cancel);
+                        Self::blocking_step(master, calls, step).await
+                    }
+                };
+                match result {
+                    Err(e) if in_body => Ok(RunStepResponse {
+                        status_code: e.code() as i32,
+                        status_error_message: message(&e),
+                        ..Default::default()
+                    }),
+                    result => result.map_err(|e| to_tonic(&e)),
                 }
-            };
-            match result {
-                Err(e) if in_body => Ok(RunStepResponse {
-                    status_code: e.code() as i32,
-                    status_error_message: message(&e),
-                    ..Default::default()
-                }),
-                result => result.map_err(|e| to_tonic(&e)),
-            }
-        })
+            },
+        )
     }
 }
 

@@ -55,7 +55,11 @@ impl Answer {
     ///
     /// # Errors
     /// UNIMPLEMENTED if a dtype has no encoding.
-    pub fn new(spec: ModelSpec, outputs: Vec<(String, Tensor)>, as_content: bool) -> Result<Answer> {
+    pub fn new(
+        spec: ModelSpec,
+        outputs: Vec<(String, Tensor)>,
+        as_content: bool,
+    ) -> Result<Answer> {
         let outputs = outputs.into_iter().map(|(key, tensor)| {
             let value = Value::new(tensor, as_content)?;
             Ok(Output { key, value })
@@ -86,7 +90,12 @@ impl Value {
     fn len(&self) -> usize {
         match self {
             Value::Message(message) => message.encoded_len(),
-            Value::Raw { dtype, shape, field, tensor } => {
+            Value::Raw {
+                dtype,
+                shape,
+                field,
+                tensor,
+            } => {
                 let mut len = key_len(DTYPE) + encoded_len_varint(*dtype as u64);
                 len += delimited_len(SHAPE, shape.encoded_len());
                 match tensor.byte_len() {
@@ -100,7 +109,12 @@ impl Value {
     fn write(&self, buf: &mut impl BufMut) {
         match self {
             Value::Message(message) => message.encode_raw(buf),
-            Value::Raw { dtype, shape, field, tensor } => {
+            Value::Raw {
+                dtype,
+                shape,
+                field,
+                tensor,
+            } => {
                 encode_key(DTYPE, WireType::Varint, buf);
                 encode_varint(*dtype as u64, buf);
                 begin(SHAPE, shape.encoded_len(), buf);
@@ -210,7 +224,10 @@ mod tests {
 
     fn check(tensor: Tensor) {
         for as_content in [false, true] {
-            let outputs = vec![("y".to_string(), tensor.clone()), ("z".to_string(), tensor.clone())];
+            let outputs = vec![
+                ("y".to_string(), tensor.clone()),
+                ("z".to_string(), tensor.clone()),
+            ];
             let answer = Answer::new(ModelSpec::default(), outputs, as_content).unwrap();
             let bytes = answer.encode_to_vec();
             assert_eq!(bytes.len(), answer.encoded_len());

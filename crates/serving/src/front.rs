@@ -9,6 +9,7 @@ use crate::request_log::RequestLogs;
 use crate::step::Step;
 use ferroflow_base::{Result, invalid_argument, resource_exhausted};
 use ferroflow_model::proto::Any;
+use ferroflow_model::proto::serving::metric::ValueIncrease;
 use ferroflow_model::proto::serving::{
     ClassificationRequest, ClassificationResponse, GetModelMetadataRequest,
     GetModelMetadataResponse, GetModelStatusRequest, GetModelStatusResponse, ModelSpec,
@@ -17,7 +18,6 @@ use ferroflow_model::proto::serving::{
     SignatureDefMap, StatusProto, prediction_log::LogType,
 };
 use ferroflow_model::proto::serving::{ClassifyLog, Metric, MultiInferenceLog, RegressLog};
-use ferroflow_model::proto::serving::metric::ValueIncrease;
 use ferroflow_rpc::{Calls, blocking};
 use ferroflow_runtime::{CancelToken, RunOptions, Tensor};
 use prost::Message;
@@ -95,13 +95,16 @@ impl Front {
         let is_full = self.options.max_running;
         let is_full = is_full.filter(|max| self.metrics.running() > *max as i64);
         let result = match is_full {
-            Some(max) => Err(resource_exhausted!("the server runs {max} requests already")),
+            Some(max) => Err(resource_exhausted!(
+                "the server runs {max} requests already"
+            )),
             None => request.await,
         };
         drop(running);
         let code = result.as_ref().map_or_else(|e| e.code().name(), |_| "OK");
         let model = spec.map_or("", |s| s.name.as_str());
-        self.metrics.request(model, api, entry.name(), code, began.elapsed());
+        self.metrics
+            .request(model, api, entry.name(), code, began.elapsed());
         if let Err(e) = &result {
             tracing::debug!(model, api, entry = entry.name(), "{e}");
         }
@@ -120,7 +123,10 @@ impl Front {
             _ if step.is_short() => step.run(&RunOptions::default()),
             _ => {
                 let _permit = self.calls.begin_step()?;
-                blocking(&Handle::current(), move |cancel| step.run(&cancelled_by(cancel))).await
+                blocking(&Handle::current(), move |cancel| {
+                    step.run(&cancelled_by(cancel))
+                })
+                .await
             }
         };
         self.metrics.step(model.name(), "Predict", began.elapsed());
@@ -147,15 +153,27 @@ impl Front {
     ///
     /// # Errors
     /// Those of finding the model, of checking the inputs and of the step.
-    pub async fn predict(self: &Arc<Self>, request: PredictRequest, entry: Entry) -> Result<Answer> {
+    pub async fn predict(
+        self: &Arc<Self>,
+        request: PredictRequest,
+        entry: Entry,
+    ) -> Result<Answer> {
         let spec = request.model_spec.clone();
         let answered = async {
             let servable = self.manager.find(request.model_spec.as_ref())?;
-            let signature = request.model_spec.as_ref().map_or("", |s| &s.signature_name);
+            let signature = request
+                .model_spec
+                .as_ref()
+                .map_or("", |s| &s.signature_name);
             let given: Vec<&str> = request.inputs.keys().map(String::as_str).collect();
             let find = |key: &str| request.inputs.get(key);
-            let step =
-                Step::predict(servable.clone(), signature, &given, find, &request.output_filter)?;
+            let step = Step::predict(
+                servable.clone(),
+                signature,
+                &given,
+                find,
+                &request.output_filter,
+            )?;
             let (keys, signature) = (step.keys(), step.signature.clone());
             let outputs = self.run(step).await?;
             let outputs: Vec<_> = keys.into_iter().zip(outputs).collect();
@@ -165,7 +183,8 @@ impl Front {
             }
             Answer::new(spec, outputs, self.options.tensor_content)
         };
-        self.counted(spec.as_ref(), "Predict", entry, answered).await
+        self.counted(spec.as_ref(), "Predict", entry, answered)
+            .await
     }
 
     /// `Classify`.
@@ -200,7 +219,8 @@ impl Front {
             }
             Ok(response)
         };
-        self.counted(spec.as_ref(), "Classify", entry, answered).await
+        self.counted(spec.as_ref(), "Classify", entry, answered)
+            .await
     }
 
     /// `Regress`.
@@ -235,7 +255,8 @@ impl Front {
             }
             Ok(response)
         };
-        self.counted(spec.as_ref(), "Regress", entry, answered).await
+        self.counted(spec.as_ref(), "Regress", entry, answered)
+            .await
     }
 
     /// `MultiInference`.
@@ -250,7 +271,9 @@ impl Front {
         let spec = request.tasks.first().and_then(|t| t.model_spec.clone());
         let answered = async {
             if request.tasks.is_empty() {
-                return Err(invalid_argument!("Inference request must have at least one task."));
+                return Err(invalid_argument!(
+                    "Inference request must have at least one task."
+                ));
             }
             let servable = self.manager.find(spec.as_ref())?;
             self.metrics.examples(
@@ -271,7 +294,8 @@ impl Front {
             }
             Ok(response)
         };
-        self.counted(spec.as_ref(), "MultiInference", entry, answered).await
+        self.counted(spec.as_ref(), "MultiInference", entry, answered)
+            .await
     }
 
     /// `GetModelMetadata`.
@@ -331,12 +355,15 @@ impl Front {
     pub fn reload(&self, request: ReloadConfigRequest) -> Result<ReloadConfigResponse> {
         let names = request.metric_names;
         let before: Vec<i64> = names.iter().map(|n| self.metrics.counter(n)).collect();
-        let config = request.config.filter(|c| c.config.is_some()).ok_or_else(|| {
-            invalid_argument!(
-                "ServerModelConfig type not supported by HandleReloadConfigRequest. Only \
+        let config = request
+            .config
+            .filter(|c| c.config.is_some())
+            .ok_or_else(|| {
+                invalid_argument!(
+                    "ServerModelConfig type not supported by HandleReloadConfigRequest. Only \
                  ModelConfigList is currently supported"
-            )
-        })?;
+                )
+            })?;
         let sources = crate::config::model_sources(config)?;
         self.logs.set(&sources);
         self.manager.set_models(sources)?;

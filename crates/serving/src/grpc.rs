@@ -110,9 +110,18 @@ impl Services {
     fn prediction(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
         let entry = Entry::Grpc;
         match method {
-            "Predict" => self.run(request, move |f, q| async move { f.predict(q, entry).await }),
-            "Classify" => self.run(request, move |f, q| async move { f.classify(q, entry).await }),
-            "Regress" => self.run(request, move |f, q| async move { f.regress(q, entry).await }),
+            "Predict" => self.run(
+                request,
+                move |f, q| async move { f.predict(q, entry).await },
+            ),
+            "Classify" => self.run(
+                request,
+                move |f, q| async move { f.classify(q, entry).await },
+            ),
+            "Regress" => self.run(
+                request,
+                move |f, q| async move { f.regress(q, entry).await },
+            ),
             "MultiInference" => self.run(request, move |f, q| async move {
                 f.multi_inference(q, entry).await
             }),
@@ -138,11 +147,14 @@ impl Services {
             "Check" => self.run(request, |f, q: HealthCheckRequest| async move {
                 let status = f.health(&q.service);
                 let status = status.ok_or_else(|| not_found!("unknown service"))?;
-                Ok(HealthCheckResponse { status: status as i32 })
+                Ok(HealthCheckResponse {
+                    status: status as i32,
+                })
             }),
             "Watch" => {
                 let front = self.front.clone();
-                let mut grpc = Grpc::new(Wire::<HealthCheckResponse, HealthCheckRequest>::default());
+                let mut grpc =
+                    Grpc::new(Wire::<HealthCheckResponse, HealthCheckRequest>::default());
                 Box::pin(async move { grpc.server_streaming(Watch(front), request).await })
             }
             _ => unknown(),
@@ -162,19 +174,23 @@ struct Watch(Arc<Front>);
 
 impl ServerStreamingService<HealthCheckRequest> for Watch {
     type Response = HealthCheckResponse;
-    type ResponseStream = Pin<
-        Box<dyn Stream<Item = std::result::Result<HealthCheckResponse, tonic::Status>> + Send>,
-    >;
-    type Future =
-        Boxed<std::result::Result<tonic::Response<Self::ResponseStream>, tonic::Status>>;
+    type ResponseStream =
+        Pin<Box<dyn Stream<Item = std::result::Result<HealthCheckResponse, tonic::Status>> + Send>>;
+    type Future = Boxed<std::result::Result<tonic::Response<Self::ResponseStream>, tonic::Status>>;
 
     fn call(&mut self, request: tonic::Request<HealthCheckRequest>) -> Self::Future {
         let (front, service) = (self.0.clone(), request.into_inner().service);
         let mut last = None;
         let changes = IntervalStream::new(tokio::time::interval(WATCH)).filter_map(move |_| {
-            let status = front.health(&service).unwrap_or(ServingStatus::ServiceUnknown);
+            let status = front
+                .health(&service)
+                .unwrap_or(ServingStatus::ServiceUnknown);
             let is_new = last.replace(status) != Some(status);
-            is_new.then(|| Ok(HealthCheckResponse { status: status as i32 }))
+            is_new.then(|| {
+                Ok(HealthCheckResponse {
+                    status: status as i32,
+                })
+            })
         });
         let stream: Self::ResponseStream = Box::pin(changes);
         Box::pin(async { Ok(tonic::Response::new(stream)) })
@@ -186,7 +202,9 @@ impl Front {
     /// if all models do.
     pub(crate) fn health(&self, service: &str) -> Option<ServingStatus> {
         let short = service.rsplit('.').next().unwrap_or_default();
-        let names = SERVICES.iter().map(|s| s.rsplit('.').next().unwrap_or_default());
+        let names = SERVICES
+            .iter()
+            .map(|s| s.rsplit('.').next().unwrap_or_default());
         if !service.is_empty() && !{ names }.any(|n| n == short) {
             return None;
         }
@@ -214,7 +232,10 @@ impl Front {
         let given = given.map_or(&b""[..], |v| v.as_bytes());
         let given = given.strip_prefix(b"Bearer ").unwrap_or_default();
         // All bytes are compared, so that the time tells nothing of the token.
-        let differences = given.iter().zip(token.as_bytes()).fold(0, |d, (a, b)| d | (a ^ b));
+        let differences = given
+            .iter()
+            .zip(token.as_bytes())
+            .fold(0, |d, (a, b)| d | (a ^ b));
         match given.len() == token.len() && differences == 0 {
             true => Ok(()),
             false => Err(Status::new(

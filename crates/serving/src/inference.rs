@@ -26,7 +26,9 @@ pub type Run<'a> = &'a mut dyn FnMut(Step) -> Result<Vec<Tensor>>;
 
 /// The version, signature and model that answered.
 pub fn model_spec(servable: &Servable, signature: &str) -> ModelSpec {
-    let version = Int64Value { value: servable.version() };
+    let version = Int64Value {
+        value: servable.version(),
+    };
     ModelSpec {
         name: servable.name().to_string(),
         version_choice: Some(VersionChoice::Version(version)),
@@ -48,7 +50,10 @@ fn examples(input: &Input) -> Result<Tensor> {
     let examples: Vec<Bytes> = match &input.kind {
         Some(Kind::ExampleList(list)) => list.examples.clone(),
         Some(Kind::ExampleListWithContext(list)) => {
-            let merged = list.examples.iter().map(|e| [&list.context[..], e].concat().into());
+            let merged = list
+                .examples
+                .iter()
+                .map(|e| [&list.context[..], e].concat().into());
             merged.collect()
         }
         None => Vec::new(),
@@ -76,16 +81,19 @@ fn step(
 
 fn ports<'a>(servable: &'a Servable, signature: &str) -> Result<&'a ModelSignature> {
     let program = servable.program(signature);
-    program.map(|p| &p.ports).ok_or_else(|| {
-        invalid_argument!("No signature was found with the name: {signature}")
-    })
+    program
+        .map(|p| &p.ports)
+        .ok_or_else(|| invalid_argument!("No signature was found with the name: {signature}"))
 }
 
 /// The signature in TensorFlow's messages.
 fn described(ports: &ModelSignature) -> String {
     let inputs = joined(ports.inputs.iter().map(|p| p.key.as_str()));
     let outputs = joined(ports.outputs.iter().map(|p| p.key.as_str()));
-    format!("inputs {{{inputs}}} outputs {{{outputs}}} method_name: \"{}\"", ports.method_name)
+    format!(
+        "inputs {{{inputs}}} outputs {{{outputs}}} method_name: \"{}\"",
+        ports.method_name
+    )
 }
 
 fn check_input(ports: &ModelSignature, what: &str) -> Result<()> {
@@ -93,7 +101,10 @@ fn check_input(ports: &ModelSignature, what: &str) -> Result<()> {
         return Err(invalid_argument!("Expected one input Tensor."));
     }
     let input = ports.input(INPUTS).ok_or_else(|| {
-        invalid_argument!("No {what} inputs found in SignatureDef: {}", described(ports))
+        invalid_argument!(
+            "No {what} inputs found in SignatureDef: {}",
+            described(ports)
+        )
     })?;
     if input.dtype != DType::String {
         return Err(invalid_argument!(
@@ -109,7 +120,9 @@ fn class_outputs(ports: &ModelSignature) -> Result<(Option<usize>, Option<usize>
     check_input(ports, "classification")?;
     let n = ports.outputs.len();
     if n != 1 && n != 2 {
-        return Err(invalid_argument!("Expected one or two output Tensors, found {n}"));
+        return Err(invalid_argument!(
+            "Expected one or two output Tensors, found {n}"
+        ));
     }
     let find = |key: &str| ports.outputs.iter().position(|o| o.key == key);
     match (find(CLASSES), find(SCORES)) {
@@ -163,7 +176,13 @@ pub fn classify(
     let n = num_examples(input);
     let mut columns = None;
     if let Some(classes) = classes {
-        columns = Some(check_matrix(classes, "classes", DType::String, "DT_STRING", n)?);
+        columns = Some(check_matrix(
+            classes,
+            "classes",
+            DType::String,
+            "DT_STRING",
+            n,
+        )?);
     }
     if let Some(scores) = scores {
         let other = check_matrix(scores, "scores", DType::Float, "DT_FLOAT", n)?;
@@ -200,7 +219,10 @@ fn value_output(ports: &ModelSignature) -> Result<usize> {
     }
     let output = ports.outputs.iter().position(|o| o.key == OUTPUTS);
     output.ok_or_else(|| {
-        invalid_argument!("No regression outputs found in SignatureDef: {}", described(ports))
+        invalid_argument!(
+            "No regression outputs found in SignatureDef: {}",
+            described(ports)
+        )
     })
 }
 
@@ -219,7 +241,9 @@ pub fn regress(
     let results = run(step(servable, signature, input, vec![output])?)?;
     let n = num_examples(input);
     let Some(values) = results.first() else {
-        return Err(invalid_argument!("Could not find output tensor '{OUTPUTS}'"));
+        return Err(invalid_argument!(
+            "Could not find output tensor '{OUTPUTS}'"
+        ));
     };
     let dims = values.shape().dims();
     if !matches!(dims, [_] | [_, 1]) {
@@ -258,11 +282,16 @@ pub fn multi_inference(
 ) -> Result<MultiInferenceResponse> {
     let mut seen: Vec<&str> = Vec::new();
     let empty = ModelSpec::default();
-    let specs = request.tasks.iter().map(|t| t.model_spec.as_ref().unwrap_or(&empty));
+    let specs = request
+        .tasks
+        .iter()
+        .map(|t| t.model_spec.as_ref().unwrap_or(&empty));
     let specs: Vec<&ModelSpec> = specs.collect();
     for (task, spec) in request.tasks.iter().zip(&specs) {
         if spec.name.is_empty() {
-            return Err(invalid_argument!("Found ModelSpec with an empty model name."));
+            return Err(invalid_argument!(
+                "Found ModelSpec with an empty model name."
+            ));
         }
         if spec.name != specs[0].name {
             return Err(invalid_argument!(
@@ -271,7 +300,9 @@ pub fn multi_inference(
         }
         let signature = signature_name(&spec.signature_name);
         if seen.contains(&signature) {
-            return Err(invalid_argument!("Duplicate evaluation of signature: {signature}"));
+            return Err(invalid_argument!(
+                "Duplicate evaluation of signature: {signature}"
+            ));
         }
         seen.push(signature);
         let program = servable.program(signature).ok_or_else(|| {
@@ -288,9 +319,7 @@ pub fn multi_inference(
     for (task, spec) in request.tasks.iter().zip(specs) {
         let signature = &spec.signature_name;
         let result = match task.method_name.as_str() {
-            CLASSIFY => {
-                Outcome::ClassificationResult(classify(servable, signature, &input, run)?)
-            }
+            CLASSIFY => Outcome::ClassificationResult(classify(servable, signature, &input, run)?),
             REGRESS => Outcome::RegressionResult(regress(servable, signature, &input, run)?),
             other => return Err(unsupported(other)),
         };

@@ -35,7 +35,7 @@ pub use ferroflow_rpc::{Calls, TlsOptions};
 pub use front::{Entry, Front, FrontOptions};
 pub use manager::{ManagerOptions, ModelManager, VersionStatus};
 pub use metrics::Metrics;
-pub use rest::{RestOptions, Request, Response};
+pub use rest::{Request, Response, RestOptions};
 pub use servable::{LoadOptions, PREDICT, Program, Servable};
 pub use server::{Server, ServerOptions};
 pub use step::{Given, Step};

@@ -123,7 +123,10 @@ impl Loads {
     fn run<R>(&self, load: impl FnOnce() -> R) -> R {
         let mut running = lock(&self.running);
         while *running >= self.max {
-            running = self.ended.wait(running).unwrap_or_else(PoisonError::into_inner);
+            running = self
+                .ended
+                .wait(running)
+                .unwrap_or_else(PoisonError::into_inner);
         }
         *running += 1;
         drop(running);
@@ -172,12 +175,18 @@ impl ModelManager {
                 match models.get_mut(&source.name) {
                     Some(model) => {
                         let labels = std::mem::take(&mut model.source.labels);
-                        model.source = ModelSource { labels, ..source.clone() };
+                        model.source = ModelSource {
+                            labels,
+                            ..source.clone()
+                        };
                     }
                     None => {
                         added.push(source.name.clone());
                         let model = Model {
-                            source: ModelSource { labels, ..source.clone() },
+                            source: ModelSource {
+                                labels,
+                                ..source.clone()
+                            },
                             versions: BTreeMap::new(),
                             is_wanted: true,
                         };
@@ -201,7 +210,10 @@ impl ModelManager {
                     "1 servable(s) did not become available: {{{}}}",
                     failed
                         .iter()
-                        .map(|name| format!("{{name: {name} version: latest}} due to error: {}", self.error_of(name)))
+                        .map(|name| format!(
+                            "{{name: {name} version: latest}} due to error: {}",
+                            self.error_of(name)
+                        ))
                         .collect::<Vec<_>>()
                         .join(", ")
                 ),
@@ -214,7 +226,9 @@ impl ModelManager {
         let versions = models.get(name).map(|m| &m.versions);
         let mut errors = versions.into_iter().flat_map(|v| v.values().rev());
         let error = errors.find_map(|v| v.error.as_ref());
-        error.map_or("no version was found".to_string(), |e| e.message().to_string())
+        error.map_or("no version was found".to_string(), |e| {
+            e.message().to_string()
+        })
     }
 
     fn set_labels(&self, sources: &[ModelSource]) -> Result<()> {
@@ -253,7 +267,10 @@ impl ModelManager {
             versions.any(|v| matches!(v.state, State::Start | State::Loading) && v.error.is_none())
         };
         while is_loading(&models) {
-            models = self.loaded.wait(models).unwrap_or_else(PoisonError::into_inner);
+            models = self
+                .loaded
+                .wait(models)
+                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -286,7 +303,10 @@ impl ModelManager {
         }
         let mut to_load = Vec::new();
         for (number, path) in found {
-            let version = model.versions.entry(number).or_insert_with(|| Version::new(path.clone()));
+            let version = model
+                .versions
+                .entry(number)
+                .or_insert_with(|| Version::new(path.clone()));
             version.path = path;
             let is_new = version.state == State::Start && version.attempts == 0;
             let is_back = version.state == State::End && version.error.is_none();
@@ -295,14 +315,21 @@ impl ModelManager {
                 version.attempts = if is_back { 1 } else { version.attempts + 1 };
                 (version.state, version.error) = (State::Loading, None);
                 version.tried = Instant::now();
-                to_load.push((number, version.path.clone(), version.files.iter().map(|f| f.1).sum()));
+                to_load.push((
+                    number,
+                    version.path.clone(),
+                    version.files.iter().map(|f| f.1).sum(),
+                ));
             }
         }
         drop(models);
         for (number, path, bytes) in to_load {
             let (manager, name) = (self.clone(), name.to_string());
             let load = move || manager.load(&name, number, &path, bytes);
-            if let Err(e) = std::thread::Builder::new().name("ferroflow-load".into()).spawn(load) {
+            if let Err(e) = std::thread::Builder::new()
+                .name("ferroflow-load".into())
+                .spawn(load)
+            {
                 tracing::error!("cannot start a thread: {e}");
             }
         }
@@ -329,7 +356,9 @@ impl ModelManager {
             Result::Ok(servable)
         });
         let mut models = lock(&self.state);
-        let version = models.get_mut(name).and_then(|m| m.versions.get_mut(&number));
+        let version = models
+            .get_mut(name)
+            .and_then(|m| m.versions.get_mut(&number));
         if let Some(version) = version {
             match opened {
                 Ok(servable) => {
@@ -364,7 +393,9 @@ impl ModelManager {
                  {bytes} bytes, {used} of {budget} are used"
             ));
         }
-        let version = models.get_mut(name).and_then(|m| m.versions.get_mut(&number));
+        let version = models
+            .get_mut(name)
+            .and_then(|m| m.versions.get_mut(&number));
         if let Some(version) = version {
             version.bytes = bytes;
         }
@@ -390,7 +421,11 @@ impl ModelManager {
         }
         let over = |v: &Version| v.state == State::End && !v.is_aspired;
         while model.versions.values().filter(|v| over(v)).count() > MAX_ENDED {
-            let oldest = model.versions.iter().find(|(_, v)| over(v)).map(|(n, _)| *n);
+            let oldest = model
+                .versions
+                .iter()
+                .find(|(_, v)| over(v))
+                .map(|(n, _)| *n);
             oldest.and_then(|n| model.versions.remove(&n));
         }
         let is_gone = !model.is_wanted && model.versions.values().all(|v| v.state == State::End);
@@ -405,7 +440,10 @@ impl ModelManager {
         for (number, servable) in removed {
             let (manager, name) = (self.clone(), name.to_string());
             let unload = move || manager.unload(&name, number, servable);
-            if let Err(e) = std::thread::Builder::new().name("ferroflow-unload".into()).spawn(unload) {
+            if let Err(e) = std::thread::Builder::new()
+                .name("ferroflow-unload".into())
+                .spawn(unload)
+            {
                 tracing::error!("cannot start a thread: {e}");
             }
         }
@@ -419,7 +457,9 @@ impl ModelManager {
         drop(servable);
         tracing::info!(model = name, version = number, "unloaded");
         let mut models = lock(&self.state);
-        let version = models.get_mut(name).and_then(|m| m.versions.get_mut(&number));
+        let version = models
+            .get_mut(name)
+            .and_then(|m| m.versions.get_mut(&number));
         if let Some(version) = version {
             (version.state, version.bytes) = (State::End, 0);
         }
@@ -457,7 +497,10 @@ impl ModelManager {
         let specific = |version: i64| {
             let found = entry.and_then(|e| e.versions.get(&version));
             found.cloned().ok_or_else(|| {
-                not_found!("Servable not found for request: Specific({}, {version})", spec.name)
+                not_found!(
+                    "Servable not found for request: Specific({}, {version})",
+                    spec.name
+                )
             })
         };
         match &spec.version_choice {

@@ -115,19 +115,25 @@ impl Metrics {
         let count = self.request_count.of(&[model, code]);
         count.fetch_add(1, Ordering::Relaxed);
         if code == "OK" {
-            self.request_latency.of(&[model, api, entry]).observe(micros(took));
+            self.request_latency
+                .of(&[model, api, entry])
+                .observe(micros(took));
         }
     }
 
     /// Counts a step.
     pub(crate) fn step(&self, model: &str, api: &str, took: Duration) {
-        self.runtime_latency.of(&[model, api, "ferroflow"]).observe(micros(took));
+        self.runtime_latency
+            .of(&[model, api, "ferroflow"])
+            .observe(micros(took));
     }
 
     /// Counts the examples of a request.
     pub(crate) fn examples(&self, model: &str, n: usize) {
         self.example_counts.of(&[model]).observe(n as u64);
-        self.example_total.of(&[model]).fetch_add(n as u64, Ordering::Relaxed);
+        self.example_total
+            .of(&[model])
+            .fetch_add(n as u64, Ordering::Relaxed);
     }
 
     /// Counts a request that was logged.
@@ -138,7 +144,9 @@ impl Metrics {
     /// Counts the warm-up of a model.
     pub(crate) fn warmup(&self, path: &str, code: &str, records: u64, took: Duration) {
         self.warmup_latency.of(&[path, code]).observe(micros(took));
-        self.warmup_records.of(&[path, code]).fetch_add(records, Ordering::Relaxed);
+        self.warmup_records
+            .of(&[path, code])
+            .fetch_add(records, Ordering::Relaxed);
     }
 
     /// Counts a batch: how long its requests waited, its requests, and the rows that pad it.
@@ -148,7 +156,9 @@ impl Metrics {
         self.batches.of(&[model]).fetch_add(1, Ordering::Relaxed);
         let requests = self.batched_requests.of(&[model]);
         requests.fetch_add(waited.len() as u64, Ordering::Relaxed);
-        self.padding.of(&[model]).fetch_add(padding as u64, Ordering::Relaxed);
+        self.padding
+            .of(&[model])
+            .fetch_add(padding as u64, Ordering::Relaxed);
     }
 
     /// The requests that ended, and the sum of the times of the successful ones in microseconds.
@@ -159,7 +169,8 @@ impl Metrics {
             all += n;
             ok += if labels[1] == "OK" { n } else { 0 };
         });
-        self.request_latency.each(&mut |_, h| time += h.sum.load(Ordering::Relaxed));
+        self.request_latency
+            .each(&mut |_, h| time += h.sum.load(Ordering::Relaxed));
         (all, ok, time)
     }
 
@@ -182,21 +193,61 @@ impl Metrics {
         let mut page = Page(String::new());
         let serving = ":tensorflow:serving:";
         let names = ["model_path", "status"];
-        page.histogram(&format!("{serving}model_warmup_latency"), &names, &self.warmup_latency);
-        page.counter(&format!("{serving}model_warmup_records_read"), &names, &self.warmup_records);
-        page.counter(&format!("{serving}request_count"), &["model_name", "status"], &self.request_count);
-        page.histogram(&format!("{serving}request_example_counts"), &["model"], &self.example_counts);
-        page.counter(&format!("{serving}request_example_count_total"), &["model"], &self.example_total);
+        page.histogram(
+            &format!("{serving}model_warmup_latency"),
+            &names,
+            &self.warmup_latency,
+        );
+        page.counter(
+            &format!("{serving}model_warmup_records_read"),
+            &names,
+            &self.warmup_records,
+        );
+        page.counter(
+            &format!("{serving}request_count"),
+            &["model_name", "status"],
+            &self.request_count,
+        );
+        page.histogram(
+            &format!("{serving}request_example_counts"),
+            &["model"],
+            &self.example_counts,
+        );
+        page.counter(
+            &format!("{serving}request_example_count_total"),
+            &["model"],
+            &self.example_total,
+        );
         let names = ["model_name", "API", "entrypoint"];
-        page.histogram(&format!("{serving}request_latency"), &names, &self.request_latency);
-        page.counter(&format!("{serving}request_log_count"), &["model_name"], &self.log_count);
+        page.histogram(
+            &format!("{serving}request_latency"),
+            &names,
+            &self.request_latency,
+        );
+        page.counter(
+            &format!("{serving}request_log_count"),
+            &["model_name"],
+            &self.log_count,
+        );
         let names = ["model_name", "API", "runtime"];
-        page.histogram(&format!("{serving}runtime_latency"), &names, &self.runtime_latency);
+        page.histogram(
+            &format!("{serving}runtime_latency"),
+            &names,
+            &self.runtime_latency,
+        );
         let name = format!("{serving}batching_session:queuing_latency");
         page.histogram(&name, &["model_name"], &self.queuing_latency);
         page.counter("ferroflow_batches", &["model_name"], &self.batches);
-        page.counter("ferroflow_batched_requests", &["model_name"], &self.batched_requests);
-        page.counter("ferroflow_batch_padding_rows", &["model_name"], &self.padding);
+        page.counter(
+            "ferroflow_batched_requests",
+            &["model_name"],
+            &self.batched_requests,
+        );
+        page.counter(
+            "ferroflow_batch_padding_rows",
+            &["model_name"],
+            &self.padding,
+        );
         page.gauge("ferroflow_requests_running", self.running());
         page.gauge("ferroflow_resident_memory_bytes", resident_bytes());
         page.0
@@ -249,9 +300,15 @@ impl Page {
 }
 
 fn labels(names: &[&str], values: &[String]) -> String {
-    let escaped = |v: &String| v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    let escaped = |v: &String| {
+        v.replace('\\', "\\\\")
+            .replace('"', "\\\"")
+            .replace('\n', "\\n")
+    };
     let pairs = names.iter().zip(values);
-    let pairs: Vec<String> = pairs.map(|(n, v)| format!("{n}=\"{}\"", escaped(v))).collect();
+    let pairs: Vec<String> = pairs
+        .map(|(n, v)| format!("{n}=\"{}\"", escaped(v)))
+        .collect();
     pairs.join(",")
 }
 

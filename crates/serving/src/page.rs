@@ -10,33 +10,40 @@ pub(crate) const PAGE: &str = include_str!("page.html");
 impl Front {
     /// The models, their versions and signatures, and the totals by second.
     pub(crate) fn overview(&self) -> Value {
-        let models = self.manager.models().into_iter().map(|(name, is_available)| {
-            let spec = ModelSpec {
-                name: name.clone(),
-                ..Default::default()
-            };
-            let request = GetModelStatusRequest {
-                model_spec: Some(spec.clone()),
-            };
-            let versions = self.status(&request).unwrap_or_default().model_version_status;
-            let versions: Vec<Value> = versions
-                .into_iter()
-                .map(|v| {
-                    let status = v.status.clone().unwrap_or_default();
-                    json!({
-                        "version": v.version.to_string(),
-                        "state": v.state().as_str_name(),
-                        "error": status.error_message,
+        let models = self
+            .manager
+            .models()
+            .into_iter()
+            .map(|(name, is_available)| {
+                let spec = ModelSpec {
+                    name: name.clone(),
+                    ..Default::default()
+                };
+                let request = GetModelStatusRequest {
+                    model_spec: Some(spec.clone()),
+                };
+                let versions = self
+                    .status(&request)
+                    .unwrap_or_default()
+                    .model_version_status;
+                let versions: Vec<Value> = versions
+                    .into_iter()
+                    .map(|v| {
+                        let status = v.status.clone().unwrap_or_default();
+                        json!({
+                            "version": v.version.to_string(),
+                            "state": v.state().as_str_name(),
+                            "error": status.error_message,
+                        })
                     })
+                    .collect();
+                json!({
+                    "name": name,
+                    "available": is_available,
+                    "versions": versions,
+                    "signatures": self.signatures(&spec),
                 })
-                .collect();
-            json!({
-                "name": name,
-                "available": is_available,
-                "versions": versions,
-                "signatures": self.signatures(&spec),
-            })
-        });
+            });
         let models: Vec<Value> = models.collect();
         json!({
             "models": models,

@@ -30,7 +30,10 @@ impl StreamingService<ServerReflectionRequest> for Info {
         Pin<Box<dyn Stream<Item = Result<ServerReflectionResponse, Status>> + Send>>;
     type Future = Boxed<Result<Response<Self::ResponseStream>, Status>>;
 
-    fn call(&mut self, request: tonic::Request<Streaming<ServerReflectionRequest>>) -> Self::Future {
+    fn call(
+        &mut self,
+        request: tonic::Request<Streaming<ServerReflectionRequest>>,
+    ) -> Self::Future {
         let questions = request.into_inner();
         let answers: Self::ResponseStream = Box::pin(questions.map(|q| q.map(respond)));
         Box::pin(async { Ok(Response::new(answers)) })
@@ -55,8 +58,12 @@ fn respond(request: ServerReflectionRequest) -> ServerReflectionResponse {
             file(name)
         }
         Some(MessageRequest::ListServices(_)) => {
-            let service = SERVICES.iter().map(|name| ServiceResponse { name: name.to_string() });
-            MessageResponse::ListServicesResponse(ListServiceResponse { service: service.collect() })
+            let service = SERVICES.iter().map(|name| ServiceResponse {
+                name: name.to_string(),
+            });
+            MessageResponse::ListServicesResponse(ListServiceResponse {
+                service: service.collect(),
+            })
         }
         // The messages have no extensions.
         _ => not_found("the extension"),

@@ -51,7 +51,10 @@ impl RequestLogs {
         });
         for source in sources {
             if let Some(config) = source.log.clone() {
-                let log = Log { config, writer: None };
+                let log = Log {
+                    config,
+                    writer: None,
+                };
                 logs.entry(source.name.clone()).or_insert(log);
             }
         }
@@ -78,7 +81,9 @@ impl RequestLogs {
         spec: &ModelSpec,
         outputs: &[(String, Tensor)],
     ) {
-        let outputs = outputs.iter().filter_map(|(k, t)| Some((k.clone(), typed(t).ok()?)));
+        let outputs = outputs
+            .iter()
+            .filter_map(|(k, t)| Some((k.clone(), typed(t).ok()?)));
         let response = PredictResponse {
             outputs: outputs.collect(),
             model_spec: Some(spec.clone()),
@@ -92,7 +97,9 @@ impl RequestLogs {
 
     /// Logs a request with its response.
     pub(crate) fn write(&self, servable: &Servable, log: LogType) {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
         let mut logs = lock(&self.logs);
         let Some(entry) = logs.get_mut(servable.name()) else {
             return;
@@ -110,7 +117,12 @@ impl RequestLogs {
             log_type: Some(log),
         };
         if entry.writer.is_none() {
-            let path = format!("{}-{}-{}", entry.config.prefix.display(), servable.name(), now.as_millis());
+            let path = format!(
+                "{}-{}-{}",
+                entry.config.prefix.display(),
+                servable.name(),
+                now.as_millis()
+            );
             match RecordWriter::create(&PathBuf::from(path), RecordCompression::None) {
                 Ok(writer) => entry.writer = Some(writer),
                 Err(e) => {
@@ -121,7 +133,9 @@ impl RequestLogs {
             }
         }
         if let Some(writer) = &mut entry.writer {
-            let written = writer.write(&record.encode_to_vec()).and_then(|()| writer.flush());
+            let written = writer
+                .write(&record.encode_to_vec())
+                .and_then(|()| writer.flush());
             match written {
                 Ok(()) => self.metrics.logged(servable.name()),
                 Err(e) => tracing::error!(model = servable.name(), "cannot log requests: {e}"),

@@ -5,8 +5,8 @@
 use crate::front::{Entry, Front};
 use crate::inference::model_spec as served_by;
 use crate::json::{
-    classifications_to_json, error_to_json, examples_from_json, metadata_to_json, predict_from_json,
-    regressions_to_json, status_to_json, tensors_to_json,
+    classifications_to_json, error_to_json, examples_from_json, metadata_to_json,
+    predict_from_json, regressions_to_json, status_to_json, tensors_to_json,
 };
 use crate::step::{Step, signature_name};
 use ferroflow_base::{Code, Result, Status, invalid_argument};
@@ -95,7 +95,9 @@ struct Spec {
 
 impl Spec {
     fn to_proto(&self, signature: String) -> ModelSpec {
-        let version = self.version.map(|value| VersionChoice::Version(Int64Value { value }));
+        let version = self
+            .version
+            .map(|value| VersionChoice::Version(Int64Value { value }));
         ModelSpec {
             name: self.name.clone(),
             version_choice: version.or(self.label.clone().map(VersionChoice::VersionLabel)),
@@ -109,7 +111,9 @@ fn percent_decoded(text: &str) -> String {
     let mut out = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((&byte, tail)) = rest.split_first() {
-        let hex = tail.get(..2).filter(|h| byte == b'%' && h.iter().all(u8::is_ascii_hexdigit));
+        let hex = tail
+            .get(..2)
+            .filter(|h| byte == b'%' && h.iter().all(u8::is_ascii_hexdigit));
         let decoded = hex.and_then(|h| u8::from_str_radix(std::str::from_utf8(h).ok()?, 16).ok());
         out.push(decoded.unwrap_or(byte));
         rest = if decoded.is_some() { &tail[2..] } else { tail };
@@ -120,7 +124,8 @@ fn percent_decoded(text: &str) -> String {
 /// Removes a prefix, whatever its case.
 fn without<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     let head = text.get(..prefix.len())?;
-    head.eq_ignore_ascii_case(prefix).then(|| &text[prefix.len()..])
+    head.eq_ignore_ascii_case(prefix)
+        .then(|| &text[prefix.len()..])
 }
 
 /// Parses `/v1/models/NAME[/versions/V|/labels/L][:VERB|/metadata]`; `None` if the path is another one.
@@ -130,13 +135,20 @@ fn target(method: &str, path: &str) -> Result<Option<Target>> {
     };
     let (rest, verb) = match method {
         "POST" => match rest.rsplit_once(':') {
-            Some((rest, verb)) if ["classify", "regress", "predict"].contains(&verb.to_ascii_lowercase().as_str()) => {
+            Some((rest, verb))
+                if ["classify", "regress", "predict"]
+                    .contains(&verb.to_ascii_lowercase().as_str()) =>
+            {
                 (rest, verb.to_ascii_lowercase())
             }
             _ => return Ok(None),
         },
         "GET" => match rest.len().checked_sub("/metadata".len()) {
-            Some(at) if rest.get(at..).is_some_and(|t| t.eq_ignore_ascii_case("/metadata")) => {
+            Some(at)
+                if rest
+                    .get(at..)
+                    .is_some_and(|t| t.eq_ignore_ascii_case("/metadata")) =>
+            {
                 (&rest[..at], "metadata".to_string())
             }
             _ => (rest, String::new()),
@@ -219,9 +231,7 @@ impl Front {
                 let response = self.regress(request, Entry::Rest).await?;
                 regressions_to_json(&response.result.unwrap_or_default())
             }
-            _ if spec.name.is_empty() => {
-                Err(invalid_argument!("Missing model name in request."))
-            }
+            _ if spec.name.is_empty() => Err(invalid_argument!("Missing model name in request.")),
             "metadata" => {
                 let response = self.metadata(&GetModelMetadataRequest {
                     model_spec: Some(spec.to_proto(String::new())),
@@ -259,7 +269,9 @@ impl Front {
                 let servable = servable.as_ref().map_err(Clone::clone)?;
                 let name = signature_name(name);
                 let program = servable.program(name).ok_or_else(|| {
-                    invalid_argument!("Serving signature name: \"{name}\" not found in signature def")
+                    invalid_argument!(
+                        "Serving signature name: \"{name}\" not found in signature def"
+                    )
                 })?;
                 Ok(&program.ports.inputs)
             })?;
@@ -275,17 +287,24 @@ impl Front {
                 keys.into_iter().zip(self.run(step).await?).collect();
             if self.logs.samples(servable.name()) {
                 let inputs = parsed.inputs.iter();
-                let inputs = inputs.filter_map(|(k, t)| Some((k.clone(), tensor_to_proto(t).ok()?)));
+                let inputs =
+                    inputs.filter_map(|(k, t)| Some((k.clone(), tensor_to_proto(t).ok()?)));
                 let request = PredictRequest {
                     model_spec: Some(spec.to_proto(signature.clone())),
                     inputs: inputs.collect(),
                     output_filter: Vec::new(),
                 };
-                self.logs.predict(&servable, request, &served_by(&servable, &signature), &outputs);
+                self.logs.predict(
+                    &servable,
+                    request,
+                    &served_by(&servable, &signature),
+                    &outputs,
+                );
             }
             tensors_to_json(&outputs, parsed.format)
         };
-        self.counted(Some(&proto), "Predict", Entry::Rest, answered).await
+        self.counted(Some(&proto), "Predict", Entry::Rest, answered)
+            .await
     }
 }
 
@@ -308,17 +327,41 @@ mod tests {
 
     #[test]
     fn paths() {
-        check("POST", "/v1/models/m:predict", Some(("m", None, None, "predict")));
-        check("POST", "/V1/Models/m/versions/7:Regress", Some(("m", Some(7), None, "regress")));
-        check("POST", "/v1/models/m/labels/a%20b:classify", Some(("m", None, Some("a b"), "classify")));
-        check("POST", "/v1/models/a%2Fb:predict", Some(("a/b", None, None, "predict")));
+        check(
+            "POST",
+            "/v1/models/m:predict",
+            Some(("m", None, None, "predict")),
+        );
+        check(
+            "POST",
+            "/V1/Models/m/versions/7:Regress",
+            Some(("m", Some(7), None, "regress")),
+        );
+        check(
+            "POST",
+            "/v1/models/m/labels/a%20b:classify",
+            Some(("m", None, Some("a b"), "classify")),
+        );
+        check(
+            "POST",
+            "/v1/models/a%2Fb:predict",
+            Some(("a/b", None, None, "predict")),
+        );
         check("POST", "/v1/models/m", None);
         check("POST", "/v1/models/m:explain", None);
         check("POST", "/v1/models/m/versions/x:predict", None);
         check("GET", "/v1/models/m", Some(("m", None, None, "")));
         check("GET", "/v1/models", Some(("", None, None, "")));
-        check("GET", "/v1/models/m/metadata", Some(("m", None, None, "metadata")));
-        check("GET", "/v1/models/m/versions/1/metadata", Some(("m", Some(1), None, "metadata")));
+        check(
+            "GET",
+            "/v1/models/m/metadata",
+            Some(("m", None, None, "metadata")),
+        );
+        check(
+            "GET",
+            "/v1/models/m/versions/1/metadata",
+            Some(("m", Some(1), None, "metadata")),
+        );
         check("GET", "/v1/models/m:predict", None);
         check("GET", "/v2/models/m", None);
         check("DELETE", "/v1/models/m", None);

@@ -201,9 +201,7 @@ impl Servable {
                 .session()
                 .callable(&named(&program.ports, outputs))
                 .map(Some),
-            Model::Frozen(session) => session
-                .callable(&named(&program.ports, outputs))
-                .map(Some),
+            Model::Frozen(session) => session.callable(&named(&program.ports, outputs)).map(Some),
             Model::Compiled(_) => Ok(None),
         };
         if outputs.is_empty() {
@@ -246,9 +244,10 @@ impl Servable {
         outputs: &[usize],
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
-        let program = self.programs.get(name).ok_or_else(|| {
-            failed_precondition!("Serving signature key \"{name}\" not found.")
-        })?;
+        let program = self
+            .programs
+            .get(name)
+            .ok_or_else(|| failed_precondition!("Serving signature key \"{name}\" not found."))?;
         let began = std::time::Instant::now();
         let session = match &self.model {
             Model::Saved(model) => model.session(),
@@ -298,7 +297,10 @@ impl Servable {
 fn select(all: Vec<Tensor>, positions: &[usize]) -> Vec<Tensor> {
     match positions {
         [] => all,
-        _ => positions.iter().filter_map(|&i| all.get(i).cloned()).collect(),
+        _ => positions
+            .iter()
+            .filter_map(|&i| all.get(i).cloned())
+            .collect(),
     }
 }
 
@@ -309,7 +311,10 @@ fn named(ports: &ModelSignature, outputs: &[usize]) -> Signature {
         feeds: ports.inputs.iter().map(|p| p.name.clone()).collect(),
         fetches: match outputs {
             [] => all,
-            _ => outputs.iter().filter_map(|&i| all.get(i).cloned()).collect(),
+            _ => outputs
+                .iter()
+                .filter_map(|&i| all.get(i).cloned())
+                .collect(),
         },
         targets: Vec::new(),
     }

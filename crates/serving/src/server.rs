@@ -7,7 +7,7 @@ use crate::grpc::{Health, ModelService, PredictionService, Reflection, Reflectio
 use crate::manager::{ManagerOptions, ModelManager};
 use crate::metrics::{Metrics, Recent};
 use crate::request_log::RequestLogs;
-use crate::rest::{RestOptions, Request, Response};
+use crate::rest::{Request, Response, RestOptions};
 use crate::{page, rest};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -174,7 +174,9 @@ impl Server {
             let signalled = front.clone();
             tokio::spawn(async move {
                 stop.await;
-                signalled.is_stopping.store(true, std::sync::atomic::Ordering::Relaxed);
+                signalled
+                    .is_stopping
+                    .store(true, std::sync::atomic::Ordering::Relaxed);
                 let _ = stopped.send(true);
             });
             let ended = |mut stopping: tokio::sync::watch::Receiver<bool>| async move {
@@ -259,7 +261,10 @@ fn start_polling(front: &Arc<Front>, options: &ServerOptions) {
                 }
             }
         };
-        if let Err(e) = std::thread::Builder::new().name("ferroflow-poll".into()).spawn(poll) {
+        if let Err(e) = std::thread::Builder::new()
+            .name("ferroflow-poll".into())
+            .spawn(poll)
+        {
             tracing::error!("cannot start a thread: {e}");
         }
     };
@@ -322,7 +327,10 @@ async fn overview(State(pages): State<Pages>, headers: HeaderMap) -> axum::respo
 }
 
 /// A request of the REST API.
-async fn api(State(pages): State<Pages>, request: axum::extract::Request) -> axum::response::Response {
+async fn api(
+    State(pages): State<Pages>,
+    request: axum::extract::Request,
+) -> axum::response::Response {
     // Counted, so that the server waits for it when it stops.
     let call = pages.front.calls.begin();
     let accepts_gzip = request
@@ -338,8 +346,14 @@ async fn api(State(pages): State<Pages>, request: axum::extract::Request) -> axu
     if cors {
         let headers = response.headers_mut();
         headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-        headers.insert(ACCESS_CONTROL_ALLOW_METHODS, HeaderValue::from_static("POST, GET"));
-        headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, HeaderValue::from_static("Content-Type"));
+        headers.insert(
+            ACCESS_CONTROL_ALLOW_METHODS,
+            HeaderValue::from_static("POST, GET"),
+        );
+        headers.insert(
+            ACCESS_CONTROL_ALLOW_HEADERS,
+            HeaderValue::from_static("Content-Type"),
+        );
     }
     drop(call);
     response
@@ -351,7 +365,10 @@ async fn answer(pages: Pages, request: axum::extract::Request) -> Response {
         let origin = parts.headers.get(ORIGIN).map_or(&b""[..], |v| v.as_bytes());
         let is_web = origin.starts_with(b"http://") || origin.starts_with(b"https://");
         return match is_web {
-            true => Response { status: StatusCode::OK, body: Vec::new() },
+            true => Response {
+                status: StatusCode::OK,
+                body: Vec::new(),
+            },
             false => Response::error(&ferroflow_base::failed_precondition!(
                 "Origin header is missing in CORS preflight"
             )),

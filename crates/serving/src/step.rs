@@ -131,13 +131,19 @@ impl Step {
 
     /// The keys of the fetched outputs, in order.
     pub fn keys(&self) -> Vec<String> {
-        let ports = self.servable.program(&self.signature).map(|p| &p.ports.outputs);
+        let ports = self
+            .servable
+            .program(&self.signature)
+            .map(|p| &p.ports.outputs);
         let Some(ports) = ports else {
             return Vec::new();
         };
         match &self.outputs[..] {
             [] => ports.iter().map(|p| p.key.clone()).collect(),
-            some => some.iter().filter_map(|&i| Some(ports.get(i)?.key.clone())).collect(),
+            some => some
+                .iter()
+                .filter_map(|&i| Some(ports.get(i)?.key.clone()))
+                .collect(),
         }
     }
 
@@ -154,7 +160,8 @@ impl Step {
     /// # Errors
     /// Those of the step.
     pub fn run(self, options: &RunOptions) -> Result<Vec<Tensor>> {
-        self.servable.run(&self.signature, self.args, &self.outputs, options)
+        self.servable
+            .run(&self.signature, self.args, &self.outputs, options)
     }
 }
 

@@ -9,7 +9,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::proto::serving::PredictionLog;
 use ferroflow_model::proto::serving::prediction_log::LogType;
 use ferroflow_model::{RecordCompression, RecordReader, decode};
-use ferroflow_runtime::{DType, DEFAULT_SIGNATURE, RunOptions, Shape, Tensor};
+use ferroflow_runtime::{DEFAULT_SIGNATURE, DType, RunOptions, Shape, Tensor};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -23,13 +23,19 @@ const MAX_RECORDS: usize = 1000;
 ///
 /// # Errors
 /// INVALID_ARGUMENT if the file of requests is malformed or too long; those of the requests.
-pub(crate) fn run(servable: &Arc<Servable>, options: &ManagerOptions, metrics: &Metrics) -> Result<()> {
+pub(crate) fn run(
+    servable: &Arc<Servable>,
+    options: &ManagerOptions,
+    metrics: &Metrics,
+) -> Result<()> {
     let began = Instant::now();
     let path = servable.path().join(REQUESTS);
     if options.warmup_replays > 0 && path.is_file() {
         let mut records = 0;
         let replayed = replay(servable, &path, options.warmup_replays, &mut records);
-        let code = replayed.as_ref().map_or_else(|e| e.code().name(), |()| "OK");
+        let code = replayed
+            .as_ref()
+            .map_or_else(|e| e.code().name(), |()| "OK");
         let model = servable.path().to_string_lossy();
         metrics.warmup(&model, code, records as u64, began.elapsed());
         replayed.map_err(|e| e.note(format!("in the warm-up requests {}", path.display())))?;
@@ -43,7 +49,12 @@ pub(crate) fn run(servable: &Arc<Servable>, options: &ManagerOptions, metrics: &
     Ok(())
 }
 
-fn replay(servable: &Arc<Servable>, path: &Path, replays: usize, records: &mut usize) -> Result<()> {
+fn replay(
+    servable: &Arc<Servable>,
+    path: &Path,
+    replays: usize,
+    records: &mut usize,
+) -> Result<()> {
     let mut reader = RecordReader::open(path, RecordCompression::None)?;
     while let Some(record) = reader.read()? {
         let log: PredictionLog = decode(&record)?;
@@ -66,21 +77,46 @@ fn replay_one(servable: &Arc<Servable>, log: &PredictionLog) -> Result<()> {
     match &log.log_type {
         Some(LogType::PredictLog(log)) => {
             let request = log.request.clone().unwrap_or_default();
-            let signature = request.model_spec.map(|s| s.signature_name).unwrap_or_default();
+            let signature = request
+                .model_spec
+                .map(|s| s.signature_name)
+                .unwrap_or_default();
             let given: Vec<&str> = request.inputs.keys().map(String::as_str).collect();
             let find = |key: &str| request.inputs.get(key);
             let filter = &request.output_filter;
-            run(Step::predict(servable.clone(), &signature, &given, find, filter)?)?;
+            run(Step::predict(
+                servable.clone(),
+                &signature,
+                &given,
+                find,
+                filter,
+            )?)?;
         }
         Some(LogType::ClassifyLog(log)) => {
             let request = log.request.clone().unwrap_or_default();
-            let signature = request.model_spec.map(|s| s.signature_name).unwrap_or_default();
-            classify(servable, &signature, &request.input.unwrap_or_default(), &mut run)?;
+            let signature = request
+                .model_spec
+                .map(|s| s.signature_name)
+                .unwrap_or_default();
+            classify(
+                servable,
+                &signature,
+                &request.input.unwrap_or_default(),
+                &mut run,
+            )?;
         }
         Some(LogType::RegressLog(log)) => {
             let request = log.request.clone().unwrap_or_default();
-            let signature = request.model_spec.map(|s| s.signature_name).unwrap_or_default();
-            regress(servable, &signature, &request.input.unwrap_or_default(), &mut run)?;
+            let signature = request
+                .model_spec
+                .map(|s| s.signature_name)
+                .unwrap_or_default();
+            regress(
+                servable,
+                &signature,
+                &request.input.unwrap_or_default(),
+                &mut run,
+            )?;
         }
         Some(LogType::MultiInferenceLog(log)) => {
             multi_inference(servable, &log.request.clone().unwrap_or_default(), &mut run)?;

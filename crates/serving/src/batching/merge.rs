@@ -45,9 +45,14 @@ pub(super) fn pad_alike(requests: &mut [Vec<Tensor>]) -> Result<()> {
         for request in requests.iter() {
             let dims = request[i].shape().dims();
             if dims.len() != largest.len() {
-                return Err(invalid_argument!("Tensors of one batch have different ranks"));
+                return Err(invalid_argument!(
+                    "Tensors of one batch have different ranks"
+                ));
             }
-            largest.iter_mut().zip(dims).for_each(|(l, d)| *l = (*l).max(*d));
+            largest
+                .iter_mut()
+                .zip(dims)
+                .for_each(|(l, d)| *l = (*l).max(*d));
         }
         for request in requests.iter_mut() {
             let arg = &mut request[i];
@@ -63,7 +68,9 @@ pub(super) fn pad_alike(requests: &mut [Vec<Tensor>]) -> Result<()> {
 /// Returns a tensor of larger dimensions, filled with the first element.
 fn padded(t: &Tensor, dims: &[usize]) -> Result<Tensor> {
     if t.num_elements() < 1 {
-        return Err(invalid_argument!("Got empty tensor in batch of non-empty tensors."));
+        return Err(invalid_argument!(
+            "Got empty tensor in batch of non-empty tensors."
+        ));
     }
     let to: Vec<i64> = dims.iter().map(|&d| d as i64).collect();
     let shape = Shape::checked(&to)?;
@@ -130,7 +137,9 @@ pub(super) fn split(
     let mut parts: Vec<Vec<Tensor>> = rows.iter().map(|_| Vec::new()).collect();
     for output in outputs {
         let Some(&n) = output.shape().dims().first() else {
-            return Err(failed_precondition!("Batched output tensor has 0 dimensions"));
+            return Err(failed_precondition!(
+                "Batched output tensor has 0 dimensions"
+            ));
         };
         if n != all {
             return Err(failed_precondition!(

@@ -7,8 +7,8 @@ use crate::metrics::Metrics;
 use crate::step::Step;
 use ferroflow_base::{Result, Status, internal, invalid_argument, resource_exhausted};
 use ferroflow_model::proto::serving::BatchingParameters;
-use ferroflow_runtime::{CancelToken, RunOptions, Tensor};
 use ferroflow_rpc::CancelOnDrop;
+use ferroflow_runtime::{CancelToken, RunOptions, Tensor};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -64,10 +64,16 @@ impl Parameters {
                 )),
             }
         };
-        let splits = proto.enable_large_batch_splitting.as_ref().is_some_and(|s| s.value);
+        let splits = proto
+            .enable_large_batch_splitting
+            .as_ref()
+            .is_some_and(|s| s.value);
         let mut max_batch_size = value(&proto.max_batch_size, 1000, 1)?;
-        let allowed: Vec<usize> =
-            proto.allowed_batch_sizes.iter().map(|&s| usize::try_from(s).unwrap_or(0)).collect();
+        let allowed: Vec<usize> = proto
+            .allowed_batch_sizes
+            .iter()
+            .map(|&s| usize::try_from(s).unwrap_or(0))
+            .collect();
         if allowed.windows(2).any(|w| w[0] >= w[1]) || allowed.first() == Some(&0) {
             return Err(invalid_argument!(
                 "allowed_batch_sizes entries must be monotonically increasing"
@@ -133,7 +139,9 @@ impl Waiting {
     /// # Errors
     /// Those of the step.
     pub fn block(self) -> Result<Vec<Tensor>> {
-        self.result.blocking_recv().unwrap_or_else(|_| Err(dropped()))
+        self.result
+            .blocking_recv()
+            .unwrap_or_else(|_| Err(dropped()))
     }
 }
 
@@ -201,7 +209,10 @@ impl Batcher {
         for _ in 0..threads {
             let batcher = batcher.clone();
             let run = move || batcher.run();
-            if let Err(e) = std::thread::Builder::new().name("ferroflow-batch".into()).spawn(run) {
+            if let Err(e) = std::thread::Builder::new()
+                .name("ferroflow-batch".into())
+                .spawn(run)
+            {
                 tracing::error!("cannot start a thread: {e}");
             }
         }
@@ -232,7 +243,9 @@ impl Batcher {
             }
             let own = read_batching(&path);
             let own = own.and_then(|own| Parameters::from_proto(&own, self.default.threads));
-            own.inspect_err(|e| tracing::error!("{e}")).ok().map(Arc::new)
+            own.inspect_err(|e| tracing::error!("{e}"))
+                .ok()
+                .map(Arc::new)
         });
         own.clone().unwrap_or_else(|| self.default.clone())
     }
@@ -301,13 +314,21 @@ impl Batcher {
         let mut state = lock(&self.state);
         loop {
             let now = Instant::now();
-            let ready = state.queues.iter().filter_map(|(k, q)| Some((q.ready_at()?, k)));
-            let first = ready.min_by_key(|(at, _)| *at).map(|(at, key)| (at, key.clone()));
+            let ready = state
+                .queues
+                .iter()
+                .filter_map(|(k, q)| Some((q.ready_at()?, k)));
+            let first = ready
+                .min_by_key(|(at, _)| *at)
+                .map(|(at, key)| (at, key.clone()));
             let Some((at, key)) = first else {
                 if state.is_stopping {
                     return None;
                 }
-                state = self.arrived.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state = self
+                    .arrived
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             if at > now && !state.is_stopping {
@@ -335,7 +356,9 @@ impl Batcher {
                 let like = tasks[0].step.args.clone();
                 let (alike, rest) = match parameters.pads_inputs {
                     true => (tasks, Vec::new()),
-                    false => tasks.into_iter().partition(|t| are_alike(&t.step.args, &like)),
+                    false => tasks
+                        .into_iter()
+                        .partition(|t| are_alike(&t.step.args, &like)),
                 };
                 tasks = rest;
                 self.run_batch(alike, &parameters);
@@ -351,7 +374,8 @@ impl Batcher {
         let Some(first) = tasks.first() else {
             return;
         };
-        self.metrics.batch(first.step.servable.name(), &waited, padding);
+        self.metrics
+            .batch(first.step.servable.name(), &waited, padding);
         // A single request can be cancelled, the others of a batch cannot wait for one client.
         let options = RunOptions {
             cancel: (tasks.len() == 1).then(|| first.cancel.clone()),
@@ -401,7 +425,11 @@ fn run_merged(
     let Some(first) = tasks.first().map(|t| &t.step) else {
         return Ok(Vec::new());
     };
-    let run = |args| first.servable.run(&first.signature, args, &first.outputs, options);
+    let run = |args| {
+        first
+            .servable
+            .run(&first.signature, args, &first.outputs, options)
+    };
     if tasks.len() == 1 && padding == 0 {
         return Ok(vec![run(first.args.clone())?]);
     }
@@ -425,7 +453,9 @@ fn run_large(
     for (part, size) in split(&step.args, &sizes, 0)?.into_iter().zip(&sizes) {
         let padding = parameters.padded_size(*size) - size;
         let part = merge(&[part], padding)?;
-        let outputs = step.servable.run(&step.signature, part, &step.outputs, options)?;
+        let outputs = step
+            .servable
+            .run(&step.signature, part, &step.outputs, options)?;
         results.extend(split(&outputs, &[*size], padding)?);
     }
     merge(&results, 0)

@@ -48,7 +48,9 @@ impl<'a> Value<'a> {
         match self {
             Value::Object(members) => {
                 let mut members = members.iter();
-                members.find(|(k, _)| **k == *key.as_bytes()).map(|(_, v)| v)
+                members
+                    .find(|(k, _)| **k == *key.as_bytes())
+                    .map(|(_, v)| v)
             }
             _ => None,
         }
@@ -216,7 +218,9 @@ impl<'a> Parser<'a> {
         let mut out = text[start..self.at].to_vec();
         loop {
             match self.peek() {
-                None => return Err(self.error_at("Missing a closing quotation mark in string.", quote)),
+                None => {
+                    return Err(self.error_at("Missing a closing quotation mark in string.", quote));
+                }
                 Some(b'"') => break self.at += 1,
                 Some(b'\\') => self.escape(&mut out)?,
                 Some(byte) if byte < 0x20 => {
@@ -275,16 +279,21 @@ impl<'a> Parser<'a> {
     fn hex4(&mut self, start: usize) -> Result<u32> {
         let digits = self.text.get(self.at..self.at + 4);
         let digits = digits.filter(|d| d.iter().all(u8::is_ascii_hexdigit));
-        let number = digits.and_then(|d| u32::from_str_radix(std::str::from_utf8(d).ok()?, 16).ok());
-        let number = number
-            .ok_or_else(|| self.error_at("Incorrect hex digit after \\u escape in string.", start))?;
+        let number =
+            digits.and_then(|d| u32::from_str_radix(std::str::from_utf8(d).ok()?, 16).ok());
+        let number = number.ok_or_else(|| {
+            self.error_at("Incorrect hex digit after \\u escape in string.", start)
+        })?;
         self.at += 4;
         Ok(number)
     }
 
     fn digits(&mut self) -> usize {
         let rest = &self.text[self.at..];
-        let n = rest.iter().position(|b| !b.is_ascii_digit()).unwrap_or(rest.len());
+        let n = rest
+            .iter()
+            .position(|b| !b.is_ascii_digit())
+            .unwrap_or(rest.len());
         self.at += n;
         n
     }
@@ -367,26 +376,59 @@ mod tests {
         check("12", number(Number::Int(12)));
         check(" -7 rest", number(Number::Int(-7)));
         check("18446744073709551615", number(Number::Uint(u64::MAX)));
-        check("18446744073709551616", number(Number::Double(18446744073709551616.0)));
+        check(
+            "18446744073709551616",
+            number(Number::Double(18446744073709551616.0)),
+        );
         check("1.50e+2", number(Number::Double(150.0)));
         check("-0.0", number(Number::Double(-0.0)));
         check("-Inf", number(Number::Double(f64::NEG_INFINITY)));
         check("null", Ok(Value::Null));
-        check(r#""a\"\\\/\b\f\n\r\té😀""#, string("a\"\\/\u{8}\u{c}\n\r\té😀"));
+        check(
+            r#""a\"\\\/\b\f\n\r\té😀""#,
+            string("a\"\\/\u{8}\u{c}\n\r\té😀"),
+        );
         check("[]", Ok(Value::Array(vec![])));
         check("", Err("The document is empty. at offset: 0"));
         check("nul", Err("Invalid value. at offset: 3"));
-        check("[1 2]", Err("Missing a comma or ] after an array element. at offset: 3"));
-        check("{1: 2}", Err("Missing a name for object member. at offset: 1"));
-        check("{\"a\" 2}", Err("Missing a colon after a name of object member. at offset: 5"));
-        check("{\"a\": 2", Err("Missing a comma or } after an object member. at offset: 7"));
-        check("\"abc", Err("Missing a closing quotation mark in string. at offset: 0"));
-        check("\"\\x\"", Err("Invalid escape character in string. at offset: 1"));
-        check("\"\\u12g4\"", Err("Incorrect hex digit after \\u escape in string. at offset: 1"));
-        check("\"\\ud800x\"", Err("The surrogate pair in string is invalid. at offset: 1"));
+        check(
+            "[1 2]",
+            Err("Missing a comma or ] after an array element. at offset: 3"),
+        );
+        check(
+            "{1: 2}",
+            Err("Missing a name for object member. at offset: 1"),
+        );
+        check(
+            "{\"a\" 2}",
+            Err("Missing a colon after a name of object member. at offset: 5"),
+        );
+        check(
+            "{\"a\": 2",
+            Err("Missing a comma or } after an object member. at offset: 7"),
+        );
+        check(
+            "\"abc",
+            Err("Missing a closing quotation mark in string. at offset: 0"),
+        );
+        check(
+            "\"\\x\"",
+            Err("Invalid escape character in string. at offset: 1"),
+        );
+        check(
+            "\"\\u12g4\"",
+            Err("Incorrect hex digit after \\u escape in string. at offset: 1"),
+        );
+        check(
+            "\"\\ud800x\"",
+            Err("The surrogate pair in string is invalid. at offset: 1"),
+        );
         check("1.", Err("Miss fraction part in number. at offset: 2"));
         check("1e", Err("Miss exponent in number. at offset: 2"));
-        check("1e999", Err("Number too big to be stored in double. at offset: 0"));
+        check(
+            "1e999",
+            Err("Number too big to be stored in double. at offset: 0"),
+        );
         let deep = "[".repeat(10_000);
         assert!(parse(deep.as_bytes()).is_err());
     }

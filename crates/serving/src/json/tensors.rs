@@ -85,8 +85,14 @@ pub fn predict_from_json<'p>(
     let signature = signature_of(&document)?;
     let ports = ports(&signature)?;
     if ports.is_empty() {
-        let name = if signature.is_empty() { "DEFAULT" } else { &signature };
-        return Err(invalid_argument!("Failed to get input map for signature: {name}"));
+        let name = if signature.is_empty() {
+            "DEFAULT"
+        } else {
+            &signature
+        };
+        return Err(invalid_argument!(
+            "Failed to get input map for signature: {name}"
+        ));
     }
     let (instances, inputs) = (document.get("instances"), document.get("inputs"));
     let (format, inputs) = match (instances, inputs) {
@@ -103,12 +109,19 @@ pub fn predict_from_json<'p>(
             (Format::Rows, from_rows(instances, ports)?)
         }
         (Some(_), None) => {
-            return Err(format_error(&document, "Expecting 'instances' to be an list/array"));
+            return Err(format_error(
+                &document,
+                "Expecting 'instances' to be an list/array",
+            ));
         }
         (None, Some(inputs)) => (Format::Columns, from_columns(inputs, ports)?),
         (None, None) => return Err(invalid_argument!("Missing 'inputs' or 'instances' key")),
     };
-    Ok(Predict { signature, format, inputs })
+    Ok(Predict {
+        signature,
+        format,
+        inputs,
+    })
 }
 
 /// Whether a value is `{"b64": "…"}`.
@@ -121,10 +134,15 @@ fn is_base64(value: &Value<'_>) -> bool {
 
 fn decode_base64(value: &Value<'_>) -> Result<Bytes> {
     let Some(Value::String(encoded)) = value.get("b64").filter(|_| is_base64(value)) else {
-        return Err(format_error(value, "not formatted correctly for base64 data"));
+        return Err(format_error(
+            value,
+            "not formatted correctly for base64 data",
+        ));
     };
     let decoded = STANDARD.decode(&**encoded);
-    decoded.map(Bytes::from).map_err(|_| invalid_argument!("Unable to base64 decode"))
+    decoded
+        .map(Bytes::from)
+        .map_err(|_| invalid_argument!("Unable to base64 decode"))
 }
 
 /// The elements of a tensor under construction.
@@ -288,7 +306,10 @@ fn fill(value: &Value<'_>, dims: &[usize], level: usize, to: &mut Elements) -> R
 }
 
 fn shape(dims: &[usize]) -> Result<Shape> {
-    let dims: Vec<i64> = dims.iter().map(|&d| i64::try_from(d).unwrap_or(-1)).collect();
+    let dims: Vec<i64> = dims
+        .iter()
+        .map(|&d| i64::try_from(d).unwrap_or(-1))
+        .collect();
     Shape::checked(&dims)
 }
 
@@ -403,7 +424,10 @@ fn from_rows(rows: &[Value<'_>], ports: &[SignatureTensor]) -> Result<Vec<(Strin
     let tensors = columns.into_iter().map(|column| {
         let mut dims = vec![rows.len()];
         dims.extend(column.dims.unwrap_or_default());
-        Ok((column.port.key.clone(), column.elements.into_tensor(shape(&dims)?)?))
+        Ok((
+            column.port.key.clone(),
+            column.elements.into_tensor(shape(&dims)?)?,
+        ))
     });
     tensors.collect()
 }
@@ -422,7 +446,9 @@ fn named_row(
             Some(column) if keys.insert(name.clone()) => column.push(value),
             // The last of two values of a key would count twice.
             Some(_) => Err(invalid_argument!("the key occurs twice")),
-            None => Err(invalid_argument!("JSON object: does not have named input: {name}")),
+            None => Err(invalid_argument!(
+                "JSON object: does not have named input: {name}"
+            )),
         };
         pushed.map_err(|e| {
             invalid_argument!(
@@ -459,7 +485,10 @@ pub fn examples_from_json(body: &[u8]) -> Result<(String, Input)> {
             ));
         }
         Some(Value::Array(list)) if list.is_empty() => {
-            return Err(format_error(&document, "'examples' value is an empty array"));
+            return Err(format_error(
+                &document,
+                "'examples' value is an empty array",
+            ));
         }
         Some(Value::Array(list)) => list.iter().map(example).collect::<Result<Vec<_>>>()?,
         Some(_) => {
@@ -470,9 +499,7 @@ pub fn examples_from_json(body: &[u8]) -> Result<(String, Input)> {
         }
     };
     let kind = match context {
-        Some(context) => {
-            Kind::ExampleListWithContext(ExampleListWithContext { examples, context })
-        }
+        Some(context) => Kind::ExampleListWithContext(ExampleListWithContext { examples, context }),
         None => Kind::ExampleList(ExampleList { examples }),
     };
     Ok((signature, Input { kind: Some(kind) }))
@@ -495,7 +522,10 @@ fn example(value: &Value<'_>) -> Result<Bytes> {
         }
         features.feature.insert(name, feature);
     }
-    Ok(encode(&Example { features: Some(features) }).into())
+    Ok(encode(&Example {
+        features: Some(features),
+    })
+    .into())
 }
 
 /// Appends a value to a feature.

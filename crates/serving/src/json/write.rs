@@ -38,7 +38,8 @@ impl Writer {
     }
 
     fn indent(&mut self) {
-        self.out.extend(std::iter::repeat_n(b' ', self.levels.len() * 4));
+        self.out
+            .extend(std::iter::repeat_n(b' ', self.levels.len() * 4));
     }
 
     /// What separates a value from the one before.
@@ -63,7 +64,8 @@ impl Writer {
         } else if before % 2 == 1 {
             self.out.extend_from_slice(b": ");
         } else {
-            self.out.extend_from_slice(if before > 0 { b",\n" } else { b"\n" });
+            self.out
+                .extend_from_slice(if before > 0 { b",\n" } else { b"\n" });
             self.indent();
         }
     }
@@ -114,7 +116,8 @@ impl Writer {
                 b'\r' => b'r',
                 b'\t' => b't',
                 0..0x20 => {
-                    self.out.extend_from_slice(format!("\\u00{byte:02X}").as_bytes());
+                    self.out
+                        .extend_from_slice(format!("\\u00{byte:02X}").as_bytes());
                     continue;
                 }
                 _ => {
@@ -177,7 +180,9 @@ fn show(value: &Value<'_>, writer: &mut Writer) -> bool {
         Value::Number(Number::Int(v)) => writer.raw(&v.to_string()),
         Value::Number(Number::Uint(v)) => writer.raw(&v.to_string()),
         Value::Number(Number::Double(v)) => {
-            writer.raw(&serde_json::Number::from_f64(*v).map_or("null".to_string(), |n| n.to_string()));
+            writer.raw(
+                &serde_json::Number::from_f64(*v).map_or("null".to_string(), |n| n.to_string()),
+            );
         }
         Value::String(text) => writer.string(text),
         Value::Array(values) => {
@@ -275,7 +280,8 @@ pub fn tensors_to_json(outputs: &[(String, Tensor)], format: Format) -> Result<V
     }
     let mut writer = Writer::new();
     let are_named = outputs.len() > 1;
-    let part = |(name, t): &'_ (String, Tensor)| t.dtype() == DType::String && name.ends_with(BYTES);
+    let part =
+        |(name, t): &'_ (String, Tensor)| t.dtype() == DType::String && name.ends_with(BYTES);
     writer.begin_object();
     match format {
         Format::Columns => {
@@ -325,7 +331,9 @@ fn num_rows(outputs: &[(String, Tensor)]) -> Result<usize> {
     let mut rows = None;
     for (name, t) in outputs {
         let Some(&n) = t.shape().dims().first() else {
-            return Err(invalid_argument!("Tensor name: {name} has no shape information "));
+            return Err(invalid_argument!(
+                "Tensor name: {name} has no shape information "
+            ));
         };
         if let Some(rows) = rows.filter(|r| *r != n) {
             return Err(invalid_argument!(
@@ -343,7 +351,9 @@ fn num_rows(outputs: &[(String, Tensor)]) -> Result<usize> {
 /// INVALID_ARGUMENT if there are no results.
 pub fn classifications_to_json(result: &ClassificationResult) -> Result<Vec<u8>> {
     if result.classifications.is_empty() {
-        return Err(invalid_argument!("Cannot convert empty ClassificationResults to JSON"));
+        return Err(invalid_argument!(
+            "Cannot convert empty ClassificationResults to JSON"
+        ));
     }
     let mut writer = Writer::new();
     writer.begin_object();
@@ -372,14 +382,19 @@ pub fn classifications_to_json(result: &ClassificationResult) -> Result<Vec<u8>>
 /// INVALID_ARGUMENT if there are no results.
 pub fn regressions_to_json(result: &RegressionResult) -> Result<Vec<u8>> {
     if result.regressions.is_empty() {
-        return Err(invalid_argument!("Cannot convert empty RegressionResults to JSON"));
+        return Err(invalid_argument!(
+            "Cannot convert empty RegressionResults to JSON"
+        ));
     }
     let mut writer = Writer::new();
     writer.begin_object();
     writer.string(b"results");
     writer.one_line = true;
     writer.begin_list();
-    result.regressions.iter().for_each(|r| writer.float(r.value));
+    result
+        .regressions
+        .iter()
+        .for_each(|r| writer.float(r.value));
     writer.end_list();
     writer.end_object();
     Ok(writer.finish())
@@ -399,7 +414,9 @@ pub fn error_to_json(message: &str) -> Vec<u8> {
 pub fn status_to_json(response: &GetModelStatusResponse) -> Vec<u8> {
     let text = |s: &str| serde_json::Value::from(s).to_string();
     let versions = response.model_version_status.iter().map(|v| {
-        let state = State::try_from(v.state).unwrap_or(State::Unknown).as_str_name();
+        let state = State::try_from(v.state)
+            .unwrap_or(State::Unknown)
+            .as_str_name();
         let status = v.status.clone().unwrap_or_default();
         let code = Code::from_number(status.error_code).map_or("OK", Code::name);
         format!(
@@ -446,7 +463,10 @@ mod tests {
     use super::*;
 
     fn check(outputs: &[(&str, Tensor)], format: Format, expected: &str) {
-        let outputs: Vec<_> = outputs.iter().map(|(k, t)| (k.to_string(), t.clone())).collect();
+        let outputs: Vec<_> = outputs
+            .iter()
+            .map(|(k, t)| (k.to_string(), t.clone()))
+            .collect();
         let json = tensors_to_json(&outputs, format).unwrap();
         assert_eq!(String::from_utf8(json).unwrap(), expected);
     }
