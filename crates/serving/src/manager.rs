@@ -59,8 +59,8 @@ pub struct VersionStatus {
 pub struct ModelManager {
     options: ManagerOptions,
     state: Mutex<BTreeMap<String, Model>>,
-    /// Notified when a version has been loaded.
-    loaded: Condvar,
+    /// Notified when a version has been loaded or unloaded.
+    changed: Condvar,
     loads: Loads,
     table: RwLock<Arc<Table>>,
     metrics: Arc<Metrics>,
@@ -68,6 +68,9 @@ pub struct ModelManager {
 
 /// What requests look up.
 type Table = HashMap<String, Entry>;
+
+/// A version that no request finds any more.
+type Removed = (i64, Arc<Servable>);
 
 #[derive(Default)]
 struct Entry {
@@ -152,7 +155,7 @@ impl ModelManager {
             },
             options,
             state: Mutex::default(),
-            loaded: Condvar::new(),
+            changed: Condvar::new(),
             table: RwLock::default(),
             metrics,
         })
@@ -261,14 +264,23 @@ impl ModelManager {
 
     /// Waits until no version is being loaded.
     pub fn await_loads(&self) {
+        self.wait_while(|v| matches!(v.state, State::Start | State::Loading));
+    }
+
+    /// Waits until no version is being loaded or unloaded.
+    pub fn await_changes(&self) {
+        self.wait_while(|v| !matches!(v.state, State::Available | State::End));
+    }
+
+    fn wait_while(&self, changes: impl Fn(&Version) -> bool) {
         let mut models = lock(&self.state);
-        let is_loading = |models: &BTreeMap<String, Model>| {
-            let mut versions = models.values().flat_map(|m| m.versions.values());
-            versions.any(|v| matches!(v.state, State::Start | State::Loading) && v.error.is_none())
-        };
-        while is_loading(&models) {
+        while models
+            .values()
+            .flat_map(|m| m.versions.values())
+            .any(&changes)
+        {
             models = self
-                .loaded
+                .changed
                 .wait(models)
                 .unwrap_or_else(PoisonError::into_inner);
         }
@@ -322,6 +334,7 @@ impl ModelManager {
                 ));
             }
         }
+        let removed = self.settle(&mut models, name);
         drop(models);
         for (number, path, bytes) in to_load {
             let (manager, name) = (self.clone(), name.to_string());
@@ -333,7 +346,7 @@ impl ModelManager {
                 tracing::error!("cannot start a thread: {e}");
             }
         }
-        self.settle(name);
+        self.unload_all(name, removed);
     }
 
     /// Whether to try a version again that failed.
@@ -374,10 +387,10 @@ impl ModelManager {
                 }
             }
         }
-        self.publish(&models);
+        let removed = self.settle(&mut models, name);
         drop(models);
-        self.loaded.notify_all();
-        self.settle(name);
+        self.changed.notify_all();
+        self.unload_all(name, removed);
     }
 
     /// Reserves the memory of a version.
@@ -402,15 +415,15 @@ impl ModelManager {
         Ok(())
     }
 
-    /// Removes versions that are no longer wanted, if another one is available or none is wanted.
-    fn settle(self: &Arc<Self>, name: &str) {
-        let mut models = lock(&self.state);
+    /// Removes versions that are no longer wanted, if another one is available or none is wanted, and publishes what
+    /// is left; returns the removed ones.
+    fn settle(&self, models: &mut BTreeMap<String, Model>, name: &str) -> Vec<Removed> {
+        let mut removed = Vec::new();
         let Some(model) = models.get_mut(name) else {
-            return;
+            return removed;
         };
         let mut wanted = model.versions.values().filter(|v| v.is_aspired).peekable();
         let may_remove = wanted.peek().is_none() || wanted.any(|v| v.state == State::Available);
-        let mut removed = Vec::new();
         if may_remove {
             for (number, version) in &mut model.versions {
                 if !version.is_aspired && version.state == State::Available {
@@ -428,15 +441,15 @@ impl ModelManager {
                 .map(|(n, _)| *n);
             oldest.and_then(|n| model.versions.remove(&n));
         }
-        let is_gone = !model.is_wanted && model.versions.values().all(|v| v.state == State::End);
-        if is_gone {
+        if !model.is_wanted && model.versions.values().all(|v| v.state == State::End) {
             models.remove(name);
         }
-        if removed.is_empty() && !is_gone {
-            return;
-        }
-        self.publish(&models);
-        drop(models);
+        self.publish(models);
+        removed
+    }
+
+    /// Frees versions on threads of their own.
+    fn unload_all(self: &Arc<Self>, name: &str, removed: Vec<Removed>) {
         for (number, servable) in removed {
             let (manager, name) = (self.clone(), name.to_string());
             let unload = move || manager.unload(&name, number, servable);
@@ -463,8 +476,10 @@ impl ModelManager {
         if let Some(version) = version {
             (version.state, version.bytes) = (State::End, 0);
         }
+        let removed = self.settle(&mut models, name);
         drop(models);
-        self.settle(name);
+        self.changed.notify_all();
+        self.unload_all(name, removed);
     }
 
     fn publish(&self, models: &BTreeMap<String, Model>) {
