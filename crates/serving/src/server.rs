@@ -187,7 +187,10 @@ impl Server {
                     Some((listener, services)) => {
                         serve_grpc(listener, services, tls, ended(stopping.clone())).await
                     }
-                    None => Ok(ended(stopping.clone()).await),
+                    None => {
+                        ended(stopping.clone()).await;
+                        Ok(())
+                    }
                 }
             };
             let pages = async {
@@ -199,7 +202,10 @@ impl Server {
                         let served = served.with_graceful_shutdown(ended(stopping.clone()));
                         served.await.map_err(|e| unavailable("serving failed", e))
                     }
-                    None => Ok(ended(stopping.clone()).await),
+                    None => {
+                        ended(stopping.clone()).await;
+                        Ok(())
+                    }
                 }
             };
             let late = async {

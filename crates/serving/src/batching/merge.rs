@@ -79,7 +79,7 @@ fn padded(t: &Tensor, dims: &[usize]) -> Result<Tensor> {
     ferroflow_tensor::dispatch_items!(t.dtype(), T => {
         let from = t.items::<T>()?;
         let to = out.items_mut::<T>()?;
-        to.fill(from[0].clone());
+        to.iter_mut().for_each(|e| e.clone_from(&from[0]));
         let row = old.last().copied().unwrap_or(1);
         let row_to = dims.last().copied().unwrap_or(1);
         for (i, values) in from.chunks(row.max(1)).enumerate() {

@@ -161,6 +161,13 @@ enum Elements {
     Unsupported(DType),
 }
 
+/// Appends a value, if it fits; returns whether it does.
+fn put<T>(list: &mut Vec<T>, value: Option<T>) -> bool {
+    let fits = value.is_some();
+    list.extend(value);
+    fits
+}
+
 impl Elements {
     fn new(dtype: DType) -> Elements {
         match dtype {
@@ -202,39 +209,43 @@ impl Elements {
             Value::Number(Number::Int(v)) => i32::try_from(*v).ok(),
             _ => None,
         };
+        let unsigned = |v: &Value<'_>| match v {
+            Value::Number(Number::Int(v)) => u64::try_from(*v).ok(),
+            Value::Number(Number::Uint(v)) => Some(*v),
+            _ => None,
+        };
         let fits = match (&mut *self, value) {
             (Elements::String(list), Value::Object(_)) => {
                 list.push(decode_base64(value)?);
                 return Ok(());
             }
-            (_, Value::Object(_)) => None,
-            (Elements::Float(list), Value::Number(v)) => Some(list.push(v.to_f64() as f32)),
-            (Elements::Double(list), Value::Number(v)) => Some(list.push(v.to_f64())),
-            (Elements::Int32(list), v) => int(v).map(|v| list.push(v)),
-            (Elements::Int16(list), v) => int(v).map(|v| list.push(v as i16)),
-            (Elements::Int8(list), v) => int(v).map(|v| list.push(v as i8)),
-            (Elements::Uint8(list), v) => int(v).map(|v| list.push(v as u8)),
-            (Elements::Int64(list), Value::Number(Number::Int(v))) => Some(list.push(*v)),
-            (Elements::Uint32(list), Value::Number(Number::Int(v))) => {
-                u32::try_from(*v).ok().map(|v| list.push(v))
-            }
-            (Elements::Uint64(list), Value::Number(Number::Int(v))) => {
-                u64::try_from(*v).ok().map(|v| list.push(v))
-            }
-            (Elements::Uint64(list), Value::Number(Number::Uint(v))) => Some(list.push(*v)),
-            (Elements::Bool(list), Value::Bool(v)) => Some(list.push(*v)),
-            (Elements::String(list), Value::String(v)) => {
-                Some(list.push(Bytes::copy_from_slice(v)))
-            }
-            (Elements::Unsupported(dtype), value) => {
+            (Elements::Unsupported(dtype), value) if !matches!(value, Value::Object(_)) => {
                 return Err(unimplemented_error!(
                     "Conversion of JSON Value: {} to type: {dtype}",
                     shown(value)
                 ));
             }
-            _ => None,
+            (Elements::Float(list), Value::Number(v)) => put(list, Some(v.to_f64() as f32)),
+            (Elements::Double(list), Value::Number(v)) => put(list, Some(v.to_f64())),
+            (Elements::Int32(list), v) => put(list, int(v)),
+            (Elements::Int16(list), v) => put(list, int(v).map(|v| v as i16)),
+            (Elements::Int8(list), v) => put(list, int(v).map(|v| v as i8)),
+            (Elements::Uint8(list), v) => put(list, int(v).map(|v| v as u8)),
+            (Elements::Int64(list), Value::Number(Number::Int(v))) => put(list, Some(*v)),
+            (Elements::Uint32(list), v) => {
+                put(list, unsigned(v).and_then(|v| u32::try_from(v).ok()))
+            }
+            (Elements::Uint64(list), v) => put(list, unsigned(v)),
+            (Elements::Bool(list), Value::Bool(v)) => put(list, Some(*v)),
+            (Elements::String(list), Value::String(v)) => {
+                put(list, Some(Bytes::copy_from_slice(v)))
+            }
+            _ => false,
         };
-        fits.ok_or_else(|| type_error(value, self.dtype()))
+        match fits {
+            true => Ok(()),
+            false => Err(type_error(value, self.dtype())),
+        }
     }
 
     fn into_tensor(self, shape: Shape) -> Result<Tensor> {

@@ -97,7 +97,9 @@ impl World {
 
     pub fn stop(&mut self) {
         self.stop.take();
-        self.thread.take().map(|t| t.join().unwrap());
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
     }
 
     /// Sends a gRPC request and returns the response, both encoded or decoded as the types say.
