@@ -7,7 +7,7 @@ use ferroflow_runtime::{Pool, SERVE};
 use ferroflow_serving::config::{read_batching, read_monitoring, read_ssl};
 use ferroflow_serving::{
     FrontOptions, LoadOptions, ManagerOptions, ModelSource, Parameters, RestOptions, Server,
-    ServerOptions, TlsOptions,
+    ServerOptions, TlsOptions, TlsPem,
 };
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -202,34 +202,25 @@ impl Args {
         Ok(sources.collect())
     }
 
-    /// The certificate and the key; those of a configuration file are PEM text there.
-    fn tls(&self, folder: &Path) -> Result<Option<TlsOptions>> {
+    /// The certificate and the key; a configuration file holds their text.
+    fn tls(&self) -> Result<Option<TlsPem>> {
         if let Some((certificate, key)) = self.tls_cert.clone().zip(self.tls_key.clone()) {
-            let client_authorities = self.tls_client_ca.clone();
-            return Ok(Some(TlsOptions {
+            let files = TlsOptions {
                 certificate,
                 key,
-                client_authorities,
-            }));
+                client_authorities: self.tls_client_ca.clone(),
+            };
+            return files.read().map(Some);
         }
         let Some(path) = &self.ssl_config_file else {
             return Ok(None);
         };
         let config = read_ssl(path)?;
-        let write = |name: &str, text: &str| -> Result<PathBuf> {
-            let file = folder.join(name);
-            let written = std::fs::create_dir_all(folder).and_then(|()| write_private(&file, text));
-            written.map_err(|e| invalid_argument!("cannot write {}: {e}", path_text(&file)))?;
-            Ok(file)
-        };
-        let client_authorities = match config.client_verify {
-            true => Some(write("ca.pem", &config.custom_ca)?),
-            false => None,
-        };
-        Ok(Some(TlsOptions {
-            certificate: write("server.pem", &config.server_cert)?,
-            key: write("server.key", &config.server_key)?,
-            client_authorities,
+        let authorities = config.custom_ca.into_bytes();
+        Ok(Some(TlsPem {
+            certificate: config.server_cert.into_bytes(),
+            key: config.server_key.into_bytes(),
+            client_authorities: config.client_verify.then_some(authorities),
         }))
     }
 
@@ -265,7 +256,7 @@ impl Args {
         })
     }
 
-    fn options(&self, folder: &Path) -> Result<ServerOptions> {
+    fn options(&self) -> Result<ServerOptions> {
         let threads = match self.tensorflow_session_parallelism {
             0 => Pool::available_threads(),
             n => n,
@@ -282,7 +273,7 @@ impl Args {
         Ok(ServerOptions {
             grpc: Some(at(self.port)),
             rest: (!self.no_rest_api).then(|| at(self.rest_api_port)),
-            tls: self.tls(folder)?,
+            tls: self.tls()?,
             max_message: self.max_message_bytes.unwrap_or(usize::MAX),
             rest_options: self.rest_options()?,
             front: FrontOptions {
@@ -320,29 +311,12 @@ impl Args {
     }
 }
 
-/// Writes a file that only this user can read.
-fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let mut options = std::fs::OpenOptions::new();
-    let file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path);
-    file?.write_all(text.as_bytes())
-}
-
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     // The next message of a hundred megabytes should reuse the memory of the last one.
     ferroflow_tensor::return_freed_memory_after(Duration::from_millis(10));
     start_logging(args.log_json);
-    let folder = std::env::temp_dir().join(format!("ferroflow-serve-{}", std::process::id()));
-    let server = args.options(&folder).and_then(Server::bind);
-    // The files with keys have been read.
-    let _ = std::fs::remove_dir_all(&folder);
-    let server = server?;
+    let server = args.options().and_then(Server::bind)?;
     let mut out = std::io::stdout();
     let mut say = |line: String| writeln!(out, "{line}").and_then(|()| out.flush());
     // With its output closed the server still runs.

@@ -68,7 +68,12 @@ impl Server {
     /// # Errors
     /// UNAVAILABLE if an address cannot be bound; INVALID_ARGUMENT if the certificate or key is unusable.
     pub fn bind(options: ServerOptions) -> Result<Server> {
-        let tls = options.tls.as_ref().map(tls_config).transpose()?;
+        let tls = options
+            .tls
+            .as_ref()
+            .map(TlsOptions::read)
+            .transpose()?
+            .map(tls_config);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(std::thread::available_parallelism().map_or(2, |n| n.get().max(2)))
             .max_blocking_threads(MAX_STEPS)

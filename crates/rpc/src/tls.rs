@@ -15,19 +15,40 @@ pub struct TlsOptions {
     pub client_authorities: Option<PathBuf>,
 }
 
-/// Reads the files.
-///
-/// # Errors
-/// INVALID_ARGUMENT if a file cannot be read.
-pub fn tls_config(options: &TlsOptions) -> Result<ServerTlsConfig> {
-    let read = |path: &PathBuf| {
-        let bytes = std::fs::read(path);
-        bytes.map_err(|e| invalid_argument!("cannot read {}: {e}", path.display()))
-    };
-    let identity = Identity::from_pem(read(&options.certificate)?, read(&options.key)?);
-    let mut config = ServerTlsConfig::new().identity(identity);
-    if let Some(authorities) = &options.client_authorities {
-        config = config.client_ca_root(Certificate::from_pem(read(authorities)?));
+/// A server's certificate and key, as PEM text.
+#[derive(Clone)]
+pub struct TlsPem {
+    /// The certificate chain.
+    pub certificate: Vec<u8>,
+    /// The private key.
+    pub key: Vec<u8>,
+    /// The authorities that sign the certificates of clients. If set, clients must have one.
+    pub client_authorities: Option<Vec<u8>>,
+}
+
+impl TlsOptions {
+    /// Reads the files.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if a file cannot be read.
+    pub fn read(&self) -> Result<TlsPem> {
+        let read = |path: &PathBuf| {
+            let bytes = std::fs::read(path);
+            bytes.map_err(|e| invalid_argument!("cannot read {}: {e}", path.display()))
+        };
+        Ok(TlsPem {
+            certificate: read(&self.certificate)?,
+            key: read(&self.key)?,
+            client_authorities: self.client_authorities.as_ref().map(read).transpose()?,
+        })
     }
-    Ok(config)
+}
+
+/// The configuration of a server with this certificate.
+pub fn tls_config(pem: TlsPem) -> ServerTlsConfig {
+    let config = ServerTlsConfig::new().identity(Identity::from_pem(pem.certificate, pem.key));
+    match pem.client_authorities {
+        Some(authorities) => config.client_ca_root(Certificate::from_pem(authorities)),
+        None => config,
+    }
 }

@@ -22,7 +22,7 @@ use tonic_prost::ProstCodec;
 type Res<T> = Result<T, Box<dyn Error>>;
 
 enum Client {
-    Grpc(tonic::client::Grpc<Channel>, PredictRequest),
+    Grpc(Box<tonic::client::Grpc<Channel>>, PredictRequest),
     Rest(TcpStream, Vec<u8>),
 }
 
@@ -62,7 +62,10 @@ impl Client {
             inputs: [(input.to_string(), tensor_to_proto(&zeros)?)].into(),
             output_filter: Vec::new(),
         };
-        Ok(Client::Grpc(tonic::client::Grpc::new(channel), request))
+        Ok(Client::Grpc(
+            Box::new(tonic::client::Grpc::new(channel)),
+            request,
+        ))
     }
 
     async fn predict(&mut self, buffer: &mut Vec<u8>) -> Res<()> {

@@ -31,7 +31,7 @@ mod warmup;
 pub use answer::Answer;
 pub use batching::{Batcher, Parameters, Waiting};
 pub use config::{ModelSource, RequestLogConfig, VersionPolicy};
-pub use ferroflow_rpc::{Calls, TlsOptions};
+pub use ferroflow_rpc::{Calls, TlsOptions, TlsPem};
 pub use front::{Entry, Front, FrontOptions};
 pub use manager::{ManagerOptions, ModelManager, VersionStatus};
 pub use metrics::Metrics;

@@ -31,8 +31,15 @@ pub struct Metrics {
     running: AtomicI64,
 }
 
-/// The values of a metric by the values of its labels.
-struct Family<T>(RwLock<BTreeMap<Vec<String>, Arc<T>>>);
+/// The values of a metric by the values of its labels, which are joined for the search.
+struct Family<T>(RwLock<BTreeMap<String, Labelled<T>>>);
+
+type Labelled<T> = (Vec<String>, Arc<T>);
+
+/// Most values of a metric; clients may name any model.
+const MAX_VALUES: usize = 1000;
+/// The first label of the values beyond.
+const OTHERS: &str = "(others)";
 
 impl<T> Default for Family<T> {
     fn default() -> Self {
@@ -42,23 +49,30 @@ impl<T> Default for Family<T> {
 
 impl<T: Default> Family<T> {
     fn of(&self, labels: &[&str]) -> Arc<T> {
+        let key = labels.join("\u{1f}");
         {
             let values = self.0.read().unwrap_or_else(PoisonError::into_inner);
-            let same = |k: &&Vec<String>| k.iter().map(String::as_str).eq(labels.iter().copied());
-            if let Some(key) = values.keys().find(same)
-                && let Some(value) = values.get(key)
-            {
+            if let Some((_, value)) = values.get(&key) {
                 return value.clone();
             }
         }
         let mut values = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let key = labels.iter().map(ToString::to_string).collect();
-        values.entry(key).or_default().clone()
+        let mut labels: Vec<String> = labels.iter().map(ToString::to_string).collect();
+        if values.len() >= MAX_VALUES
+            && let Some(first) = labels.first_mut()
+        {
+            *first = OTHERS.to_string();
+        }
+        let key = labels.join("\u{1f}");
+        let value = values
+            .entry(key)
+            .or_insert_with(|| (labels, Arc::default()));
+        value.1.clone()
     }
 
     fn each(&self, f: &mut dyn FnMut(&[String], &T)) {
         let values = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        values.iter().for_each(|(labels, value)| f(labels, value));
+        values.values().for_each(|(labels, value)| f(labels, value));
     }
 }
 

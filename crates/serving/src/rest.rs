@@ -18,6 +18,7 @@ use ferroflow_model::tensor_to_proto;
 use ferroflow_runtime::Tensor;
 use http::StatusCode;
 use std::sync::Arc;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 /// Options of the REST API.
 #[derive(Clone, Debug)]
@@ -265,7 +266,7 @@ impl Front {
         let answered = async {
             // A request for an unknown model is reported as malformed first, as in TensorFlow Serving.
             let servable = self.manager.find(Some(&proto));
-            let parsed = predict_from_json(body, |name| {
+            let ports = |name: &str| {
                 let servable = servable.as_ref().map_err(Clone::clone)?;
                 let name = signature_name(name);
                 let program = servable.program(name).ok_or_else(|| {
@@ -273,8 +274,9 @@ impl Front {
                         "Serving signature name: \"{name}\" not found in signature def"
                     )
                 })?;
-                Ok(&program.ports.inputs)
-            })?;
+                Ok(&program.ports.inputs[..])
+            };
+            let parsed = aside(body.len(), || predict_from_json(body, ports))?;
             let servable = servable.clone()?;
             let given: Vec<&str> = parsed.inputs.iter().map(|(k, _)| k.as_str()).collect();
             let find = |key: &str| {
@@ -301,10 +303,23 @@ impl Front {
                     &outputs,
                 );
             }
-            tensors_to_json(&outputs, parsed.format)
+            let bytes = outputs.iter().map(|(_, t)| t.byte_len()).sum();
+            aside(bytes, || tensors_to_json(&outputs, parsed.format))
         };
         self.counted(Some(&proto), "Predict", Entry::Rest, answered)
             .await
+    }
+}
+
+/// Reading or writing this many bytes of JSON takes long enough to let others use the connections' threads.
+const LONG: usize = 1 << 16;
+
+/// Runs `f`, which handles a number of bytes, while other tasks leave this thread if they are many.
+fn aside<R>(bytes: usize, f: impl FnOnce() -> R) -> R {
+    let has_others = || Handle::current().runtime_flavor() == RuntimeFlavor::MultiThread;
+    match bytes >= LONG && has_others() {
+        true => tokio::task::block_in_place(f),
+        false => f(),
     }
 }
 

@@ -15,7 +15,7 @@ use axum::response::IntoResponse;
 use axum::routing::get;
 use axum::serve::ListenerExt;
 use ferroflow_base::{Code, Result, Status, invalid_argument, resource_exhausted};
-use ferroflow_rpc::{Calls, MAX_STEPS, TlsOptions, deadline_exceeded, finish, tls_config};
+use ferroflow_rpc::{Calls, MAX_STEPS, TlsPem, deadline_exceeded, finish, tls_config};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -46,7 +46,7 @@ pub struct ServerOptions {
     /// The address of the REST API, if any.
     pub rest: Option<SocketAddr>,
     /// Encrypts gRPC connections, if set.
-    pub tls: Option<TlsOptions>,
+    pub tls: Option<TlsPem>,
     /// Largest gRPC request, bytes.
     pub max_message: usize,
     /// Options of the REST API.
@@ -90,7 +90,7 @@ impl Server {
     /// UNAVAILABLE if an address cannot be bound; INVALID_ARGUMENT if the certificate, the key or the configuration is
     /// unusable. Models that cannot be loaded are reported in the log and by their status.
     pub fn bind(options: ServerOptions) -> Result<Server> {
-        let tls = options.tls.as_ref().map(tls_config).transpose()?;
+        let tls = options.tls.clone().map(tls_config);
         let sources = match &options.model_config {
             Some(path) => read_models(path)?,
             None => options.models.clone(),

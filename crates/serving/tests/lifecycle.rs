@@ -66,9 +66,12 @@ fn states(world: &World) -> Vec<(i64, State)> {
     versions.iter().map(|v| (v.version, v.state)).collect()
 }
 
+/// Steps, the states of the versions after them, and a version that answers.
+type Group<'a> = (&'a [Do], &'a [(i64, State)], Option<i64>);
+
 /// Applies each group of steps, polls, and compares the states of the versions and the answer of the newest one; the
 /// last one is the version that answers, or none.
-fn check(policy: VersionPolicy, groups: &[(&[Do], &[(i64, State)], Option<i64>)]) {
+fn check(policy: VersionPolicy, groups: &[Group<'_>]) {
     let folder = Folder::new("lifecycle");
     let model = folder.0.join("m");
     fs::create_dir_all(&model).unwrap();

@@ -504,3 +504,44 @@ fn reflection_describes_the_services() {
         Answer::ErrorResponse(_)
     ));
 }
+
+#[test]
+fn connections_are_encrypted() {
+    let file = |name: &str| {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../remote/tests/tls");
+        std::fs::read(folder.join(name)).unwrap()
+    };
+    for demands_certificate in [false, true] {
+        let mut options = options(vec![half()]);
+        options.tls = Some(ferroflow_serving::TlsPem {
+            certificate: file("server.pem"),
+            key: file("server.key"),
+            client_authorities: demands_certificate.then(|| file("ca.pem")),
+        });
+        let world = World::new(options);
+        let answer = world.runtime.block_on(async {
+            let tls = tonic::transport::ClientTlsConfig::new()
+                .ca_certificate(tonic::transport::Certificate::from_pem(file("ca.pem")))
+                .domain_name("localhost");
+            let address = format!("https://{}", world.grpc);
+            let channel = tonic::transport::Channel::from_shared(address).unwrap();
+            let channel = channel.tls_config(tls).unwrap().connect().await;
+            let mut grpc = tonic::client::Grpc::new(channel.map_err(|e| e.to_string())?);
+            grpc.ready().await.map_err(|e| e.to_string())?;
+            let path = tonic::codegen::http::uri::PathAndQuery::from_static(
+                "/grpc.health.v1.Health/Check",
+            );
+            let codec =
+                tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
+            let request = tonic::Request::new(HealthCheckRequest::default());
+            let answer = grpc.unary(request, path, codec).await;
+            answer
+                .map(|a| a.into_inner().status)
+                .map_err(|e| e.to_string())
+        });
+        match demands_certificate {
+            false => assert_eq!(answer, Ok(1)),
+            true => assert!(answer.is_err(), "{answer:?}"),
+        }
+    }
+}
