@@ -1,4 +1,4 @@
-"""Measures `ferroflow serve`: tiny requests, ResNet50, batching, and FastAPI with TensorFlow beside it.
+"""Measures `ferroflow serve`: tiny requests, ResNet50, batching, and FastAPI with TensorFlow.
 
 Usage: python bench/serving.py target/release/ferroflow --clients target/release/examples/serving_clients
            [--models FOLDER] [--seconds N] [--only tiny,start,batching,fastapi]

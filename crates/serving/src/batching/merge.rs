@@ -156,3 +156,38 @@ pub(super) fn split(
     }
     Ok(parts)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(requests: &[(&[usize], &[i32])], expected: &[(&[usize], &[i32])]) {
+        let tensor = |(dims, values): &(&[usize], &[i32])| {
+            vec![Tensor::from_slice(Shape::from(*dims), values).unwrap()]
+        };
+        let mut padded: Vec<_> = requests.iter().map(tensor).collect();
+        pad_alike(&mut padded).unwrap();
+        for (padded, expected) in padded.iter().zip(expected) {
+            let expected = tensor(expected);
+            assert!(padded[0].same_value(&expected[0]), "{}", padded[0]);
+        }
+        let merged = merge(&padded, 1).unwrap();
+        let rows: Vec<usize> = padded.iter().map(|p| num_rows(p).unwrap()).collect();
+        let split = split(&merged, &rows, 1).unwrap();
+        for (part, padded) in split.iter().zip(&padded) {
+            assert!(part[0].same_value(&padded[0]), "{}", part[0]);
+        }
+    }
+
+    #[test]
+    fn inputs_are_padded_with_their_first_element() {
+        check(
+            &[(&[2, 2], &[1, 2, 3, 4]), (&[1, 3], &[5, 6, 7])],
+            &[(&[2, 3], &[1, 2, 1, 3, 4, 1]), (&[1, 3], &[5, 6, 7])],
+        );
+        check(
+            &[(&[1, 2, 1], &[1, 2]), (&[1, 1, 2], &[3, 4])],
+            &[(&[1, 2, 2], &[1, 1, 2, 1]), (&[1, 2, 2], &[3, 4, 3, 3])],
+        );
+    }
+}
