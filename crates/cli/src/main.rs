@@ -15,6 +15,7 @@ mod out;
 mod progress;
 mod run;
 mod saved_model;
+mod serve;
 mod server;
 mod summary;
 mod trace;
@@ -45,6 +46,7 @@ enum Command {
     Inspect(inspect::Args),
     Ops(ops::Args),
     Trace(trace::Args),
+    Serve(Box<serve::Args>),
     Server(server::Args),
     /// Translates host programs between MLIR text and BEF; see `translate --help`.
     #[command(disable_help_flag = true)]
@@ -65,7 +67,7 @@ struct HostArgs {
 }
 
 fn main() -> ExitCode {
-    if let Some(status) = host::by_program_name() {
+    if let Some(status) = host::by_program_name().or_else(serve::by_program_name) {
         return status;
     }
     let result = match Cli::parse().command {
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::run(&args),
         Command::Ops(args) => ops::run(&args),
         Command::Trace(args) => trace::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Server(args) => server::run(&args),
         Command::Translate(args) => return host::finish(host::translate(&args.args)),
         Command::Exec(args) => return host::finish(host::exec(&args.args)),

@@ -76,7 +76,7 @@ pub struct Args {
     log_json: bool,
 }
 
-fn parse_positive(text: &str) -> std::result::Result<usize, String> {
+pub fn parse_positive(text: &str) -> std::result::Result<usize, String> {
     let number = text.parse().ok();
     number
         .filter(|n| *n > 0)
@@ -93,7 +93,11 @@ pub fn run(args: &Args) -> Result<()> {
     let server = Server::bind(ServerOptions {
         address,
         monitor: args.monitor_port.map(|p| SocketAddr::new(args.host, p)),
-        tls: tls.map(|(certificate, key)| TlsOptions { certificate, key }),
+        tls: tls.map(|(certificate, key)| TlsOptions {
+            certificate,
+            key,
+            client_authorities: None,
+        }),
         max_message: args.max_message_bytes.unwrap_or(usize::MAX),
         master: MasterOptions {
             server: def.clone(),
@@ -124,7 +128,7 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 /// Waits for SIGTERM or SIGINT; the next one ends the process.
-async fn stop_signal(json: bool) {
+pub async fn stop_signal(json: bool) {
     let (Ok(mut term), Ok(mut int)) = (
         signal(SignalKind::terminate()),
         signal(SignalKind::interrupt()),
@@ -150,14 +154,14 @@ async fn stop_signal(json: bool) {
 }
 
 /// Prints a line, as text or as a JSON log entry.
-fn tell(json: bool, line: &str) {
+pub fn tell(json: bool, line: &str) {
     match json {
         true => tracing::info!("{line}"),
         false => eprintln!("{line}"),
     }
 }
 
-fn start_logging(json: bool) {
+pub fn start_logging(json: bool) {
     let asked = std::env::var("FERROFLOW_LOG").ok();
     let filter = asked.and_then(|v| v.parse::<Targets>().ok());
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));

@@ -3,7 +3,7 @@
 //! A line `$ COMMAND` is run by `sh` in a temporary directory that the blocks of a file share; the
 //! lines below it are the expected output, standard error last. `…` within a line stands for any
 //! text, a line `…` for any number of lines. `$ cat FILE` writes FILE if it does not exist.
-//! `ferroflow server` takes free ports and is stopped once it has printed the expected lines.
+//! `ferroflow server` and `serve` take free ports and are stopped once they have printed the expected lines.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -45,7 +45,7 @@ impl Workspace {
                 std::fs::write(file, expected.join("\n") + "\n").expect("writable");
             }
         }
-        if command.starts_with("ferroflow server") {
+        if command.starts_with("ferroflow serve") {
             let n = expected.iter().filter(|l| **l != "…").count();
             return self.server(command, n);
         }

@@ -8,10 +8,14 @@ use std::sync::OnceLock;
 
 static DESCRIPTORS: &[u8] = include_bytes!("proto_gen.bin");
 
-fn descriptor(message: &str) -> Result<MessageDescriptor> {
+fn descriptors() -> Option<&'static DescriptorPool> {
     static POOL: OnceLock<Option<DescriptorPool>> = OnceLock::new();
-    POOL.get_or_init(|| DescriptorPool::decode(DESCRIPTORS).ok())
-        .as_ref()
+    let pool = POOL.get_or_init(|| DescriptorPool::decode(DESCRIPTORS).ok());
+    pool.as_ref()
+}
+
+fn descriptor(message: &str) -> Result<MessageDescriptor> {
+    descriptors()
         .and_then(|pool| pool.get_message_by_name(message))
         .ok_or_else(|| internal!("the built-in descriptors are damaged"))
 }
@@ -109,6 +113,43 @@ pub fn message_to_text(name: &str, message: &impl Message) -> Result<String> {
     let message = message.map_err(|e| internal!("not a {name}: {e}"))?;
     let options = prost_reflect::text_format::FormatOptions::new().pretty(true);
     Ok(message.to_text_format_with_options(&options))
+}
+
+/// Formats a message of TensorFlow's as JSON, with the field names of the message, all fields that have no presence,
+/// and one space of indentation.
+///
+/// # Errors
+/// INTERNAL if the type is unknown or not that of the message.
+pub fn message_to_json(name: &str, message: &impl Message) -> Result<String> {
+    let message = DynamicMessage::decode(descriptor(name)?, &message.encode_to_vec()[..]);
+    let message = message.map_err(|e| internal!("not a {name}: {e}"))?;
+    let options = prost_reflect::SerializeOptions::new()
+        .use_proto_field_name(true)
+        .skip_default_fields(false);
+    let layout = serde_json::ser::PrettyFormatter::with_indent(b" ");
+    let mut json = serde_json::Serializer::with_formatter(Vec::new(), layout);
+    let written = message.serialize_with_options(&mut json, &options);
+    written.map_err(|e| internal!("cannot write a {name}: {e}"))?;
+    String::from_utf8(json.into_inner()).map_err(|e| internal!("{e}"))
+}
+
+/// The encoded `FileDescriptorProto` of a file of `proto/`, by its name or by the full name of a message, enum, service
+/// or method that it declares.
+pub fn file_descriptor(name: &str) -> Option<Vec<u8>> {
+    let pool = descriptors()?;
+    let file = pool.get_file_by_name(name).or_else(|| {
+        let method = name.rsplit_once('.').map_or("", |(service, _)| service);
+        let service = [name, method]
+            .into_iter()
+            .find_map(|n| pool.get_service_by_name(n));
+        let message = || pool.get_message_by_name(name).map(|m| m.parent_file());
+        let enumeration = || pool.get_enum_by_name(name).map(|e| e.parent_file());
+        service
+            .map(|s| s.parent_file())
+            .or_else(message)
+            .or_else(enumeration)
+    });
+    file.map(|file| file.encode_to_vec())
 }
 
 /// Formats a `GraphDef` as text.

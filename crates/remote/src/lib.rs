@@ -1,16 +1,16 @@
 //! TensorFlow's gRPC services, for unmodified TensorFlow clients.
 //!
 //! Entry points, in reading order: [`Server`] listens; [`Master`] has one method for each method of
-//! `tensorflow.MasterService`, [`Worker`] one for each of `tensorflow.WorkerService`'s. Only `service.rs` knows HTTP paths, only `wire.rs` the encoding of messages.
+//! `tensorflow.MasterService`, [`Worker`] one for each of `tensorflow.WorkerService`'s, [`EagerService`] one
+//! for each of `tensorflow.eager.EagerService`'s. Only `service.rs` knows HTTP paths.
 //!
-//! This is the only room with an async runtime. Steps run on its blocking threads; steps known to be short
-//! run on its workers.
+//! Steps run on blocking threads; steps known to be short
+//! run where the request arrived.
 //!
 //! Does not know: ops, passes, engines.
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
-mod calls;
 mod cluster;
 mod config;
 mod cost_graph;
@@ -25,16 +25,15 @@ mod recent_requests;
 mod rendezvous;
 mod server;
 mod service;
-mod status;
 mod step_stats;
 mod task;
 mod tensors;
-mod wire;
 mod worker;
 
 pub use device::{ServerDef, TaskName};
 pub use eager::EagerService;
+pub use ferroflow_rpc::TlsOptions;
 pub use master::{Master, MasterOptions};
-pub use server::{Server, ServerOptions, TlsOptions};
+pub use server::{Server, ServerOptions};
 pub use step_stats::StepTrace;
 pub use worker::Worker;

@@ -6,6 +6,7 @@ use crate::device::Devices;
 use crate::step_stats::StepTrace;
 use ferroflow_base::{Code, Result, Status, invalid_argument};
 use ferroflow_model::proto::{RunMetadata, RunOptions as RunOptionsProto, run_options::TraceLevel};
+use ferroflow_rpc::deadline_exceeded;
 use ferroflow_runtime::{
     Callable, CancelToken, DeviceSet, RunOptions, Session, Signature, TraceSink,
 };
@@ -37,11 +38,6 @@ pub(crate) struct MasterSession {
 pub(crate) struct ClientCallable {
     pub(crate) callable: Arc<Callable>,
     pub(crate) options: RunOptionsProto,
-}
-
-/// The error of a step that took too long, with gRPC's own message.
-pub(crate) fn deadline_exceeded() -> Status {
-    Status::new(Code::DeadlineExceeded, "Deadline Exceeded")
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -2,8 +2,8 @@
 
 use crate::device::TaskName;
 use crate::master_session::lock;
-use crate::wire::Wire;
 use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
+use ferroflow_rpc::Wire;
 use ferroflow_runtime::CancelToken;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};

@@ -1,18 +1,17 @@
 //! [`Server`]: listens, serves, shuts down.
 
-use crate::calls::{Calls, MAX_STEPS};
 use crate::eager::EagerService;
 use crate::master::{Master, MasterOptions};
 use crate::service::{EagerEndpoint, Endpoint, MasterService, WorkerService};
 use crate::worker::Worker;
 use ferroflow_base::{Code, Result, Status, invalid_argument};
+use ferroflow_rpc::{Calls, MAX_STEPS, TlsOptions, finish, tls_config};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
+use tonic::transport::ServerTlsConfig;
 use tonic::transport::server::TcpIncoming;
-use tonic::transport::{Identity, ServerTlsConfig};
 
 /// How long steps may run after the server was asked to stop.
 const GRACE: Duration = Duration::from_secs(30);
@@ -20,18 +19,6 @@ const GRACE: Duration = Duration::from_secs(30);
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Flow control window of a connection, bytes.
 const WINDOW: u32 = 8 << 20;
-/// How long connections stay open after the last call.
-const LINGER: Duration = Duration::from_secs(10);
-
-/// The files of a server's certificate and key.
-#[derive(Clone, Debug)]
-pub struct TlsOptions {
-    /// PEM file with the certificate chain.
-    pub certificate: PathBuf,
-    /// PEM file with the private key.
-    pub key: PathBuf,
-}
-
 /// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -85,7 +72,12 @@ impl Server {
     /// # Errors
     /// UNAVAILABLE if an address cannot be bound; INVALID_ARGUMENT if the certificate or key is unusable.
     pub fn bind(options: ServerOptions) -> Result<Server> {
-        let tls = options.tls.as_ref().map(tls_config).transpose()?;
+        let tls = options
+            .tls
+            .as_ref()
+            .map(TlsOptions::read)
+            .transpose()?
+            .map(tls_config);
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(std::thread::available_parallelism().map_or(2, |n| n.get().max(2)))
             .max_blocking_threads(MAX_STEPS)
@@ -169,7 +161,7 @@ impl Server {
             let serving = router.serve_with_incoming_shutdown(incoming, stop);
             let late = async move {
                 let _ = stopping.await;
-                finish(&calls).await;
+                finish(&calls, GRACE).await;
             };
             tokio::select! {
                 served = serving => served,
@@ -189,27 +181,4 @@ async fn collect_garbage(master: Arc<Master>, idle: Option<Duration>) {
         tokio::time::sleep(interval).await;
         master.collect_garbage();
     }
-}
-
-/// Waits for the calls in progress, at most [`GRACE`], and then [`LINGER`] for connections to send their last
-/// responses.
-async fn finish(calls: &Calls) {
-    let give_up = tokio::time::Instant::now() + GRACE;
-    while calls.under_way() > 0 {
-        if tokio::time::Instant::now() >= give_up {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    tokio::time::sleep(LINGER).await;
-}
-
-/// Reads the certificate and the key.
-fn tls_config(options: &TlsOptions) -> Result<ServerTlsConfig> {
-    let read = |path: &PathBuf| {
-        let bytes = std::fs::read(path);
-        bytes.map_err(|e| invalid_argument!("cannot read {}: {e}", path.display()))
-    };
-    let identity = Identity::from_pem(read(&options.certificate)?, read(&options.key)?);
-    Ok(ServerTlsConfig::new().identity(identity))
 }

@@ -927,6 +927,7 @@ fn encrypted() {
         o.tls = Some(TlsOptions {
             certificate: tls("server.pem"),
             key: tls("server.key"),
+            client_authorities: None,
         });
     });
     let handle = world.session(true);

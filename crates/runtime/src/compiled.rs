@@ -298,6 +298,11 @@ impl CompiledModel {
         self.callable.signature()
     }
 
+    /// The compiled signature.
+    pub fn callable(&self) -> &Arc<Callable> {
+        &self.callable
+    }
+
     /// The inputs and outputs, in the order of the signature.
     pub fn ports(&self) -> &ModelSignature {
         &self.ports

@@ -4,7 +4,7 @@ use ferroflow_base::Status;
 
 /// Returns the message of an error in TensorFlow's form: the text, the notes, and the node in double braces,
 /// by which clients find the line of the program that created it.
-pub(crate) fn message(status: &Status) -> String {
+pub fn message(status: &Status) -> String {
     let mut text = status.message().to_string();
     for note in status.notes() {
         text.push('\n');
@@ -17,6 +17,6 @@ pub(crate) fn message(status: &Status) -> String {
 }
 
 /// Returns the gRPC status of an error.
-pub(crate) fn to_tonic(status: &Status) -> tonic::Status {
+pub fn to_tonic(status: &Status) -> tonic::Status {
     tonic::Status::new(tonic::Code::from_i32(status.code() as i32), message(status))
 }

@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 ///
 /// The buffer of a message is allocated in its full size, so that a response of 100 MB is not copied while
 /// it is written.
-pub(crate) struct Wire<T, U>(PhantomData<(T, U)>);
+pub struct Wire<T, U>(PhantomData<(T, U)>);
 
 impl<T, U> Default for Wire<T, U> {
     fn default() -> Self {

@@ -3,11 +3,12 @@
 use ferroflow_base::{Result, resource_exhausted};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Most steps that block at the same time.
-pub(crate) const MAX_STEPS: usize = 8192;
+pub const MAX_STEPS: usize = 8192;
 /// Most calls without a step that block at the same time.
 const MAX_CONTROL: usize = 64;
 
@@ -15,7 +16,7 @@ const MAX_CONTROL: usize = 64;
 ///
 /// A step may wait for another one without end. Calls that run no step use a separate thread pool, so that
 /// blocked steps cannot starve the calls that cancel them.
-pub(crate) struct Calls {
+pub struct Calls {
     steps: Arc<Semaphore>,
     /// Only its blocking threads are used.
     control: Option<Runtime>,
@@ -24,7 +25,11 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    pub(crate) fn new() -> std::io::Result<Calls> {
+    /// Returns the state of a server without calls.
+    ///
+    /// # Errors
+    /// Those of creating threads.
+    pub fn new() -> std::io::Result<Calls> {
         let control = Builder::new_current_thread()
             .max_blocking_threads(MAX_CONTROL)
             .thread_name("ferroflow-control")
@@ -38,18 +43,21 @@ impl Calls {
     }
 
     /// Counts a call until the guard is dropped.
-    pub(crate) fn begin(&self) -> UnderWay {
+    pub fn begin(&self) -> UnderWay {
         self.under_way.fetch_add(1, Ordering::AcqRel);
         UnderWay(self.under_way.clone())
     }
 
     /// The number of calls in progress.
-    pub(crate) fn under_way(&self) -> usize {
+    pub fn under_way(&self) -> usize {
         self.under_way.load(Ordering::Acquire)
     }
 
     /// Acquires the permit to run a step that may block.
-    pub(crate) fn begin_step(&self) -> Result<OwnedSemaphorePermit> {
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if too many steps block.
+    pub fn begin_step(&self) -> Result<OwnedSemaphorePermit> {
         let permit = self.steps.clone().try_acquire_owned();
         permit.map_err(|_| {
             resource_exhausted!(
@@ -60,7 +68,7 @@ impl Calls {
     }
 
     /// The threads of calls that run no step.
-    pub(crate) fn control(&self) -> &Handle {
+    pub fn control(&self) -> &Handle {
         &self.handle
     }
 }
@@ -74,8 +82,24 @@ impl Drop for Calls {
     }
 }
 
+/// How long connections stay open after the last call.
+const LINGER: Duration = Duration::from_secs(10);
+
+/// Waits for the calls in progress, at most for `grace`, and then some seconds for connections to send their last
+/// responses.
+pub async fn finish(calls: &Calls, grace: Duration) {
+    let give_up = tokio::time::Instant::now() + grace;
+    while calls.under_way() > 0 {
+        if tokio::time::Instant::now() >= give_up {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    tokio::time::sleep(LINGER).await;
+}
+
 /// A call in progress.
-pub(crate) struct UnderWay(Arc<AtomicUsize>);
+pub struct UnderWay(Arc<AtomicUsize>);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {

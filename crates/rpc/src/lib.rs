@@ -1,0 +1,23 @@
+//! What gRPC services share.
+//!
+//! Entry points, in reading order: [`answer`] runs one call with its deadline, [`unary`] reads its message and
+//! writes the response, [`blocking`] runs a handler on a thread that may block, and [`Calls`] counts the calls in
+//! progress, for which [`finish`] waits.
+//!
+//! Does not know: services, sessions, models.
+#![forbid(unsafe_code)]
+#![warn(clippy::missing_errors_doc)]
+
+mod calls;
+mod deadline;
+mod status;
+mod tls;
+mod unary;
+mod wire;
+
+pub use calls::{Calls, MAX_STEPS, UnderWay, finish};
+pub use deadline::{client_timeout, deadline_exceeded};
+pub use status::{message, to_tonic};
+pub use tls::{TlsOptions, TlsPem, tls_config};
+pub use unary::{Boxed, CancelOnDrop, HttpRequest, HttpResponse, answer, blocking, unary, unknown};
+pub use wire::Wire;
