@@ -1,4 +1,4 @@
-"""Debug ops without URLs, and the ops of clustering."""
+"""Debug ops without URLs, the ops of clustering, and groups of collectives."""
 
 import numpy as np
 
@@ -47,6 +47,7 @@ def cases():
     yield case("DebugNumericSummaryV2", odd, tensor_debug_mode=1, tensor_id=1, fails=True)
     yield case("DebugNanCount", odd, fails=True)
     yield from clusters(r)
+    yield from groups()
 
 
 def scalar(n):
@@ -86,3 +87,19 @@ def clusters(r):
     yield case("NearestNeighbors", ties, ties[0], scalar(1), fails=True)
     yield case("NearestNeighbors", ties, ties, i64(1), fails=True)
     yield case("NearestNeighbors", ties[:0], ties, scalar(1), fails=True)
+
+
+def groups():
+    def assign(groups, index, base, **how):
+        return case("CollectiveAssignGroupV2", np.array(groups, np.int32), np.int32(index), np.int32(base), **how)
+
+    for index in range(4):
+        yield assign([[0, 1], [2, 3]], index, 7)
+        yield assign([[3, 1, 0, 2]], index, -9)
+        yield assign([[3], [1], [2], [0]], index, 2**31 - 1)
+    yield assign([[0, 1], [2, 3]], 5, 1, fails=True)
+    yield assign([[0, 1], [2, 4]], 3, 1, fails=True)
+    yield assign([[0, 1], [2, 3]], 2, -1, fails=True)
+    yield assign([0, 1], 0, 1, fails=True)
+    yield assign([[0, 1]], [0], 1, fails=True)
+    yield assign([[0, 1]], 0, [1], fails=True)

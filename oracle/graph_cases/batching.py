@@ -44,7 +44,7 @@ def batch_function_joins(b):
 
     out = batched(f, [x], [F], max_batch_size=3, micros=60_000_000)
     b.step(out, {x: [1]}, background=True)
-    b.step(out, {x: [10, 100]}, background=True)
+    b.step(out, {x: [10, 100]})
     b.step(out, {x: [5, 6, 7]})
     late = batched(f, [x], [F], max_batch_size=3, micros=1000)
     b.step(late, {x: [1, 2]})

@@ -464,7 +464,11 @@ impl QueueState {
         }
         // A batch of priorities waits for all of its elements, so that it is sorted.
         let is_short = available < take.missing && matches!(queue.kind, QueueKind::Priority);
-        let n = if is_short { 0 } else { available.min(take.missing) };
+        let n = if is_short {
+            0
+        } else {
+            available.min(take.missing)
+        };
         for _ in 0..n {
             if let Some(tuple) = self.next(queue) {
                 take.taken.push(tuple);

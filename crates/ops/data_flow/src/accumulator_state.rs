@@ -296,7 +296,7 @@ fn each(dtype: DType, sum: &mut Tensor, t: &Tensor) -> Result<()> {
     dispatch!(dtype, T in [f16, f32, f64] => {
         let more = t.slice::<T>()?;
         let to = sum.slice_mut::<T>()?;
-        to.iter_mut().zip(more).for_each(|(a, b)| *a = *a + *b);
+        to.iter_mut().zip(more).for_each(|(a, b)| *a += *b);
         Ok(())
     }, else Err(internal!("no accumulator of {dtype}")))
 }
@@ -305,7 +305,7 @@ fn divide(dtype: DType, t: &mut Tensor, by: impl Fn(usize) -> u32) -> Result<()>
     match dtype {
         DType::Half => {
             let items = t.slice_mut::<f16>()?.iter_mut().enumerate();
-            items.for_each(|(i, x)| *x = *x / f16::from_f32(by(i) as f32));
+            items.for_each(|(i, x)| *x /= f16::from_f32(by(i) as f32));
         }
         DType::Float => {
             let items = t.slice_mut::<f32>()?.iter_mut().enumerate();

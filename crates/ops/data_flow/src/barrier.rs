@@ -1,4 +1,4 @@
-//! Barriers: values arrive by key and component, and leave once all components of a key are there
+//! Barriers: values arrive by key and component, and leave once all components of a key arrived
 //! (TensorFlow: `core/kernels/barrier_ops.cc`).
 
 use ferroflow_base::{Result, cancelled, invalid_argument, out_of_range};

@@ -4,6 +4,7 @@
 //! A batch ends when it is full or its time is over; then it leaves the queue and runs on the
 //! session's pool. No thread waits for a batch.
 
+use crate::batch_options::Options;
 use ferroflow_base::{Code, Result, Status, failed_precondition, invalid_argument};
 use ferroflow_opdef::{
     AsyncCall, Callable, Cost, KernelBuild, KernelCtx, Op, OpKernel, Resources, StepServices,
@@ -17,7 +18,6 @@ use rustc_hash::FxHashMap;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// Batch, BatchFunction.
 pub(crate) const OPS: &[Op] = &[
@@ -54,71 +54,6 @@ pub(crate) const OPS: &[Op] = &[
     }),
 ];
 
-/// How batches are made.
-#[derive(Clone)]
-struct Options {
-    max_size: usize,
-    timeout: Duration,
-    max_waiting: usize,
-    allowed: Vec<usize>,
-    splits: bool,
-}
-
-impl Options {
-    fn of(build: &KernelBuild) -> Result<Options> {
-        let attrs = build.attrs;
-        let positive = |name: &str| -> Result<usize> {
-            let n = attrs.int(name)?;
-            let found = usize::try_from(n).ok().filter(|&n| n > 0);
-            found.ok_or_else(|| invalid_argument!("{name} must be positive; was {n}"))
-        };
-        positive("num_batch_threads")?;
-        let max_size = positive("max_batch_size")?;
-        let micros = attrs.int("batch_timeout_micros")?;
-        let timeout = u64::try_from(micros).map_err(|_| {
-            invalid_argument!("batch_timeout_micros must be non-negative; was {micros}")
-        })?;
-        let splits = attrs.bool("enable_large_batch_splitting").unwrap_or(false);
-        let sizes = attrs.ints("allowed_batch_sizes")?;
-        let allowed: Vec<usize> = sizes
-            .iter()
-            .filter_map(|&n| usize::try_from(n).ok())
-            .collect();
-        if allowed.len() != sizes.len() || !allowed.is_sorted_by(|a, b| a < b) {
-            return Err(invalid_argument!(
-                "allowed_batch_sizes entries must be monotonically increasing"
-            ));
-        }
-        if !splits && allowed.last().is_some_and(|&last| last != max_size) {
-            return Err(invalid_argument!(
-                "final entry in allowed_batch_sizes must equal max_batch_size when \
-                 enable_large_batch_splitting is False"
-            ));
-        }
-        Ok(Options {
-            max_size,
-            timeout: Duration::from_micros(timeout),
-            max_waiting: positive("max_enqueued_batches")?,
-            allowed,
-            splits,
-        })
-    }
-
-    /// Returns the size that a batch of `n` rows is padded to.
-    fn padded(&self, n: usize) -> usize {
-        let fits = self.allowed.iter().find(|&&size| size >= n);
-        fits.copied().unwrap_or(n)
-    }
-
-    /// Returns the most rows of a batch.
-    fn largest(&self) -> usize {
-        match (self.splits, self.allowed.last()) {
-            (true, Some(&last)) => last.min(self.max_size),
-            _ => self.max_size,
-        }
-    }
-}
-
 /// What a batch needs once its steps may be over.
 #[derive(Clone)]
 struct Context {
@@ -137,7 +72,7 @@ struct Task {
     answer: Answer,
 }
 
-/// Who receives the results of a task.
+/// Where the results of a task go.
 enum Answer {
     Call(AsyncCall),
     /// A part of a call that was split.
@@ -155,7 +90,8 @@ struct OpenBatch {
     number: u64,
     tasks: Vec<Task>,
     size: usize,
-    timer: Option<Registration>,
+    /// The registration ends with its token.
+    timer: Option<(CancelToken, Registration)>,
 }
 
 /// The queues of one name, by `batching_queue`.
@@ -232,8 +168,8 @@ impl Batcher {
         let batch = all.get_mut(queue);
         let open = batch.filter(|b| b.number == number && !b.tasks.is_empty());
         let unused = match open {
-            Some(batch) => batch.timer.replace(timer),
-            None => Some(timer),
+            Some(batch) => batch.timer.replace((token, timer)),
+            None => Some((token, timer)),
         };
         drop(all);
         drop(unused);

@@ -8,6 +8,7 @@
 mod accumulator;
 mod accumulator_state;
 mod barrier;
+mod batch_options;
 mod batching;
 mod dynamic_partition;
 mod queue;

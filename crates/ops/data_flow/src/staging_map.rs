@@ -126,6 +126,9 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|b| clear(b, true)),
 ];
 
+/// A map, the key and the indices of a call.
+type Prepared = (Arc<Waiting<StagingMap>>, i64, Vec<i32>);
+
 type Parts = Vec<Option<Tensor>>;
 
 struct StagingMap {
@@ -302,12 +305,7 @@ impl OpKernel for MapKernel {
 
 impl MapKernel {
     /// Returns the map, the key and the indices.
-    #[allow(clippy::type_complexity)]
-    fn prepared(
-        &self,
-        inputs: &[Tensor],
-        services: &StepServices,
-    ) -> Result<(Arc<Waiting<StagingMap>>, i64, Vec<i32>)> {
+    fn prepared(&self, inputs: &[Tensor], services: &StepServices) -> Result<Prepared> {
         let map = self.place.find(services)?;
         let missing = || invalid_argument!("an input is missing");
         let has_key = self.access != Access::TakeAny;

@@ -120,13 +120,14 @@ fn check_watch(build: &KernelBuild) -> Result<()> {
 fn doubles(t: &Tensor) -> Result<Vec<f64>> {
     let dtype = t.dtype();
     Ok(match dtype {
+        DType::Double => t.slice::<f64>()?.to_vec(),
         DType::Half => t.slice::<f16>()?.iter().map(|x| x.to_f64()).collect(),
         DType::Bfloat16 => t.slice::<bf16>()?.iter().map(|x| x.to_f64()).collect(),
         DType::Bool => {
             let values = t.slice::<bool>()?.iter();
             values.map(|&x| f64::from(u8::from(x))).collect()
         }
-        _ => dispatch!(dtype, T in [f32, f64, i8, u8, i16, u16, i32, u32, i64, u64] =>
+        _ => dispatch!(dtype, T in [f32, i8, u8, i16, u16, i32, u32, i64, u64] =>
             t.slice::<T>()?.iter().map(|&x| x as f64).collect(),
             else return Err(internal!("no summary of {dtype} tensors"))),
     })

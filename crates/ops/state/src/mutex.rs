@@ -37,7 +37,7 @@ pub(crate) const OPS: &[Op] = &[
         .kernel(|_| Ok(Box::new(consume))),
 ];
 
-/// Whether it is locked, and who waits for it.
+/// Whether it is locked, and the calls that wait for it.
 struct Mutex(Arc<Waiting<bool>>);
 
 impl Resource for Mutex {
