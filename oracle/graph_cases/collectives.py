@@ -111,3 +111,44 @@ def collective_sizes_mismatch(b):
 @case("v1")
 def device_index(b):
     b.step([raw.DeviceIndex(device_names=n) for n in (["CPU", "GPU"], ["TPU", "CPU"], ["TPU"])])
+
+
+@case("v1")
+def collective_all_to_all(b):
+    for key, t in enumerate((F, tf.float16, tf.bfloat16, tf.float64, I, tf.int64)):
+        x = b.feed(t, [2, 3])
+        b.step(members(b, 2, lambda i: raw.CollectiveAllToAllV2(
+            input=x + i, group_size=2, group_key=20, instance_key=key, ordering_token=[])), {x: [[1, 2, 3], [4, 5, 6]]})
+    y = b.feed(F, [None])
+    b.step(members(b, 2, lambda i: raw.CollectiveAllToAllV2(
+        input=y, group_size=2, group_key=20, instance_key=50, ordering_token=[])), {y: [1, 2, 3]},
+        error="input to all-to-all first dimension size (3) must be the same as the group size (2)")
+
+
+@case("v1")
+def collective_communicators(b):
+    x = b.feed(F, [3, 2])
+    none = tf.zeros([0, 0], I)
+
+    def make(i):
+        group = raw.CollectiveInitializeCommunicator(group_key=31, rank=i, group_size=3)
+        first = raw.CollectiveReduceV3(input=x * (i + 1), communicator=group, group_assignment=none, reduction="Add")
+        with tf.control_dependencies([first]):
+            second = raw.CollectiveAllToAllV3(input=x + 10 * i, communicator=group, group_assignment=none)
+        with tf.control_dependencies([second]):
+            third = raw.CollectiveReduceV3(input=x + i, communicator=group, group_assignment=none, reduction="Max")
+        return first, second, third
+
+    b.step([t for got in members(b, 3, make) for t in got], {x: [[1, 2], [3, 4], [5, 6]]})
+
+
+@case("v1")
+def collective_communicator_errors(b):
+    b.n_devices = 2
+    key, rank, size = b.feed(I, None), b.feed(I, None), b.feed(I, None)
+    group = raw.CollectiveInitializeCommunicator(group_key=key, rank=rank, group_size=size)
+    for feeds, error in (((41, 0, 0), "group_size must be positive integer but got 0"),
+                         ((41, -1, 2), "rank must be non-negative integer but got -1"),
+                         ((41, 2, 2), "rank must be less than group size but got 2 >= 2"),
+                         (([41], 1, 2), "Unexpected dimensions on input group_key. It shoulbe a scalar, got tensor with shape [1]")):
+        b.step([], dict(zip((key, rank, size), feeds)), targets=group.op.name, error=error)

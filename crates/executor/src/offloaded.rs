@@ -45,7 +45,7 @@ impl OffloadedNode {
         let mut call = AsyncCall::new(inputs.collect(), cancel, done);
         call.step_id = env.services.step_id;
         if let Action::Kernel(kernel) = &plan.nodes[self.item.node.index()].action {
-            kernel.start(call);
+            kernel.start_with(call, &env.services);
         }
     }
 }

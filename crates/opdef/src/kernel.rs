@@ -1,6 +1,6 @@
 //! Kernels of tensor ops: one interface for all engines.
 
-use crate::{AttrType, AttrValue, Attrs, KernelCtx, KernelFactory, OpDef};
+use crate::{AttrType, AttrValue, Attrs, KernelCtx, KernelFactory, OpDef, StepServices};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::{DType, LazyTensor, Tensor};
@@ -34,6 +34,12 @@ pub trait OpKernel: Send + Sync {
     /// [`OpKernel::compute`] for ops of [`Cost::Async`](crate::Cost::Async); must not block.
     fn start(&self, call: AsyncCall) {
         call.refuse();
+    }
+
+    /// Like [`OpKernel::start`], with the step's services; what engines call. Kernels that look up
+    /// resources or functions implement this one.
+    fn start_with(&self, call: AsyncCall, _services: &StepServices) {
+        self.start(call);
     }
 }
 

@@ -1,6 +1,6 @@
 //! State of graphs that outlives a step, and the functions by which ops share it.
 //!
-//! Entry points, in reading order: [`resource`] (handles and variables), [`queue`], [`table`],
+//! Entry points, in reading order: [`resource`] (handles and variables), [`queue`], [`waiting`], [`table`],
 //! [`reader`], [`dataset`], [`rendezvous`], [`collective`].
 //!
 //! Does not know: which ops exist, graphs, engines.
@@ -10,7 +10,9 @@
 pub mod collective;
 pub mod dataset;
 pub mod file_system;
+mod heap;
 pub mod queue;
+mod queue_batch;
 pub mod reader;
 pub mod rendezvous;
 pub mod resource;
@@ -18,3 +20,4 @@ pub mod sparse_tensors;
 pub mod string_handle;
 pub mod table;
 mod table_index;
+pub mod waiting;

@@ -5,14 +5,20 @@
 //! progress. A close without cancelling queues up behind the pending enqueues. Callbacks and
 //! registrations neither run nor drop under the lock.
 
-use crate::string_handle;
+use crate::queue_batch::batch_of;
+use crate::{heap, string_handle};
 use ferroflow_base::{Result, Status, cancelled, internal, invalid_argument, out_of_range};
 use ferroflow_opdef::{AsyncCall, KernelCtx};
 use ferroflow_sync::Registration;
-use ferroflow_tensor::rows::{joined, prepended};
-use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor, dispatch_items};
+use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Tensor};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Returns whether `a` leaves a priority queue before `b`.
+fn is_before(a: &Tuple, b: &Tuple) -> bool {
+    let priority = |tuple: &Tuple| tuple.first()?.slice::<i64>().ok()?.first().copied();
+    priority(a) < priority(b)
+}
 
 /// One element: a tensor of each component.
 pub type Tuple = Vec<Tensor>;
@@ -29,6 +35,8 @@ pub enum QueueKind {
     Fifo,
     /// First in, first out; batches pad elements of different shapes.
     Padding,
+    /// The smallest priority first: the first component, an int64.
+    Priority,
     /// At random, while the queue holds more than a minimum.
     Shuffle {
         /// Elements that stay in an open queue.
@@ -49,6 +57,7 @@ impl QueueKind {
         match self {
             QueueKind::Fifo => "FIFOQueue",
             QueueKind::Padding => "PaddingFIFOQueue",
+            QueueKind::Priority => "PriorityQueue",
             QueueKind::Shuffle { .. } => "RandomShuffleQueue",
         }
     }
@@ -305,7 +314,7 @@ impl Queue {
         } else if let Some(at) = state.takes.iter().position(|a| a.id == id)
             && let Some(mut attempt) = state.takes.remove(at)
         {
-            state.restore(&mut attempt.work.taken);
+            state.restore(self, &mut attempt.work.taken);
             ended.push(attempt.ended(error("Dequeue")));
         }
         state.serve(self, &mut ended);
@@ -421,7 +430,14 @@ impl QueueState {
         }
         let room = queue.capacity.saturating_sub(self.elements.len());
         let n = room.min(elements.len());
-        self.elements.extend(elements.drain(..n));
+        match queue.kind {
+            QueueKind::Priority => {
+                for tuple in elements.drain(..n) {
+                    heap::push(&mut self.elements, tuple, is_before);
+                }
+            }
+            _ => self.elements.extend(elements.drain(..n)),
+        }
         match (elements.is_empty(), n) {
             (true, _) => Progress::Complete(Outcome::Nothing),
             (false, 0) => Progress::None,
@@ -441,14 +457,20 @@ impl QueueState {
             let left = self.elements.len();
             if !matches!(take.want, DequeueMode::UpTo(_)) || left + take.taken.len() == 0 {
                 let error = queue.insufficient(take.missing, left);
-                self.restore(&mut take.taken);
+                self.restore(queue, &mut take.taken);
                 return Progress::Complete(Outcome::Error(error));
             }
             take.missing = left;
         }
-        let n = available.min(take.missing);
+        // A batch of priorities waits for all of its elements, so that it is sorted.
+        let is_short = available < take.missing && matches!(queue.kind, QueueKind::Priority);
+        let n = if is_short {
+            0
+        } else {
+            available.min(take.missing)
+        };
         for _ in 0..n {
-            if let Some(tuple) = self.next() {
+            if let Some(tuple) = self.next(queue) {
                 take.taken.push(tuple);
             }
         }
@@ -464,8 +486,11 @@ impl QueueState {
     }
 
     /// Removes the next element, if any.
-    fn next(&mut self) -> Option<Tuple> {
+    fn next(&mut self, queue: &Queue) -> Option<Tuple> {
         match &mut self.random {
+            None if matches!(queue.kind, QueueKind::Priority) => {
+                heap::pop(&mut self.elements, is_before)
+            }
             None => self.elements.pop_front(),
             Some(random) => {
                 let n = self.elements.len().max(1);
@@ -475,9 +500,12 @@ impl QueueState {
     }
 
     /// Puts back the elements that a batch had taken.
-    fn restore(&mut self, taken: &mut Vec<Tuple>) {
+    fn restore(&mut self, queue: &Queue, taken: &mut Vec<Tuple>) {
         for tuple in taken.drain(..).rev() {
-            self.elements.push_front(tuple);
+            match queue.kind {
+                QueueKind::Priority => heap::push(&mut self.elements, tuple, is_before),
+                _ => self.elements.push_front(tuple),
+            }
         }
     }
 
@@ -496,67 +524,6 @@ impl QueueState {
             },
         };
         slot.replace(registration)
-    }
-}
-
-/// Returns a batch of one component; items smaller than the others are padded with zeros where the
-/// specified shape leaves a dimension open.
-fn batch_of(dtype: DType, spec: &PartialShape, items: &[&Tensor]) -> Result<Tensor> {
-    let Some(first) = items.first() else {
-        let row: Shape = match spec.dims() {
-            Some(dims) => dims.iter().map(|d| d.unwrap_or(0)).collect(),
-            None => Shape::scalar(),
-        };
-        return Tensor::zeros(dtype, prepended(0, &row)?);
-    };
-    let mut largest: Vec<usize> = first.shape().to_vec();
-    for item in items {
-        if item.shape().rank() != largest.len() {
-            return Err(invalid_argument!(
-                "elements of shapes {} and {} cannot be batched",
-                first.shape(),
-                item.shape()
-            ));
-        }
-        for (most, &d) in largest.iter_mut().zip(item.shape().iter()) {
-            *most = d.max(*most);
-        }
-    }
-    let row = Shape::from(&largest[..]);
-    let n = row.num_elements();
-    let whole = prepended(items.len(), &row)?;
-    if items.iter().all(|item| *item.shape() == row) {
-        let parts: Vec<_> = items.iter().map(|&item| (Some(item), n)).collect();
-        return joined(dtype, whole, &parts);
-    }
-    let mut out = Tensor::zeros(dtype, whole)?;
-    let strides = row.strides();
-    dispatch_items!(dtype, T => {
-        let all = out.items_mut::<T>()?;
-        for (to, item) in all.chunks_mut(n.max(1)).zip(items) {
-            pad(to, &strides, item.shape(), item.items::<T>()?);
-        }
-    });
-    Ok(out)
-}
-
-/// Copies a block into the corner of a larger one with these strides.
-fn pad<T: Clone>(to: &mut [T], strides: &[usize], dims: &[usize], from: &[T]) {
-    let [.., inner] = dims else {
-        to.clone_from_slice(from);
-        return;
-    };
-    if from.is_empty() {
-        return;
-    }
-    for (i, row) in from.chunks(*inner).enumerate() {
-        // The position of row `i` of the item, with the strides of the whole.
-        let (mut rest, mut start) = (i, 0);
-        for d in (0..dims.len() - 1).rev() {
-            start += rest % dims[d] * strides[d];
-            rest /= dims[d];
-        }
-        to[start..start + row.len()].clone_from_slice(row);
     }
 }
 

@@ -59,8 +59,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "SaveDataset SaveDatasetV2 SnapshotDatasetV2 SnapshotNestedDatasetReader",
     ),
     (
-        "tests/saved_models.rs and tests/files.rs: they read and write checkpoints",
-        "MergeV2Checkpoints Restore RestoreSlice RestoreV2 SaveSlices",
+        "tests/saved_models.rs and tests/files.rs: they read and write checkpoints and files",
+        "ImmutableConst MergeV2Checkpoints Restore RestoreSlice RestoreV2 SaveSlices",
     ),
 ];
 

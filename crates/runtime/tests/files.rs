@@ -250,3 +250,50 @@ fn pictures_come_back() {
         );
     }
 }
+
+#[test]
+fn constants_are_read_from_files() {
+    let folder = Folder::new("immutable_const");
+    let path = folder.path("values.bin");
+    let bytes: Vec<u8> = [1.5f32, -2.0, 3.25, 9.0]
+        .iter()
+        .flat_map(|x| x.to_ne_bytes())
+        .collect();
+    std::fs::write(&path, bytes).expect("a file");
+    let constant = |name: &str, dtype: &str, n: usize, path: &str| {
+        let attrs = format!(
+            "attr {{ key: 'dtype' value {{ type: {dtype} }} }} \
+             attr {{ key: 'shape' value {{ shape {{ dim {{ size: {n} }} }} }} }} \
+             attr {{ key: 'memory_region_name' value {{ s: '{path}' }} }}"
+        );
+        node(name, "ImmutableConst", &[], &attrs)
+    };
+    let s = session(
+        &[
+            constant("read", "DT_FLOAT", 3, &path),
+            constant("long", "DT_FLOAT", 5, &path),
+            constant("text", "DT_STRING", 1, &path),
+            constant("none", "DT_FLOAT", 1, &format!("{path}.none")),
+        ]
+        .concat(),
+    );
+    let got = run(&s, &[], &["read:0"], &[]).expect("the values");
+    assert_eq!(got[0].slice::<f32>().expect("floats"), [1.5, -2.0, 3.25]);
+    for (name, code, words) in [
+        (
+            "long:0",
+            Code::Internal,
+            "Readonly memory region has wrong length (16) when allocating 20",
+        ),
+        (
+            "text:0",
+            Code::Unimplemented,
+            "Sorry, DT_STRING is not currently supported for ImmutableConstOp.",
+        ),
+        ("none:0", Code::NotFound, "No such file or directory"),
+    ] {
+        let error = run(&s, &[], &[name], &[]).expect_err(name);
+        assert_eq!(error.code(), code);
+        assert!(error.message().contains(words), "{error}");
+    }
+}

@@ -177,7 +177,15 @@ impl OpCall {
         }
         let finish = move |outputs: Result<Vec<Tensor>>| done(outputs.and_then(host_tensors));
         let call = AsyncCall::new(self.inputs, ctx.token().clone(), finish);
-        self.op.kernel().start(call);
+        let resources = ctx.host().shared(Resources::default);
+        let services = StepServices {
+            par: ctx.host().work_queue().parallelism(),
+            cancel: ctx.token(),
+            resources: &resources,
+            functions: &(),
+            step_id: 0,
+        };
+        self.op.kernel().start_with(call, &services);
     }
 
     /// Runs an op that does not wait for others.

@@ -1,8 +1,12 @@
-//! Const (TensorFlow: `core/kernels/constant_op.cc`).
+//! Const, HostConst, ImmutableConst (TensorFlow: `core/kernels/constant_op.cc`,
+//! `immutable_constant_op.cc`).
 
-use ferroflow_base::Result;
+use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
+use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::PartialShape;
+use ferroflow_resources::file_system::{io_error, local_path};
+use ferroflow_tensor::{DType, PartialShape, Tensor};
+use std::sync::OnceLock;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -23,7 +27,48 @@ pub(crate) const OPS: &[Op] = &[
         })
         .cost(Cost::Cheap)
         .kernel(constant),
+    Op::new(
+        "ImmutableConst",
+        "-> tensor: dtype | dtype: type; shape: shape; memory_region_name: string",
+    )
+    .shape(shapes::from_shape_attr)
+    .kernel(from_file),
 ];
+
+/// Reads the values of a constant from a file, in the machine's byte order.
+fn from_file(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    if matches!(dtype, DType::Resource | DType::Variant) {
+        return Err(invalid_argument!(
+            "Resource and variant dtypes are invalid for this op."
+        ));
+    }
+    let shape = build.attrs.shape("shape")?.to_full();
+    let shape = shape.ok_or_else(|| invalid_argument!("the shape must be fully defined"))?;
+    let name = build.attrs.str("memory_region_name")?.to_string();
+    let value = OnceLock::new();
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        if let Some(value) = value.get() {
+            return ctx.set_output(0, Tensor::clone(value));
+        }
+        let path = local_path(&name);
+        let bytes = std::fs::read(path).map_err(|e| io_error(path, &e))?;
+        if dtype == DType::String {
+            return Err(unimplemented_error!(
+                "Sorry, DT_STRING is not currently supported for ImmutableConstOp."
+            ));
+        }
+        let n = shape.num_elements().saturating_mul(dtype.size());
+        let Some(used) = bytes.get(..n) else {
+            return Err(internal!(
+                "Readonly memory region has wrong length ({}) when allocating {n}",
+                bytes.len()
+            ));
+        };
+        let tensor = Tensor::from_bytes(dtype, shape.clone(), used)?;
+        ctx.set_output(0, value.get_or_init(|| tensor).clone())
+    }))
+}
 
 fn constant(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let value = build.attrs.tensor("value")?.get()?;

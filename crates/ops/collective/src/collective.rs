@@ -6,7 +6,7 @@ use ferroflow_functors::numeric::{Num, Ordered};
 use ferroflow_functors::{indices, shapes};
 use ferroflow_opdef::{AsyncCall, Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_resources::collective::{CollectiveKey, Rank, meet};
-use ferroflow_tensor::rows::{joined, prepended};
+use ferroflow_tensor::rows::{joined, prepended, rows};
 use ferroflow_tensor::{DType, Element, Shape, Tensor, bf16, dispatch, f16};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -98,24 +98,36 @@ pub(crate) const OPS: &[Op] = &[
     })
     .cost(Cost::Async)
     .kernel(|build| Collective::boxed(build, CollectiveKind::Receive, Some(0))),
+    Op::new(
+        "CollectiveAllToAllV2",
+        "input: T, group_size: int32, group_key: int32, instance_key: int32, \
+         ordering_token: Nordering_token*resource -> data: T | T: type \
+         {bfloat16,float,half,double,int32,int64}; communication_hint: string = 'auto'; \
+         timeout_seconds: float = 0.0; is_stateless: bool = false; Nordering_token: int \
+         >= 0 = 0 | stateful distributed",
+    )
+    .shape(same_as_first)
+    .cost(Cost::Async)
+    .kernel(|build| Collective::boxed(build, CollectiveKind::AllToAll, Some(1))),
 ];
 
-fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
+pub(crate) fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.set(0, ctx.input(0));
     Ok(())
 }
 
 /// The operation of a collective.
 #[derive(Clone, Copy)]
-enum CollectiveKind {
+pub(crate) enum CollectiveKind {
     Reduce { merge: Merge, divide: bool },
     Gather,
     Send,
     Receive,
+    AllToAll,
 }
 
 #[derive(Clone, Copy)]
-enum Merge {
+pub(crate) enum Merge {
     Add,
     Mul,
     Min,
@@ -240,8 +252,18 @@ impl OpKernel for Collective {
 }
 
 impl CollectiveKind {
-    fn answer(self, instance: i64, dtype: DType, parts: &[Option<Tensor>]) -> Result<Vec<Tensor>> {
+    pub(crate) fn answer(
+        self,
+        instance: i64,
+        dtype: DType,
+        parts: &[Option<Tensor>],
+    ) -> Result<Vec<Tensor>> {
         let one = match self {
+            CollectiveKind::AllToAll => {
+                let parts = all(parts)?;
+                check_shapes(&parts, instance)?;
+                return exchanged(dtype, &parts);
+            }
             CollectiveKind::Send | CollectiveKind::Receive => sent(parts)?,
             CollectiveKind::Reduce { merge, divide } => {
                 let parts = all(parts)?;
@@ -291,6 +313,32 @@ fn check_shapes(parts: &[&Tensor], instance: i64) -> Result<()> {
             b.shape()
         )),
     }
+}
+
+/// Row `i` of each member goes to member `i`.
+fn exchanged(dtype: DType, parts: &[&Tensor]) -> Result<Vec<Tensor>> {
+    let n = parts.len();
+    let mut all = Vec::with_capacity(n);
+    for part in parts {
+        let first = part.shape().first().copied();
+        if first != Some(n) {
+            return Err(invalid_argument!(
+                "input to all-to-all first dimension size ({}) must be the same as the group size ({n})",
+                first.unwrap_or(0)
+            ));
+        }
+        all.push(rows(part)?);
+    }
+    let shape = |part: &Tensor| part.shape().clone();
+    let Some(shape) = parts.first().map(|part| shape(part)) else {
+        return Ok(Vec::new());
+    };
+    let member = |i: usize| {
+        let taken = all.iter().filter_map(|rows| rows.get(i));
+        let taken: Vec<_> = taken.map(|t| (Some(t), t.num_elements())).collect();
+        joined(dtype, shape.clone(), &taken)
+    };
+    (0..n).map(member).collect()
 }
 
 fn gathered(dtype: DType, parts: &[&Tensor]) -> Result<Tensor> {

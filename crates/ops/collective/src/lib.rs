@@ -5,12 +5,14 @@
 
 // codegen:begin
 mod collective;
+mod communicator;
 mod send_recv;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("collective", collective::OPS),
+    ("communicator", communicator::OPS),
     ("send_recv", send_recv::OPS),
 ];
 // codegen:end

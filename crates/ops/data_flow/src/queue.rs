@@ -1,4 +1,4 @@
-//! Queues: FIFOQueueV2, PaddingFIFOQueueV2, RandomShuffleQueueV2 and their ops. Ops that may wait
+//! Queues: FIFOQueueV2, PaddingFIFOQueueV2, RandomShuffleQueueV2, PriorityQueueV2 and their ops. Ops that may wait
 //! are asynchronous. TensorFlow: `core/kernels/queue_ops.cc`.
 
 use ferroflow_base::{Result, Status, internal, invalid_argument};
@@ -17,7 +17,7 @@ use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
-/// FIFOQueueV2, PaddingFIFOQueueV2, RandomShuffleQueueV2, QueueEnqueueV2, QueueEnqueueManyV2,
+/// FIFOQueueV2, PaddingFIFOQueueV2, RandomShuffleQueueV2, PriorityQueueV2, FakeQueue, QueueEnqueueV2, QueueEnqueueManyV2,
 /// QueueDequeueV2, QueueDequeueManyV2, QueueDequeueUpToV2, QueueCloseV2, QueueSizeV2,
 /// QueueIsClosedV2.
 pub(crate) const OPS: &[Op] = &[
@@ -48,6 +48,22 @@ pub(crate) const OPS: &[Op] = &[
     .shape(shapes::scalar)
     .cost(Cost::Cheap)
     .kernel(|b| create(b, "RandomShuffleQueue")),
+    Op::new(
+        "PriorityQueueV2",
+        "-> handle: resource | component_types: list(type) >= 0 = []; shapes: list(shape) \
+         >= 0; capacity: int = -1; container: string = ''; shared_name: string = '' | \
+         stateful",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Cheap)
+    .kernel(|b| create(b, "PriorityQueue")),
+    Op::new(
+        "FakeQueue",
+        "resource: resource -> handle: Ref(string) |  | stateful",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Cheap)
+    .kernel(|_| Ok(Box::new(by_name))),
     Op::new(
         "QueueEnqueueV2",
         "handle: resource, components: list(Tcomponents) -> | Tcomponents: list(type) \
@@ -127,6 +143,15 @@ pub(crate) fn is_closed(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
+/// Returns the reference to a queue that a resource handle refers to.
+fn by_name(ctx: &mut KernelCtx) -> Result<()> {
+    let queue = queue_of(ctx.input(0)?)?;
+    let handle = ctx.input(0)?.resources()?.first();
+    let (container, name) = handle.map_or(("", ""), |h| (&*h.container, &*h.name));
+    let reference = string_handle::string_handle(container, name, queue)?;
+    ctx.set_output(0, reference)
+}
+
 /// The attrs of a queue's node.
 #[derive(Clone)]
 struct QueueSpec {
@@ -155,11 +180,19 @@ pub(crate) fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn Op
             seeds = (fresh(), fresh());
         }
     }
+    let mut dtypes = attrs.dtypes("component_types")?;
+    let mut shapes = attrs.shapes("shapes")?;
+    if op == "PriorityQueue" {
+        dtypes.insert(0, DType::Int64);
+        if !shapes.is_empty() {
+            shapes.insert(0, PartialShape::of([]));
+        }
+    }
     let spec = QueueSpec {
         op,
         name: attrs.str("shared_name")?.to_string(),
-        dtypes: attrs.dtypes("component_types")?,
-        shapes: attrs.shapes("shapes")?,
+        dtypes,
+        shapes,
         capacity: usize::try_from(capacity).unwrap_or(i32::MAX as usize),
         min_after_dequeue: usize::try_from(min).unwrap_or(0),
         seeds,
@@ -232,6 +265,7 @@ fn check_spec(spec: &QueueSpec, min: i64) -> Result<()> {
 fn new_queue(spec: &QueueSpec) -> Queue {
     let kind = match spec.op {
         "PaddingFIFOQueue" => QueueKind::Padding,
+        "PriorityQueue" => QueueKind::Priority,
         "RandomShuffleQueue" => QueueKind::Shuffle {
             min_after_dequeue: spec.min_after_dequeue,
             random: |seed, seed2| -> RandomStream {
@@ -450,8 +484,12 @@ impl Dequeue {
             return Err(invalid_argument!("{op} requested {n} < 0 elements"));
         };
         if queue.shapes.is_empty() {
+            let ops = match queue.kind {
+                QueueKind::Priority => "DequeueMany requires",
+                _ => "DequeueMany and DequeueUpTo require",
+            };
             return Err(invalid_argument!(
-                "{}'s DequeueMany and DequeueUpTo require the components to have specified shapes.",
+                "{}'s {ops} the components to have specified shapes.",
                 queue.kind.name()
             ));
         }

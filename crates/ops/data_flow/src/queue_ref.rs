@@ -6,7 +6,7 @@ use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, Op};
 use ferroflow_resources::string_handle::handle_shape;
 
-/// FIFOQueue, PaddingFIFOQueue, RandomShuffleQueue, QueueEnqueue, QueueEnqueueMany, QueueDequeue,
+/// FIFOQueue, PaddingFIFOQueue, RandomShuffleQueue, PriorityQueue, QueueEnqueue, QueueEnqueueMany, QueueDequeue,
 /// QueueDequeueMany, QueueDequeueUpTo, QueueClose, QueueSize, QueueIsClosed.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
@@ -37,6 +37,15 @@ pub(crate) const OPS: &[Op] = &[
     .shape(handle_shape)
     .cost(Cost::Cheap)
     .kernel(|b| create(b, "RandomShuffleQueue")),
+    Op::new(
+        "PriorityQueue",
+        "-> handle: Ref(string) | component_types: list(type) >= 0 = []; shapes: \
+         list(shape) >= 0; capacity: int = -1; container: string = ''; shared_name: \
+         string = '' | stateful",
+    )
+    .shape(handle_shape)
+    .cost(Cost::Cheap)
+    .kernel(|b| create(b, "PriorityQueue")),
     Op::new(
         "QueueEnqueue",
         "handle: Ref(string), components: list(Tcomponents) -> | Tcomponents: \

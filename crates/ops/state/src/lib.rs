@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod mutex;
 mod resource_scatter;
 mod resource_variable;
 mod scatter_nd;
@@ -14,6 +15,7 @@ mod variables_ref;
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
+    ("mutex", mutex::OPS),
     ("resource_scatter", resource_scatter::OPS),
     ("resource_variable", resource_variable::OPS),
     ("scatter_nd", scatter_nd::OPS),

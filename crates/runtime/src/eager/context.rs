@@ -436,13 +436,22 @@ impl EagerCall {
         cancel: Option<&CancelToken>,
     ) -> Result<CallOutputs> {
         let tensors = inputs.drain(..).filter_map(Value::into_tensor).collect();
-        let cancel = cancel.unwrap_or(&self.machine.cancel).clone();
+        let machine = &self.machine;
+        let cancel = cancel.unwrap_or(&machine.cancel).clone();
+        let services = StepServices {
+            par: &*machine.pool,
+            cancel: &cancel,
+            resources: &machine.resources,
+            functions: &(),
+            step_id: 0,
+        };
         let (sender, receiver) = mpsc::sync_channel(1);
         let done = move |result| {
             // The receiver waits until it has the result.
             let _ = sender.send(result);
         };
-        op.kernel().start(AsyncCall::new(tensors, cancel, done));
+        let call = AsyncCall::new(tensors, cancel.clone(), done);
+        op.kernel().start_with(call, &services);
         let result = receiver.recv();
         let outputs: Vec<Tensor> = result.map_err(|_| internal!("the kernel has no result"))??;
         Ok(outputs.into_iter().collect())

@@ -520,7 +520,7 @@ impl Pending {
         };
         if op.cost() == Cost::Async {
             let call = AsyncCall::new(tensors, machine.cancel.clone(), finish);
-            return op.kernel().start(call);
+            return op.kernel().start_with(call, &machine.services());
         }
         let mut values: SmallVec<[Value; 4]> = tensors.into_iter().map(Value::Tensor).collect();
         let mut outputs = vec![Value::Empty; op.outputs().len()];

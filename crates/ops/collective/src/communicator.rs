@@ -1,0 +1,276 @@
+//! Collectives of a communicator: CollectiveInitializeCommunicator, CollectiveReduceV3,
+//! CollectiveAllToAllV3; and CollectiveAssignGroupV2 (TensorFlow: `core/kernels/collective_ops.cc`).
+
+use crate::collective::{CollectiveKind, Merge, same_as_first};
+use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
+use ferroflow_functors::shapes;
+use ferroflow_functors::summarize::summary;
+use ferroflow_opdef::{
+    AsyncCall, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx, StepServices,
+};
+use ferroflow_resources::collective::{CollectiveKey, meet};
+use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+/// The ops of this file.
+pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "CollectiveAssignGroupV2",
+        "group_assignment: int32, device_index: int32, base_key: int32 -> group_size: \
+         int32, group_key: int32 |  | stateful distributed",
+    )
+    .shape(|ctx: &mut ShapeCtx| {
+        ctx.set(0, PartialShape::of([]));
+        ctx.set(1, PartialShape::of([]));
+        Ok(())
+    })
+    .kernel(|_| Ok(Box::new(assign_group))),
+    Op::new(
+        "CollectiveInitializeCommunicator",
+        "group_key: int32, rank: int32, group_size: int32 -> communicator: resource | \
+         communication_hint: string = 'auto'; timeout_seconds: float = 0.0 | stateful \
+         distributed",
+    )
+    .shape(shapes::scalar)
+    .cost(Cost::Async)
+    .kernel(initialize),
+    Op::new(
+        "CollectiveReduceV3",
+        "input: T, communicator: resource, group_assignment: int32 -> data: T | T: type \
+         {bfloat16,float,half,double,int32,int64}; reduction: string \
+         {'Min','Max','Mul','Add'}; timeout_seconds: float = 0.0 | stateful distributed",
+    )
+    .shape(same_as_first)
+    .cost(Cost::Async)
+    .kernel(|b| {
+        let merge = match b.attrs.str("reduction")? {
+            "Add" => Merge::Add,
+            "Mul" => Merge::Mul,
+            "Min" => Merge::Min,
+            _ => Merge::Max,
+        };
+        let divide = false;
+        member(b, CollectiveKind::Reduce { merge, divide })
+    }),
+    Op::new(
+        "CollectiveAllToAllV3",
+        "input: T, communicator: resource, group_assignment: int32 -> data: T | T: type \
+         {bfloat16,float,half,double,int32,int64}; timeout_seconds: float = 0.0 | \
+         stateful distributed",
+    )
+    .shape(same_as_first)
+    .cost(Cost::Async)
+    .kernel(|b| member(b, CollectiveKind::AllToAll)),
+];
+
+/// Keeps the keys of a communicator's collectives apart from those of others.
+const INSTANCES: i64 = 1 << 40;
+
+fn assign_group(ctx: &mut KernelCtx) -> Result<()> {
+    let (groups, index, base) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let scalar = |t: &Tensor, name: &str| match t.shape().is_scalar() {
+        true => t.to_scalar::<i32>(),
+        false => Err(invalid_argument!(
+            "{name} must be a scalar, but received tensor of shape: {}",
+            t.shape()
+        )),
+    };
+    let index = scalar(index, "device_index")?;
+    let [n_groups, size] = groups.shape()[..] else {
+        return Err(invalid_argument!(
+            "group_assignment must be a 2-d Tensor, but received tensor of shape: {}",
+            groups.shape()
+        ));
+    };
+    let base = scalar(base, "base_key")?;
+    let devices = groups.slice::<i32>()?;
+    for group in 0..n_groups {
+        let key = base.wrapping_add(group as i32);
+        if key == 0 {
+            return Err(invalid_argument!(
+                "Using the reserved group_key = 0 is not allowed: group_id = {group}, base_key = \
+                 {base}"
+            ));
+        }
+        for &device in devices.iter().skip(group * size).take(size) {
+            if usize::try_from(device).map_or(true, |d| d >= devices.len()) {
+                return Err(invalid_argument!(
+                    "Not all items in group_assignment {} is within [0, number of devices)",
+                    shown(groups)
+                ));
+            }
+            if device == index {
+                ctx.set_output(0, Tensor::scalar(size as i32))?;
+                return ctx.set_output(1, Tensor::scalar(key));
+            }
+        }
+    }
+    Err(invalid_argument!(
+        "device_index {index} is not found in group_assignment {}",
+        shown(groups)
+    ))
+}
+
+fn shown(t: &Tensor) -> String {
+    let (shape, values) = (t.shape(), summary(t, 3));
+    format!("Tensor<type: int32 shape: {shape} values: {values}>")
+}
+
+/// What the handle of a communicator refers to: a member of a group.
+struct Communicator {
+    group: i64,
+    rank: u64,
+    size: usize,
+    next: AtomicI64,
+    timeout: Option<Duration>,
+}
+
+fn timeout_of(build: &KernelBuild) -> Result<Option<Duration>> {
+    let seconds = build.attrs.float("timeout_seconds")?;
+    let timeout = Duration::try_from_secs_f32(seconds).ok();
+    Ok(timeout.filter(|t| !t.is_zero()))
+}
+
+struct Initialize {
+    timeout: Option<Duration>,
+}
+
+fn initialize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let timeout = timeout_of(build)?;
+    Ok(Box::new(Initialize { timeout }))
+}
+
+impl Initialize {
+    fn communicator(&self, inputs: &[Tensor]) -> Result<Communicator> {
+        let [group, rank, size] = inputs else {
+            return Err(internal!("a communicator needs three inputs"));
+        };
+        let scalar = |t: &Tensor, name: &str| match t.shape().is_scalar() {
+            true => t.to_scalar::<i32>(),
+            false => Err(invalid_argument!(
+                "Unexpected dimensions on input {name}. It shoulbe a scalar, got tensor with shape \
+                 {}",
+                t.shape()
+            )),
+        };
+        let size = scalar(size, "group_size")?;
+        let group = scalar(group, "group_key")?;
+        let rank = scalar(rank, "rank")?;
+        let n = usize::try_from(size).ok().filter(|&n| n > 0);
+        let n = n.ok_or_else(|| {
+            invalid_argument!("group_size must be positive integer but got {size}")
+        })?;
+        let place = u64::try_from(rank);
+        let place = place
+            .map_err(|_| invalid_argument!("rank must be non-negative integer but got {rank}"))?;
+        if rank >= size {
+            return Err(invalid_argument!(
+                "rank must be less than group size but got {rank} >= {size}"
+            ));
+        }
+        Ok(Communicator {
+            group: group.into(),
+            rank: place,
+            size: n,
+            next: AtomicI64::new(0),
+            timeout: self.timeout,
+        })
+    }
+}
+
+impl OpKernel for Initialize {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        Err(internal!(
+            "node '{}' may wait and has to be started",
+            ctx.node()
+        ))
+    }
+
+    fn start_with(&self, call: AsyncCall, services: &StepServices) {
+        let created = self.communicator(&call.inputs).and_then(|communicator| {
+            let container = "collective_op_group";
+            let name = format!("{}:r{:04}", communicator.group, communicator.rank);
+            let value = Arc::new(communicator);
+            services.resources.create(container, &name, value.clone())?;
+            let handle = ResourceHandle {
+                container: container.into(),
+                name: name.as_str().into(),
+                value: Some(value.clone()),
+            };
+            let handle = Tensor::from_resources(Shape::scalar(), vec![handle])?;
+            Ok((value, handle))
+        });
+        let (communicator, handle) = match created {
+            Ok(created) => created,
+            Err(error) => return call.finish(Err(error)),
+        };
+        let key = CollectiveKey {
+            step: call.step_id,
+            group: communicator.group,
+            instance: INSTANCES - 1,
+        };
+        let answer =
+            Box::new(|parts: &[Option<Tensor>]| Ok(parts.iter().flatten().cloned().collect()));
+        let rank = (String::new(), communicator.rank);
+        let (size, timeout) = (communicator.size, communicator.timeout);
+        meet(key, size, rank, Some(handle), call, timeout, answer);
+    }
+}
+
+struct Member {
+    kind: CollectiveKind,
+    dtype: DType,
+    timeout: Option<Duration>,
+}
+
+fn member(build: &KernelBuild, kind: CollectiveKind) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(Member {
+        kind,
+        dtype: build.output(0)?,
+        timeout: timeout_of(build)?,
+    }))
+}
+
+impl OpKernel for Member {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        Err(internal!(
+            "node '{}' may wait and has to be started",
+            ctx.node()
+        ))
+    }
+
+    fn start(&self, call: AsyncCall) {
+        let communicator = match communicator_of(&call.inputs) {
+            Ok(communicator) => communicator,
+            Err(error) => return call.finish(Err(error)),
+        };
+        let instance = communicator.next.fetch_add(1, Ordering::Relaxed);
+        let key = CollectiveKey {
+            step: call.step_id,
+            group: communicator.group,
+            instance: INSTANCES + instance,
+        };
+        let (kind, dtype) = (self.kind, self.dtype);
+        let answer = Box::new(move |parts: &[Option<Tensor>]| kind.answer(instance, dtype, parts));
+        let rank = (String::new(), communicator.rank);
+        let part = call.inputs.first().cloned();
+        let timeout = self.timeout.or(communicator.timeout);
+        meet(key, communicator.size, rank, part, call, timeout, answer);
+    }
+}
+
+fn communicator_of(inputs: &[Tensor]) -> Result<Arc<Communicator>> {
+    let [_, handle, groups] = inputs else {
+        return Err(internal!("a collective needs three inputs"));
+    };
+    if groups.num_elements() > 0 {
+        return Err(unimplemented_error!(
+            "Group assignments are not supported yet."
+        ));
+    }
+    let value = handle.resources()?.first().and_then(|h| h.value.clone());
+    let found = value.and_then(|value| value.downcast().ok());
+    found.ok_or_else(|| invalid_argument!("the resource handle does not refer to a communicator"))
+}
