@@ -9,7 +9,7 @@ const SEND: &str = "tensor: T -> | T: type; tensor_name: string; send_device: st
                     client_terminated: bool = false | stateful";
 const RECV: &str = "-> tensor: tensor_type | tensor_type: type; tensor_name: string; \
                     send_device: string; send_device_incarnation: int; recv_device: string; \
-                    client_terminated: bool = false | stateful";
+                    client_terminated: bool = false | stateful distributed";
 
 const fn send(name: &'static str) -> Op {
     Op::new(name, SEND).cost(Cost::Cheap)
