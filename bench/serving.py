@@ -60,22 +60,20 @@ def write_models(folder):
                 x = tf.nn.relu(x @ w)
             return {"y": x}
 
-    class Network(tf.Module):
-        def __init__(self, net):
-            super().__init__()
-            self.net = net
-            self.weights = list(net.weights)
-
-        @tf.function(input_signature=[tf.TensorSpec([None, 224, 224, 3], tf.float32, "x")])
-        def __call__(self, x):
-            return {"y": self.net(x, training=False)}
-
     for name, model in (("tiny", Tiny()), ("mlp", Mlp())):
         tf.saved_model.save(model, str(folder / name / "1"), signatures=model.__call__)
+    def answer(net):
+        return lambda x: {"y": net(x, training=False)}
+
     applications = tf.keras.applications
     for name, build in (("mobilenet", applications.MobileNetV2), ("resnet50", applications.ResNet50)):
-        net = Network(build(weights=None))
-        tf.saved_model.save(net, str(folder / name / "1"), signatures=net.__call__)
+        net = build(weights=None)
+        # tf.saved_model.save writes variables of Keras 3 that TensorFlow's own loader does not restore.
+        archive = tf.keras.export.ExportArchive()
+        archive.track(net)
+        spec = tf.TensorSpec([None, 224, 224, 3], tf.float32, "x")
+        archive.add_endpoint("serve", answer(net), input_signature=[spec])
+        archive.write_out(str(folder / name / "1"))
 
 
 class Server:
