@@ -237,6 +237,15 @@ fn errors_of_workers_end_the_step() {
         assert!(text.contains("/job:w/replica:0/task:1"), "{text}");
         assert_eq!(world.step(&session, 1.0, "y:0", "").unwrap(), 0.0);
     }
+    let setup = PartialRunSetupRequest {
+        session_handle: session,
+        feed: vec!["x:0".to_string()],
+        fetch: vec!["y:0".to_string()],
+        ..Default::default()
+    };
+    let partial: Result<PartialRunSetupResponse, Status> =
+        world.call(0, "MasterService/PartialRunSetup", setup);
+    assert_eq!(partial.expect_err("two tasks").code(), Code::Unimplemented);
     let unplaced = world.session("x = NoOp() @7", ConfigProto::default());
     let unplaced = unplaced.and_then(|s| world.step(&s, 0.0, "", "x"));
     let code = unplaced.expect_err("no such task").code();

@@ -3,7 +3,7 @@
 use super::steps::RunningSteps;
 use super::{RunOptions, Session, registry};
 use crate::callable::other_dtype;
-use ferroflow_base::{Result, Status, internal, invalid_argument};
+use ferroflow_base::{Result, Status, internal, invalid_argument, unimplemented_error};
 use ferroflow_compile::expand;
 use ferroflow_executor::RunArgs;
 use ferroflow_graph::{ClientDevice, NodeClass, PrunedGraph, Signature, args_to_send_recv};
@@ -27,7 +27,7 @@ impl Session {
     /// handle.
     ///
     /// # Errors
-    /// As [`Session::callable`].
+    /// As [`Session::callable`]; UNIMPLEMENTED if nodes are on other tasks.
     pub fn partial_run_setup(&self, signature: &Signature) -> Result<String> {
         let step = RunningSteps::begin(self.steps.clone(), None)?;
         let pruned = self.prune(signature, &[])?;
@@ -36,8 +36,17 @@ impl Session {
         let client = ClientDevice::default();
         let pruned = args_to_send_recv(pruned, feeds, fetches, &client, registry())?;
         let expanded = expand(pruned, registry())?;
-        // One plan runs it all, but the devices that nodes ask for must exist.
-        self.place_nodes(expanded.graph())?;
+        // One plan runs it all, but the devices that nodes ask for must exist, on this task.
+        let places = self.place_nodes(expanded.graph())?.unwrap_or_default();
+        if let Some(cluster) = &self.options.cluster {
+            let nodes = expanded.graph().iter();
+            let mut devices = nodes.map(|(id, _)| places.get(id.index()).copied().unwrap_or(0));
+            if devices.any(|device| cluster.task_of(device) != cluster.own_task()) {
+                return Err(unimplemented_error!(
+                    "partial runs across tasks are not supported; run the step at once"
+                ));
+            }
+        }
         let executor = self.executor(expanded.on_one_device())?;
         let rendezvous: Arc<dyn Rendezvous> = run.rendezvous.clone();
         let handle = {
