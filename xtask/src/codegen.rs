@@ -40,6 +40,7 @@ fn protos(root: &Path, mode: Mode) -> Res {
         "example.proto",
         "service.proto",
         "worker.proto",
+        "coordination.proto",
         "eager_service.proto",
         "api.proto",
         "serving.proto",

@@ -407,7 +407,12 @@ impl<'a> Cut<'a> {
         }
         let name = format!("_arg_{}_{index}", source.name);
         let name = self.graph.unique_name(&name);
-        Node::new(registry, name, ARG, attrs, &[], &[])
+        let mut arg = Node::new(registry, name, ARG, attrs, &[], &[])?;
+        if dtype == DType::Resource {
+            // What uses the resource is placed with it.
+            arg.device.clone_from(&source.device);
+        }
+        Ok(arg)
     }
 }
 

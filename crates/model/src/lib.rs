@@ -50,7 +50,8 @@ pub use saved_model_file::{
 pub use slice_file::{SavedPart, SliceReader, write_slices};
 pub use tensor_bundle::{TensorBundle, has_checkpoint};
 pub use tensor_proto::{
-    shape_from_proto, shape_to_proto, tensor_from_proto, tensor_to_attr_proto, tensor_to_proto,
+    set_handle_device, shape_from_proto, shape_to_proto, tensor_from_proto, tensor_to_attr_proto,
+    tensor_to_proto,
 };
 pub use tensor_slice::TensorSlice;
 pub use text::{

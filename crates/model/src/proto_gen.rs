@@ -1935,6 +1935,42 @@ pub struct SessionMetadata {
     #[prost(int64, tag = "2")]
     pub version: i64,
 }
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CoordinatedJob {
+    #[prost(string, tag = "1")]
+    pub name: ::prost::alloc::string::String,
+    #[prost(int32, tag = "2")]
+    pub num_tasks: i32,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct CoordinationServiceConfig {
+    #[prost(string, tag = "1")]
+    pub service_type: ::prost::alloc::string::String,
+    #[prost(string, tag = "2")]
+    pub service_leader: ::prost::alloc::string::String,
+    #[prost(bool, tag = "3")]
+    pub enable_health_check: bool,
+    #[prost(int64, tag = "4")]
+    pub cluster_register_timeout_in_ms: i64,
+    #[prost(int64, tag = "5")]
+    pub heartbeat_timeout_in_ms: i64,
+    #[prost(int64, tag = "7")]
+    pub shutdown_barrier_timeout_in_ms: i64,
+    #[prost(bool, tag = "8")]
+    pub agent_destruction_without_shutdown: bool,
+    #[prost(string, repeated, tag = "9")]
+    pub recoverable_jobs: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
+    #[prost(message, repeated, tag = "10")]
+    pub coordinated_job_list: ::prost::alloc::vec::Vec<CoordinatedJob>,
+    #[prost(bool, tag = "11")]
+    pub allow_new_incarnation_to_reconnect: bool,
+    #[prost(bool, tag = "12")]
+    pub force_disable: bool,
+    #[prost(bool, tag = "13")]
+    pub poll_for_error_from_service_at_startup: bool,
+    #[prost(bool, tag = "14")]
+    pub cluster_register_with_barrier: bool,
+}
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ConfigProto {
     #[prost(map = "string, int32", tag = "1")]
@@ -1970,7 +2006,7 @@ pub struct ConfigProto {
 }
 /// Nested message and enum types in `ConfigProto`.
 pub mod config_proto {
-    #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+    #[derive(Clone, PartialEq, ::prost::Message)]
     pub struct Experimental {
         #[prost(string, tag = "1")]
         pub collective_group_leader: ::prost::alloc::string::String,
@@ -2022,6 +2058,10 @@ pub mod config_proto {
         pub disable_functional_ops_lowering: bool,
         #[prost(bool, tag = "22")]
         pub xla_prefer_single_graph_cluster: bool,
+        #[prost(message, optional, tag = "23")]
+        pub coordination_config: ::core::option::Option<
+            super::CoordinationServiceConfig,
+        >,
         #[prost(bool, tag = "24")]
         pub disable_optimize_for_static_graph: bool,
         #[prost(bool, tag = "26")]
@@ -2698,6 +2738,291 @@ pub struct StepSequence {
 pub struct GetStepSequenceResponse {
     #[prost(message, repeated, tag = "1")]
     pub step_sequence: ::prost::alloc::vec::Vec<StepSequence>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CoordinatedTask {
+    #[prost(string, tag = "1")]
+    pub job_name: ::prost::alloc::string::String,
+    #[prost(int32, tag = "2")]
+    pub task_id: i32,
+    #[prost(bool, tag = "3")]
+    pub recoverable: bool,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CoordinationServiceError {
+    #[prost(bool, tag = "3")]
+    pub is_reported_error: bool,
+    #[prost(message, optional, tag = "4")]
+    pub source_task: ::core::option::Option<CoordinatedTask>,
+}
+/// The status payloads of a failed call, by the URL of their type.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GrpcPayloadContainer {
+    #[prost(map = "string, bytes", tag = "1")]
+    pub payloads: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::bytes::Bytes,
+    >,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CoordinatedTaskStateInfo {
+    #[prost(message, optional, tag = "1")]
+    pub task: ::core::option::Option<CoordinatedTask>,
+    #[prost(fixed64, tag = "6")]
+    pub incarnation: u64,
+    #[prost(enumeration = "CoordinatedTaskState", tag = "2")]
+    pub state: i32,
+    #[prost(int32, tag = "3")]
+    pub error_code: i32,
+    #[prost(string, tag = "4")]
+    pub error_message: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "5")]
+    pub error_payload: ::core::option::Option<CoordinationServiceError>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct DeviceInfo {
+    #[prost(message, repeated, tag = "1")]
+    pub device: ::prost::alloc::vec::Vec<Any>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RegisterTaskRequest {
+    #[prost(fixed64, tag = "3")]
+    pub incarnation: u64,
+    #[prost(message, optional, tag = "5")]
+    pub source_task: ::core::option::Option<CoordinatedTask>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct RegisterTaskResponse {
+    #[prost(fixed64, tag = "1")]
+    pub leader_incarnation: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeartbeatRequest {
+    #[prost(fixed64, tag = "3")]
+    pub incarnation: u64,
+    #[prost(message, optional, tag = "4")]
+    pub source_task: ::core::option::Option<CoordinatedTask>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct HeartbeatResponse {
+    #[prost(fixed64, tag = "1")]
+    pub leader_incarnation: u64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PollForErrorRequest {
+    #[prost(message, optional, tag = "1")]
+    pub source_task: ::core::option::Option<CoordinatedTask>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct PollForErrorResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WaitForAllTasksRequest {
+    #[prost(message, optional, tag = "5")]
+    pub source_task: ::core::option::Option<CoordinatedTask>,
+    #[prost(message, optional, tag = "6")]
+    pub device_info: ::core::option::Option<DeviceInfo>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WaitForAllTasksResponse {
+    #[prost(fixed64, tag = "1")]
+    pub leader_incarnation: u64,
+    #[prost(message, optional, tag = "4")]
+    pub device_info: ::core::option::Option<DeviceInfo>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShutdownTaskRequest {
+    #[prost(message, optional, tag = "1")]
+    pub source_task: ::core::option::Option<CoordinatedTask>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ShutdownTaskResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResetTaskRequest {
+    #[prost(message, optional, tag = "1")]
+    pub source_task: ::core::option::Option<CoordinatedTask>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ResetTaskResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportErrorToTaskRequest {
+    #[prost(int32, tag = "1")]
+    pub error_code: i32,
+    #[prost(string, tag = "2")]
+    pub error_message: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "5")]
+    pub error_payload: ::core::option::Option<CoordinationServiceError>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportErrorToTaskResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportErrorToServiceRequest {
+    #[prost(int32, tag = "1")]
+    pub error_code: i32,
+    #[prost(string, tag = "2")]
+    pub error_message: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "5")]
+    pub error_origin: ::core::option::Option<CoordinatedTask>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ReportErrorToServiceResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetTaskStateRequest {
+    #[prost(message, repeated, tag = "1")]
+    pub source_task: ::prost::alloc::vec::Vec<CoordinatedTask>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetTaskStateResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub task_state: ::prost::alloc::vec::Vec<CoordinatedTaskStateInfo>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct WatchJobStateRequest {
+    #[prost(string, tag = "1")]
+    pub job_name: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub version_number: i64,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct WatchJobStateResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub task_state: ::prost::alloc::vec::Vec<CoordinatedTaskStateInfo>,
+    #[prost(int64, tag = "2")]
+    pub version_number: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct KeyValueEntry {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(bytes = "bytes", tag = "2")]
+    pub value: ::prost::bytes::Bytes,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InsertKeyValueRequest {
+    #[prost(message, optional, tag = "1")]
+    pub kv: ::core::option::Option<KeyValueEntry>,
+    #[prost(bool, tag = "2")]
+    pub allow_overwrite: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct InsertKeyValueResponse {}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetKeyValueRequest {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetKeyValueResponse {
+    #[prost(message, optional, tag = "1")]
+    pub kv: ::core::option::Option<KeyValueEntry>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TryGetKeyValueRequest {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct TryGetKeyValueResponse {
+    #[prost(message, optional, tag = "1")]
+    pub kv: ::core::option::Option<KeyValueEntry>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct GetKeyValueDirRequest {
+    #[prost(string, tag = "1")]
+    pub directory_key: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetKeyValueDirResponse {
+    #[prost(string, tag = "1")]
+    pub directory_key: ::prost::alloc::string::String,
+    #[prost(message, repeated, tag = "2")]
+    pub kv: ::prost::alloc::vec::Vec<KeyValueEntry>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteKeyValueRequest {
+    #[prost(string, tag = "1")]
+    pub key: ::prost::alloc::string::String,
+    #[prost(bool, tag = "2")]
+    pub is_directory: bool,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct DeleteKeyValueResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct BarrierRequest {
+    #[prost(string, tag = "1")]
+    pub barrier_id: ::prost::alloc::string::String,
+    #[prost(int64, tag = "2")]
+    pub barrier_timeout_in_ms: i64,
+    #[prost(message, repeated, tag = "3")]
+    pub tasks: ::prost::alloc::vec::Vec<CoordinatedTask>,
+    #[prost(message, optional, tag = "4")]
+    pub source_task: ::core::option::Option<CoordinatedTask>,
+    #[prost(int64, tag = "5")]
+    pub counter: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct BarrierResponse {
+    #[prost(int64, tag = "1")]
+    pub counter: i64,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelBarrierRequest {
+    #[prost(string, tag = "1")]
+    pub barrier_id: ::prost::alloc::string::String,
+    #[prost(message, optional, tag = "2")]
+    pub source_task: ::core::option::Option<CoordinatedTask>,
+    #[prost(int64, tag = "3")]
+    pub counter: i64,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelBarrierResponse {}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetAliveTasksRequest {
+    #[prost(message, optional, tag = "1")]
+    pub requesting_task: ::core::option::Option<CoordinatedTask>,
+    #[prost(message, repeated, tag = "2")]
+    pub tasks: ::prost::alloc::vec::Vec<CoordinatedTask>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct GetAliveTasksResponse {
+    #[prost(message, repeated, tag = "1")]
+    pub alive_tasks: ::prost::alloc::vec::Vec<CoordinatedTask>,
+    #[prost(fixed64, repeated, tag = "2")]
+    pub incarnations: ::prost::alloc::vec::Vec<u64>,
+}
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+#[repr(i32)]
+pub enum CoordinatedTaskState {
+    TaskstateUnspecified = 0,
+    TaskstateUninitialized = 1,
+    TaskstateDisconnected = 2,
+    TaskstateConnected = 3,
+    TaskstateError = 4,
+}
+impl CoordinatedTaskState {
+    /// String value of the enum field names used in the ProtoBuf definition.
+    ///
+    /// The values are not transformed in any way and thus are considered stable
+    /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+    pub fn as_str_name(&self) -> &'static str {
+        match self {
+            Self::TaskstateUnspecified => "TASKSTATE_UNSPECIFIED",
+            Self::TaskstateUninitialized => "TASKSTATE_UNINITIALIZED",
+            Self::TaskstateDisconnected => "TASKSTATE_DISCONNECTED",
+            Self::TaskstateConnected => "TASKSTATE_CONNECTED",
+            Self::TaskstateError => "TASKSTATE_ERROR",
+        }
+    }
+    /// Creates an enum from field names used in the ProtoBuf definition.
+    pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+        match value {
+            "TASKSTATE_UNSPECIFIED" => Some(Self::TaskstateUnspecified),
+            "TASKSTATE_UNINITIALIZED" => Some(Self::TaskstateUninitialized),
+            "TASKSTATE_DISCONNECTED" => Some(Self::TaskstateDisconnected),
+            "TASKSTATE_CONNECTED" => Some(Self::TaskstateConnected),
+            "TASKSTATE_ERROR" => Some(Self::TaskstateError),
+            _ => None,
+        }
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ResourceDtypeAndShape {

@@ -2,12 +2,12 @@
 
 use crate::proto::{
     DataType, ResourceHandleProto, TensorProto, TensorShapeProto, VariantTensorDataProto,
-    tensor_shape_proto::Dim,
+    resource_handle_proto::DtypeAndShape, tensor_shape_proto::Dim,
 };
 use ferroflow_base::{Result, Status, invalid_argument, unimplemented_error};
 use ferroflow_tensor::{
-    Bytes, Complex, DType, Element, LazyTensor, MappedFile, PartialShape, ResourceHandle, Shape,
-    Tensor, Variant, bf16, f16,
+    Bytes, Complex, DType, Element, LazyTensor, MappedFile, PartialShape, ResourceHandle,
+    ResourceOrigin, Shape, Tensor, Variant, bf16, f16,
 };
 use prost::Message;
 use std::any::Any;
@@ -166,12 +166,8 @@ fn listed(dtype: DType, shape: Shape, proto: &TensorProto) -> Result<Tensor> {
         }
         DType::Resource => {
             let handles = proto.resource_handle_val.iter().take(shape.num_elements());
-            let handles = handles.map(|h| ResourceHandle {
-                container: h.container.as_str().into(),
-                name: h.name.as_str().into(),
-                value: None,
-            });
-            Tensor::from_resources(shape, handles.collect())
+            let handles = handles.map(handle_from_proto).collect::<Result<_>>();
+            Tensor::from_resources(shape, handles?)
         }
     }
 }
@@ -242,10 +238,49 @@ impl AsRef<[u8]> for Shared {
 }
 
 fn handle_to_proto(handle: &ResourceHandle) -> ResourceHandleProto {
-    ResourceHandleProto {
+    let mut proto = ResourceHandleProto {
         container: handle.container.to_string(),
         name: handle.name.to_string(),
         ..Default::default()
+    };
+    if let Some(origin) = &handle.origin {
+        proto.device.clone_from(&origin.device);
+        proto.hash_code = origin.hash_code;
+        proto.maybe_type_name.clone_from(&origin.type_name);
+        let described = origin.dtypes_and_shapes.iter();
+        let described = described.map(|(dtype, shape)| DtypeAndShape {
+            dtype: *dtype as i32,
+            shape: Some(shape_to_proto(shape)),
+        });
+        proto.dtypes_and_shapes = described.collect();
+    }
+    proto
+}
+
+fn handle_from_proto(proto: &ResourceHandleProto) -> Result<ResourceHandle> {
+    let described = proto.dtypes_and_shapes.iter().map(|d| {
+        let shape = d.shape.as_ref().map(shape_from_proto).transpose()?;
+        Ok((dtype_from_proto(d.dtype)?, shape.unwrap_or_default()))
+    });
+    let origin = ResourceOrigin {
+        device: proto.device.clone(),
+        hash_code: proto.hash_code,
+        type_name: proto.maybe_type_name.clone(),
+        dtypes_and_shapes: described.collect::<Result<_>>()?,
+    };
+    Ok(ResourceHandle {
+        container: proto.container.as_str().into(),
+        name: proto.name.as_str().into(),
+        value: None,
+        origin: (origin != ResourceOrigin::default()).then(|| Arc::new(origin)),
+    })
+}
+
+/// Sets the device of the handles that name none: those of resources of this task.
+pub fn set_handle_device(proto: &mut TensorProto, device: &str) {
+    let own = proto.resource_handle_val.iter_mut();
+    for handle in own.filter(|h| h.device.is_empty()) {
+        handle.device = device.to_string();
     }
 }
 

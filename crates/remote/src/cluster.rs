@@ -2,19 +2,18 @@
 
 use crate::config::{addresses, isolates_state};
 use crate::device::{Devices, TaskName, random_id, random_step_id};
+use crate::handles::HandleTable;
 use crate::peers::{Peer, Peers};
 use crate::step_stats::StepTrace;
 use crate::task::Task;
-use crate::tensors::encode_fetch;
 use ferroflow_base::{Code, Result, Status, deadline_exceeded, internal};
 use ferroflow_model::proto::{
     CleanupAllRequest, CleanupAllResponse, CleanupGraphRequest, CleanupGraphResponse, ConfigProto,
     CreateWorkerSessionRequest, CreateWorkerSessionResponse, DeleteWorkerSessionRequest,
     DeleteWorkerSessionResponse, DeregisterGraphRequest, DeregisterGraphResponse, DeviceAttributes,
-    ExecutorOpts, GetStatusRequest, GetStatusResponse, GraphDef, RegisterGraphRequest,
-    RegisterGraphResponse, RunGraphRequest, RunGraphResponse, ServerDef,
+    ExecutorOpts, GetStatusRequest, GetStatusResponse, GraphDef, NamedTensorProto,
+    RegisterGraphRequest, RegisterGraphResponse, RunGraphRequest, RunGraphResponse, ServerDef,
 };
-use ferroflow_model::tensor_from_proto;
 use ferroflow_runtime::cluster::{Cluster, ClusterStep, RegisteredGraph, RunDone};
 use ferroflow_runtime::{CancelToken, DeviceSet, DeviceSpec, Rendezvous, TraceSink};
 use ferroflow_tensor::Tensor;
@@ -95,6 +94,54 @@ impl GrpcCluster {
         };
         runtime.block_on(cluster.create_worker_sessions(cancel))?;
         Ok(Some(Arc::new(cluster)))
+    }
+
+    /// The tasks of an eager context: those that have some of the devices `all`. They have a session of
+    /// the handle already.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an address is malformed.
+    pub(crate) fn of_context(
+        task: &Arc<Task>,
+        own: &Devices,
+        handle: &str,
+        peers: &Arc<Peers>,
+        all: &[DeviceAttributes],
+    ) -> Result<GrpcCluster> {
+        let name = own.task().clone();
+        let mut others: Vec<Peer> = Vec::new();
+        let mut devices = own.attributes().to_vec();
+        let mut task_of = vec![0; devices.len()];
+        for device in all {
+            let owner = TaskName::of_device(&device.name);
+            let Some(owner) = owner.filter(|owner| *owner != name) else {
+                continue;
+            };
+            // Devices of a task that has left the cluster stay in the list for a while.
+            let Ok(peer) = peers.get(&owner) else {
+                continue;
+            };
+            let known = others.iter().position(|p| p.task == owner);
+            let number = known.unwrap_or_else(|| {
+                others.push(peer);
+                others.len() - 1
+            });
+            devices.push(device.clone());
+            task_of.push(number + 1);
+        }
+        Ok(GrpcCluster {
+            task: task.clone(),
+            own: name,
+            peers: peers.clone(),
+            others,
+            devices,
+            task_of,
+            handle: handle.to_string(),
+            config: ConfigProto {
+                allow_soft_placement: true,
+                ..Default::default()
+            },
+        })
     }
 
     async fn create_worker_sessions(&self, cancel: &CancelToken) -> Result<()> {
@@ -253,6 +300,12 @@ impl Cluster for GrpcCluster {
             peer: peer.clone(),
             session: self.handle.clone(),
             handle: registered.graph_handle,
+            handles: self.task.handles.clone(),
+            own_device: self
+                .devices
+                .first()
+                .map(|d| d.name.clone())
+                .unwrap_or_default(),
         }))
     }
 
@@ -316,6 +369,9 @@ struct GrpcGraph {
     peer: Peer,
     session: String,
     handle: String,
+    handles: Arc<HandleTable>,
+    /// The device that has the resources of this task.
+    own_device: String,
 }
 
 impl RegisteredGraph for GrpcGraph {
@@ -327,7 +383,13 @@ impl RegisteredGraph for GrpcGraph {
         cancel: &CancelToken,
         done: RunDone,
     ) {
-        let send = feeds.iter().map(|(key, tensor)| encode_fetch(key, tensor));
+        let send = feeds.iter().map(|(key, tensor)| {
+            let tensor = self.handles.encode(tensor, &self.own_device)?;
+            Ok(NamedTensorProto {
+                name: key.clone(),
+                tensor: Some(tensor),
+            })
+        });
         let send = match send.collect::<Result<_>>() {
             Ok(send) => send,
             Err(e) => return done(Err(e)),
@@ -357,6 +419,7 @@ impl RegisteredGraph for GrpcGraph {
             }
         });
         let (peer, trace) = (self.peer.clone(), step.trace().cloned());
+        let handles = self.handles.clone();
         self.peer.runtime().spawn(async move {
             let call = peer.call::<_, RunGraphResponse>("RunGraph", request);
             let answer = tokio::select! {
@@ -370,7 +433,7 @@ impl RegisteredGraph for GrpcGraph {
             {
                 trace.add_remote(stats);
             }
-            done(answer.and_then(|answer| results(answer, &fetches, &peer.task)));
+            done(answer.and_then(|answer| results(answer, &fetches, &peer.task, &handles)));
         });
     }
 }
@@ -388,7 +451,12 @@ impl Drop for GrpcGraph {
 }
 
 /// The fetches of an answer, in the order of `keys`, or its error.
-fn results(answer: RunGraphResponse, keys: &[String], task: &TaskName) -> Result<Vec<Tensor>> {
+fn results(
+    answer: RunGraphResponse,
+    keys: &[String],
+    task: &TaskName,
+    handles: &HandleTable,
+) -> Result<Vec<Tensor>> {
     if answer.status_code != 0 {
         let code = Code::from_number(answer.status_code).unwrap_or(Code::Unknown);
         let text = format!("From {task}:\n{}", answer.status_error_message);
@@ -398,7 +466,7 @@ fn results(answer: RunGraphResponse, keys: &[String], task: &TaskName) -> Result
         let named = answer.recv.iter().find(|r| r.name == *key);
         let proto = named.and_then(|r| r.tensor.as_ref());
         let proto = proto.ok_or_else(|| internal!("{task} did not return {key}"))?;
-        tensor_from_proto(proto, None)?.get()
+        handles.decode(proto)
     };
     keys.iter().map(fetch).collect()
 }

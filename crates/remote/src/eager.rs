@@ -39,10 +39,18 @@ impl EagerService {
     /// INVALID_ARGUMENT if the context exists or the cluster is malformed.
     pub fn create_context(&self, request: CreateContextRequest) -> Result<CreateContextResponse> {
         let id = request.context_id;
+        let def = request.server_def.unwrap_or_default();
+        let (name, cluster) = self.place(&def)?;
+        let peers = Arc::new(self.task.peers.of_cluster(&cluster));
+        let is_old = |contexts: &HashMap<u64, Arc<RemoteContext>>| {
+            let known = contexts.get(&id);
+            known.is_some_and(|old| old.view() >= request.context_view_id)
+        };
+        if !is_old(&lock(&self.contexts)) {
+            self.task.coordination.join(&def, &name, &peers)?;
+        }
         let mut contexts = lock(&self.contexts);
-        if let Some(old) = contexts.get(&id)
-            && old.view() >= request.context_view_id
-        {
+        if is_old(&contexts) {
             return Err(invalid_argument!(
                 "EagerService:CreateContext failed. Context id: <{id}> already exists."
             ));
@@ -50,9 +58,6 @@ impl EagerService {
         if request.clear_existing_contexts {
             contexts.clear();
         }
-        let def = request.server_def.unwrap_or_default();
-        let (name, cluster) = self.place(&def)?;
-        let peers = Arc::new(self.task.peers.of_cluster(&cluster));
         let context = RemoteContext::new(
             &self.task,
             id,
@@ -119,9 +124,11 @@ impl EagerService {
         }
         // Without devices, only the view changes.
         if !request.cluster_device_attributes.is_empty() {
-            let (_, cluster) = self.place(&request.server_def.unwrap_or_default())?;
+            let def = request.server_def.unwrap_or_default();
+            let (name, cluster) = self.place(&def)?;
             let peers = Arc::new(self.task.peers.of_cluster(&cluster));
-            context.set_cluster(peers, &request.cluster_device_attributes);
+            self.task.coordination.join(&def, &name, &peers)?;
+            context.set_cluster(peers, &request.cluster_device_attributes)?;
         }
         context.set_view(next);
         Ok(UpdateContextResponse {

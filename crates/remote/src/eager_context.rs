@@ -1,10 +1,12 @@
 //! [`RemoteContext`]: a client's eager context on this task.
 
+use crate::cluster::GrpcCluster;
 use crate::device::{Devices, TaskName};
 use crate::master_session::lock;
 use crate::peers::Peers;
 use crate::rendezvous::{StepRendezvous, take_later};
 use crate::task::Task;
+use crate::worker_session::WorkerSession;
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_model::proto::operation::{Input, input};
 use ferroflow_model::proto::queue_item::Item;
@@ -14,8 +16,8 @@ use ferroflow_model::proto::{
     QueueItem, QueueResponse, RegisterFunctionOp, RemoteTensorHandle, SendPackedHandleOp,
     TensorProto, attr_value,
 };
-use ferroflow_model::{shape_to_proto, tensor_from_proto, tensor_to_proto};
-use ferroflow_runtime::eager::{Attrs, CallInputs, EagerContext};
+use ferroflow_model::shape_to_proto;
+use ferroflow_runtime::eager::{Attrs, CallDevices, CallInputs, EagerContext};
 use ferroflow_runtime::{CancelToken, DType, Rendezvous, RunOptions, attrs_of_proto};
 use ferroflow_tensor::Tensor;
 use std::collections::HashMap;
@@ -25,6 +27,9 @@ use std::time::{Duration, Instant};
 
 /// A context that the client abandoned is dropped after this time if it asks for none.
 const KEEP_ALIVE: Duration = Duration::from_secs(600);
+
+/// At most this many handles of other tasks are kept.
+const MAX_FOREIGN: usize = 4096;
 
 /// An eager context of a client.
 pub(crate) struct RemoteContext {
@@ -40,6 +45,12 @@ pub(crate) struct RemoteContext {
     eager: EagerContext,
     /// The incarnations of the cluster's devices.
     incarnations: Mutex<HashMap<String, u64>>,
+    /// The tasks that nodes of functions may run on.
+    cluster: Mutex<Arc<GrpcCluster>>,
+    /// Through which the other tasks run such nodes here.
+    session: Arc<WorkerSession>,
+    /// Handles of resources of other tasks, by op and output.
+    foreign: Mutex<HashMap<(i64, i32), Tensor>>,
     /// The tensors that the client has handles of, by op and output.
     tensors: Mutex<HashMap<(i64, i32), Tensor>>,
     /// Where ops of other tasks take tensors, and bring them.
@@ -58,6 +69,14 @@ impl RemoteContext {
     ) -> Result<Self> {
         let rendezvous = task.rendezvous.renew(id);
         rendezvous.initialize(name, &peers)?;
+        let devices = Arc::new(task.devices.renamed(name));
+        let handle = session_of(id);
+        let grpc = GrpcCluster::of_context(task, &devices, &handle, &peers, cluster)?;
+        let eager = EagerContext::with_resources(task.pool.clone(), task.resources.fork_session());
+        let resources = eager.resources().fork_session();
+        let session = WorkerSession::new(name.clone(), devices.clone(), resources, peers.clone());
+        let session = Arc::new(session);
+        task.sessions.insert(handle, session.clone());
         let keep_alive = u64::try_from(keep_alive_secs).ok().filter(|s| *s > 0);
         Ok(RemoteContext {
             id,
@@ -65,10 +84,13 @@ impl RemoteContext {
             keep_alive: keep_alive.map_or(KEEP_ALIVE, Duration::from_secs),
             used: Mutex::new(Instant::now()),
             name: name.clone(),
-            devices: Arc::new(task.devices.renamed(name)),
+            devices,
             peers: Mutex::new(peers),
-            eager: EagerContext::with_resources(task.pool.clone(), task.resources.fork_session()),
+            eager,
             incarnations: Mutex::new(incarnations(cluster)),
+            cluster: Mutex::new(Arc::new(grpc)),
+            session,
+            foreign: Mutex::default(),
             tensors: Mutex::default(),
             rendezvous,
             task: task.clone(),
@@ -88,10 +110,25 @@ impl RemoteContext {
     }
 
     /// Uses the addresses and devices of a changed cluster from now on.
-    pub(crate) fn set_cluster(&self, peers: Arc<Peers>, cluster: &[DeviceAttributes]) {
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an address is malformed.
+    pub(crate) fn set_cluster(
+        &self,
+        peers: Arc<Peers>,
+        cluster: &[DeviceAttributes],
+    ) -> Result<()> {
+        let handle = session_of(self.id);
+        let grpc = GrpcCluster::of_context(&self.task, &self.devices, &handle, &peers, cluster)?;
         self.rendezvous.set_peers(&peers);
+        self.session.set_peers(peers.clone());
+        *lock(&self.cluster) = Arc::new(grpc);
+        // What was placed on the devices of the old one.
+        self.eager.clear_caches();
+        lock(&self.foreign).clear();
         *lock(&self.peers) = peers;
         *lock(&self.incarnations) = incarnations(cluster);
+        Ok(())
     }
 
     pub(crate) fn keep_alive(&self) {
@@ -119,7 +156,7 @@ impl RemoteContext {
             }
             Item::SendTensor(sent) => {
                 for (i, proto) in (0..).zip(&sent.tensors) {
-                    let tensor = decode(proto)?;
+                    let tensor = self.task.handles.decode(proto)?;
                     lock(&self.tensors).insert((sent.op_id, i), tensor);
                 }
             }
@@ -148,8 +185,14 @@ impl RemoteContext {
                 self.eager.add_function(Arc::new(inner))?;
             }
         }
-        let function = function.function_def.unwrap_or_default();
-        self.eager.add_function(Arc::new(function))
+        let mut def = function.function_def.unwrap_or_default();
+        if function.is_component_function {
+            // No output depends on what a component sends to others.
+            let sends = def.node_def.iter().filter(|n| n.op == "_Send");
+            let sends = sends.map(|n| (n.name.clone(), n.name.clone()));
+            def.control_ret.extend(sends.collect::<Vec<_>>());
+        }
+        self.eager.add_function(Arc::new(def))
     }
 
     /// Keeps the tensor of this task of a packed handle.
@@ -157,9 +200,10 @@ impl RemoteContext {
         let own = format!("{}/", self.name);
         for handle in packed.handles.iter().filter_map(|h| h.item.as_ref()) {
             let tensor = match handle {
-                handle::Item::LocalHandle(local) if local.device.starts_with(&own) => {
-                    decode(local.tensor.as_ref().unwrap_or(&TensorProto::default()))?
-                }
+                handle::Item::LocalHandle(local) if local.device.starts_with(&own) => self
+                    .task
+                    .handles
+                    .decode(local.tensor.as_ref().unwrap_or(&TensorProto::default()))?,
                 handle::Item::RemoteHandle(remote) if remote.device.starts_with(&own) => {
                     self.tensor(remote, cancel)?
                 }
@@ -178,6 +222,18 @@ impl RemoteContext {
         }
         let owner = TaskName::of_device(&handle.op_device).filter(|owner| *owner != self.name);
         match owner {
+            Some(owner) if handle.dtype == DType::Resource as i32 => {
+                if let Some(known) = lock(&self.foreign).get(&key) {
+                    return Ok(known.clone());
+                }
+                let tensor = self.copy_from(&owner, handle, cancel)?;
+                let mut foreign = lock(&self.foreign);
+                if foreign.len() >= MAX_FOREIGN {
+                    foreign.clear();
+                }
+                foreign.insert(key, tensor.clone());
+                Ok(tensor)
+            }
             Some(owner) => self.copy_from(&owner, handle, cancel),
             None => Err(invalid_argument!(
                 "Unable to find the relevant tensor remote_handle: Op ID: {}, Output num: {}. One \
@@ -251,7 +307,7 @@ impl RemoteContext {
     fn inputs(&self, operation: &Operation, cancel: &CancelToken) -> Result<Vec<Tensor>> {
         let inputs = operation.op_inputs.iter();
         let tensors = inputs.map(|input| match &input.item {
-            Some(input::Item::Tensor(proto)) => decode(proto),
+            Some(input::Item::Tensor(proto)) => self.task.handles.decode(proto),
             Some(input::Item::RemoteHandle(handle)) => self.tensor(handle, cancel),
             None => Err(invalid_argument!("an input of {} is empty", operation.name)),
         });
@@ -278,7 +334,7 @@ impl RemoteContext {
                     cancel: Some(cancel.clone()),
                     ..Default::default()
                 };
-                self.call(name, &attrs, inputs, &options)?
+                self.call(name, &attrs, inputs, &options, false)?
             }
         };
         let numbers: Vec<i32> = (0..outputs.len() as i32).collect();
@@ -295,6 +351,7 @@ impl RemoteContext {
         attrs: &Attrs,
         inputs: Vec<Tensor>,
         options: &RunOptions,
+        is_component: bool,
     ) -> Result<Vec<Tensor>> {
         let def = self.eager.def(name)?;
         let mut complete = attrs.clone();
@@ -304,7 +361,19 @@ impl RemoteContext {
             Err(_) => def.given(attrs)?,
         };
         let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
-        let call = self.eager.call(&def, attrs, &given, &dtypes)?;
+        let call = match is_component || !def.needs_graph(attrs) {
+            true => self.eager.call(&def, attrs, &given, &dtypes)?,
+            false => {
+                let cluster = lock(&self.cluster).clone();
+                let devices = CallDevices {
+                    set: cluster.device_set(true),
+                    cluster,
+                };
+                let places: Box<[String]> = inputs.iter().map(device_of).collect();
+                let inputs = (&dtypes[..], places);
+                self.eager.call_on(&def, attrs, &given, inputs, &devices)?
+            }
+        };
         let mut values: CallInputs = inputs.into_iter().map(|t| Some(t).into()).collect();
         let outputs = call.run_with(&mut values, options)?;
         Ok(outputs.into_iter().collect())
@@ -313,7 +382,8 @@ impl RemoteContext {
     /// Remembers the outputs of an operation; one without an id returns them at once.
     fn keep(&self, id: i64, numbers: &[i32], outputs: Vec<Tensor>) -> Result<QueueResponse> {
         if id < 0 {
-            let tensors = outputs.iter().map(tensor_to_proto);
+            let device = self.devices.first();
+            let tensors = outputs.iter().map(|t| self.task.handles.encode(t, device));
             return Ok(QueueResponse {
                 tensor: tensors.collect::<Result<_>>()?,
                 ..Default::default()
@@ -354,35 +424,48 @@ impl RemoteContext {
         };
         let outputs = self.inputs(operation, cancel).and_then(|inputs| {
             let attrs = attrs_of_proto(&operation.attrs)?;
-            self.call(&operation.name, &attrs, inputs, &options)
+            self.call(&operation.name, &attrs, inputs, &options, true)
         });
         let outputs = outputs.inspect_err(|e| rendezvous.abort(e.clone()))?;
-        if outputs.len() != numbers.len() {
-            return Err(internal!(
+        match numbers {
+            // A function that another task called as a whole.
+            [] => {
+                let all: Vec<i32> = (0..outputs.len() as i32).collect();
+                self.keep(operation.id, &all, outputs)
+            }
+            some if some.len() == outputs.len() => self.keep(operation.id, some, outputs),
+            some => Err(internal!(
                 "{} has {} outputs, {} are expected",
                 operation.name,
                 outputs.len(),
-                numbers.len()
-            ));
+                some.len()
+            )),
         }
-        self.keep(operation.id, numbers, outputs)
     }
 }
 
 impl Drop for RemoteContext {
     fn drop(&mut self) {
         self.task.rendezvous.cleanup(self.id);
+        self.task.sessions.remove(&session_of(self.id));
     }
+}
+
+/// The handle of the worker session of a context, as in TensorFlow.
+fn session_of(context: u64) -> String {
+    format!("eager_{context}")
+}
+
+/// The device of the resource that a tensor is the handle of, if another task or this one named it.
+fn device_of(tensor: &Tensor) -> String {
+    let handle = tensor.resources().ok().and_then(|handles| handles.first());
+    let origin = handle.and_then(|handle| handle.origin.as_ref());
+    origin.map(|o| o.device.clone()).unwrap_or_default()
 }
 
 fn incarnations(cluster: &[DeviceAttributes]) -> HashMap<String, u64> {
     let devices = cluster.iter();
     devices.map(|d| (d.name.clone(), d.incarnation)).collect()
-}
-
-/// A tensor of a request; one without a shape is a scalar.
-fn decode(proto: &TensorProto) -> Result<Tensor> {
-    tensor_from_proto(proto, None)?.get()
 }
 
 /// The rendezvous key in the attrs of a `_Send` or `_Recv`.

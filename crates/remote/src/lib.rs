@@ -13,10 +13,12 @@
 
 mod cluster;
 mod config;
+mod coordination;
 mod cost_graph;
 mod device;
 mod eager;
 mod eager_context;
+mod handles;
 mod master;
 mod master_session;
 mod monitor;
@@ -29,6 +31,7 @@ mod step_stats;
 mod task;
 mod tensors;
 mod worker;
+mod worker_session;
 
 pub use device::{ServerDef, TaskName};
 pub use eager::EagerService;

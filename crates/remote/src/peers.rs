@@ -140,6 +140,19 @@ impl Peer {
             .await
     }
 
+    /// Calls a method of the task's CoordinationService.
+    ///
+    /// # Errors
+    /// As [`Peer::call`].
+    pub(crate) async fn call_coordination<Q, R>(&self, method: &str, request: Q) -> Result<R>
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        self.call_path(format!("/tensorflow.CoordinationService/{method}"), request)
+            .await
+    }
+
     async fn call_path<Q, R>(&self, path: String, request: Q) -> Result<R>
     where
         Q: Message + 'static,

@@ -2,11 +2,11 @@
 //! `core/distributed_runtime/base_rendezvous_mgr.h`).
 
 use crate::device::TaskName;
+use crate::handles::HandleTable;
 use crate::master_session::lock;
 use crate::peers::{Peer, Peers};
 use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
 use ferroflow_model::proto::{RecvTensorRequest, RecvTensorResponse};
-use ferroflow_model::tensor_from_proto;
 use ferroflow_runtime::{CancelToken, LocalRendezvous, RecvDone, Rendezvous};
 use ferroflow_tensor::Tensor;
 use std::collections::HashMap;
@@ -14,14 +14,23 @@ use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use tokio::sync::watch;
 
 /// The rendezvous of the steps in progress, by step id.
-#[derive(Default)]
-pub(crate) struct RendezvousManager(Mutex<HashMap<u64, Arc<StepRendezvous>>>);
+pub(crate) struct RendezvousManager {
+    steps: Mutex<HashMap<u64, Arc<StepRendezvous>>>,
+    handles: Arc<HandleTable>,
+}
 
 impl RendezvousManager {
+    pub(crate) fn new(handles: Arc<HandleTable>) -> Self {
+        RendezvousManager {
+            steps: Mutex::default(),
+            handles,
+        }
+    }
+
     /// The rendezvous of a step. A peer may ask for a tensor before the step begins here.
     pub(crate) fn get(&self, step_id: u64) -> Arc<StepRendezvous> {
-        let mut steps = lock(&self.0);
-        let new = || Arc::new(StepRendezvous::new(step_id));
+        let mut steps = lock(&self.steps);
+        let new = || Arc::new(StepRendezvous::new(step_id, self.handles.clone()));
         steps.entry(step_id).or_insert_with(new).clone()
     }
 
@@ -33,7 +42,7 @@ impl RendezvousManager {
 
     /// Removes the rendezvous of a step that is over on all tasks.
     pub(crate) fn cleanup(&self, step_id: u64) {
-        let removed = lock(&self.0).remove(&step_id);
+        let removed = lock(&self.steps).remove(&step_id);
         if let Some(removed) = removed {
             removed.abort(aborted!("Cleanup {step_id}"));
         }
@@ -41,7 +50,7 @@ impl RendezvousManager {
 
     /// The number of steps that were not cleaned up.
     pub(crate) fn len(&self) -> usize {
-        lock(&self.0).len()
+        lock(&self.steps).len()
     }
 }
 
@@ -49,6 +58,7 @@ impl RendezvousManager {
 /// them.
 pub(crate) struct StepRendezvous {
     step_id: u64,
+    handles: Arc<HandleTable>,
     local: LocalRendezvous,
     route: OnceLock<Route>,
     /// Ends the requests to other tasks.
@@ -64,9 +74,10 @@ struct Route {
 }
 
 impl StepRendezvous {
-    fn new(step_id: u64) -> Self {
+    fn new(step_id: u64, handles: Arc<HandleTable>) -> Self {
         StepRendezvous {
             step_id,
+            handles,
             local: LocalRendezvous::default(),
             route: OnceLock::new(),
             aborted: watch::Sender::new(None),
@@ -144,9 +155,10 @@ impl Rendezvous for StepRendezvous {
             request_id: crate::device::random_id(),
             ..Default::default()
         };
+        let handles = self.handles.clone();
         peer.runtime().clone().spawn(async move {
             let received = tokio::select! {
-                received = recv_tensor(&peer, request) => received,
+                received = recv_tensor(&peer, request, &handles) => received,
                 reason = aborted.wait_for(Option::is_some) => Err(match reason {
                     Ok(reason) => reason.clone().unwrap_or_else(|| internal!("aborted")),
                     Err(_) => aborted!("the step is over"),
@@ -192,7 +204,11 @@ pub(crate) fn take_later(
 }
 
 /// Requests a tensor from the task that sends it.
-async fn recv_tensor(peer: &Peer, request: RecvTensorRequest) -> Result<Option<Tensor>> {
+async fn recv_tensor(
+    peer: &Peer,
+    request: RecvTensorRequest,
+    handles: &HandleTable,
+) -> Result<Option<Tensor>> {
     let answer: RecvTensorResponse = peer.call("RecvTensor", request).await?;
     if answer.is_dead {
         return Ok(None);
@@ -200,5 +216,5 @@ async fn recv_tensor(peer: &Peer, request: RecvTensorRequest) -> Result<Option<T
     let mut proto = answer.tensor.unwrap_or_default();
     // TensorFlow leaves the shape of a scalar out.
     proto.tensor_shape = proto.tensor_shape.filter(|s| !s.unknown_rank);
-    tensor_from_proto(&proto, None)?.get().map(Some)
+    handles.decode(&proto).map(Some)
 }

@@ -2,7 +2,7 @@
 
 use crate::eager::EagerService;
 use crate::master::{Master, MasterOptions};
-use crate::service::{EagerEndpoint, Endpoint, MasterService, WorkerService};
+use crate::service::{CoordinationService, EagerEndpoint, Endpoint, MasterService, WorkerService};
 use crate::worker::Worker;
 use ferroflow_base::{Code, Result, Status, invalid_argument};
 use ferroflow_rpc::{Calls, MAX_STEPS, TlsOptions, finish, tls_config};
@@ -143,6 +143,7 @@ impl Server {
         let router = builder
             .add_service(MasterService(endpoint.clone()))
             .add_service(EagerEndpoint(endpoint.clone()))
+            .add_service(CoordinationService(endpoint.clone()))
             .add_service(WorkerService(endpoint));
         let (master, calls) = (self.master.clone(), self.calls);
         let served = self.runtime.block_on(async move {

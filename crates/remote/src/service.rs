@@ -1,12 +1,15 @@
 //! The gRPC methods: HTTP path → message → [`Master`].
 
+use crate::coordination::Coordinator;
 use crate::eager::EagerService;
 use crate::master::Master;
+use crate::task::Task;
 use crate::worker::Worker;
-use ferroflow_base::Result;
+use ferroflow_base::{Code, Result, Status};
 use ferroflow_model::proto::{
     EnqueueRequest, EnqueueResponse, MarkRecvFinishedRequest, MarkRecvFinishedResponse,
-    RunCallableRequest, RunGraphRequest, RunGraphResponse, RunStepRequest, RunStepResponse,
+    ReportErrorToTaskRequest, ReportErrorToTaskResponse, RunCallableRequest, RunGraphRequest,
+    RunGraphResponse, RunStepRequest, RunStepResponse,
 };
 use ferroflow_rpc as rpc;
 use ferroflow_runtime::CancelToken;
@@ -20,6 +23,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::codec::CompressionEncoding;
 use tonic::server::{Grpc, NamedService, StreamingService};
+
+type Leader = Arc<Coordinator>;
 
 /// `tensorflow.MasterService`.
 #[derive(Clone)]
@@ -43,6 +48,14 @@ pub(crate) struct EagerEndpoint(pub(crate) Endpoint);
 
 impl NamedService for EagerEndpoint {
     const NAME: &'static str = "tensorflow.eager.EagerService";
+}
+
+/// `tensorflow.CoordinationService`.
+#[derive(Clone)]
+pub(crate) struct CoordinationService(pub(crate) Endpoint);
+
+impl NamedService for CoordinationService {
+    const NAME: &'static str = "tensorflow.CoordinationService";
 }
 
 /// The state of all services.
@@ -79,6 +92,7 @@ macro_rules! service {
 service!(MasterService, dispatch_master);
 service!(WorkerService, dispatch_worker);
 service!(EagerEndpoint, dispatch_eager);
+service!(CoordinationService, dispatch_coordination);
 
 impl Endpoint {
     fn dispatch_master(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
@@ -113,6 +127,45 @@ impl Endpoint {
             "WaitQueueDone" => self.control(request, move |r| e.wait_queue_done(r)),
             "KeepAlive" => self.control(request, move |r| e.keep_alive(r)),
             "CloseContext" => self.control(request, move |r| Ok(e.close_context(r))),
+            _ => unknown(),
+        }
+    }
+
+    fn dispatch_coordination(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
+        macro_rules! at_leader {
+            ($call:expr) => {
+                self.coordination(request, |task, r| async move {
+                    let leader = task.coordination.coordinator()?;
+                    #[allow(clippy::redundant_closure_call)]
+                    $call(leader, r).await
+                })
+            };
+        }
+        match method {
+            "RegisterTask" => at_leader!(async |c: Leader, r| c.register_task(r).await),
+            "Heartbeat" => at_leader!(async |c: Leader, r| c.heartbeat(r)),
+            "WaitForAllTasks" => at_leader!(async |c: Leader, r| c.wait_for_all_tasks(r).await),
+            "ShutdownTask" => at_leader!(async |c: Leader, r| c.shutdown_task(r).await),
+            "ResetTask" => at_leader!(async |c: Leader, r| c.reset_task(r)),
+            "ReportErrorToService" => at_leader!(async |c: Leader, r| c.report_error(r)),
+            "GetTaskState" => at_leader!(async |c: Leader, r| c.task_states(r)),
+            "WatchJobState" => at_leader!(async |c: Leader, r| c.watch_job(r).await),
+            "InsertKeyValue" => at_leader!(async |c: Leader, r| c.insert(r)),
+            "GetKeyValue" => at_leader!(async |c: Leader, r| c.get(r).await),
+            "TryGetKeyValue" => at_leader!(async |c: Leader, r| c.try_get(r)),
+            "GetKeyValueDir" => at_leader!(async |c: Leader, r| Ok(c.directory(r))),
+            "DeleteKeyValue" => at_leader!(async |c: Leader, r| Ok(c.delete(&r))),
+            "Barrier" => at_leader!(async |c: Leader, r| c.barrier(r).await),
+            "CancelBarrier" => at_leader!(async |c: Leader, r| c.cancel_barrier(&r)),
+            "GetAliveTasks" => at_leader!(async |c: Leader, r| c.alive_tasks(r).await),
+            "PollForError" => at_leader!(async |c: Leader, r| c.poll_for_error(&r)),
+            "ReportErrorToTask" => self.coordination(request, |task, r| async move {
+                let r: ReportErrorToTaskRequest = r;
+                let code = Code::from_number(r.error_code).unwrap_or(Code::Unknown);
+                let agent = task.coordination.agent()?;
+                agent.set_error(&Status::new(code, r.error_message));
+                Ok(ReportErrorToTaskResponse {})
+            }),
             _ => unknown(),
         }
     }
@@ -152,6 +205,21 @@ impl Endpoint {
         F: FnOnce(Q) -> Result<R> + Send + 'static,
     {
         self.cancellable(request, move |message, _| handler(message))
+    }
+
+    /// A method of the coordination service.
+    fn coordination<Q, R, F, A>(self, request: HttpRequest, handler: F) -> Boxed<HttpResponse>
+    where
+        Q: Message + Default + 'static,
+        R: Message + 'static,
+        F: FnOnce(Arc<Task>, Q) -> A + Send + 'static,
+        A: Future<Output = Result<R>> + Send + 'static,
+    {
+        let task = self.master.task().clone();
+        unary(request, self.max_message, move |message: Q| async move {
+            let answer = handler(task, message).await;
+            answer.map_err(|e| crate::coordination::to_tonic(&e))
+        })
     }
 
     /// As [`Endpoint::control`], for a method that waits; its token is cancelled when the client hangs up.

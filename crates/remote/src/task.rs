@@ -1,8 +1,11 @@
 //! [`Task`]: what the master and the worker of a server share.
 
+use crate::coordination::Coordination;
 use crate::device::{Devices, ServerDef};
+use crate::handles::HandleTable;
 use crate::peers::Peers;
 use crate::rendezvous::RendezvousManager;
+use crate::worker_session::WorkerSessions;
 use ferroflow_runtime::{DEFAULT_CONTAINER, Pool, Resources};
 use std::sync::Arc;
 
@@ -14,6 +17,10 @@ pub(crate) struct Task {
     pub(crate) resources: Resources,
     pub(crate) peers: Arc<Peers>,
     pub(crate) rendezvous: RendezvousManager,
+    /// The sessions of masters and of eager contexts on this task.
+    pub(crate) sessions: WorkerSessions,
+    pub(crate) coordination: Coordination,
+    pub(crate) handles: Arc<HandleTable>,
 }
 
 impl Task {

@@ -2,15 +2,14 @@
 //! `tensorflow.WorkerService`'s.
 
 use crate::config::compile_options;
-use crate::device::{Devices, TaskName};
+use crate::device::TaskName;
 use crate::master::Master;
 use crate::master_session::lock;
-use crate::peers::Peers;
 use crate::recent_requests::RecentRequests;
 use crate::rendezvous::StepRendezvous;
 use crate::step_stats::StepTrace;
 use crate::task::Task;
-use crate::tensors::encode_fetch;
+use crate::worker_session::{WorkerGraph, WorkerSession};
 use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
 use ferroflow_model::proto::{
     CleanupAllRequest, CleanupAllResponse, CleanupGraphRequest, CleanupGraphResponse,
@@ -19,59 +18,37 @@ use ferroflow_model::proto::{
     GetStatusResponse, NamedTensorProto, RecvTensorRequest, RecvTensorResponse,
     RegisterGraphRequest, RegisterGraphResponse, RunGraphRequest, RunGraphResponse,
 };
-use ferroflow_model::{tensor_from_proto, tensor_to_proto};
 use ferroflow_runtime::{
-    Callable, CancelToken, Code, DeviceSet, NodeClass, Rendezvous, Resources, RunOptions, Session,
+    CancelToken, Code, DeviceSet, NodeClass, Rendezvous, Resources, RunOptions, Session,
     SessionOptions, Signature, TraceSink,
 };
 use ferroflow_tensor::Tensor;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, mpsc};
 
 /// The worker of a server.
 pub struct Worker {
     task: Arc<Task>,
-    sessions: Mutex<HashMap<String, Arc<WorkerSession>>>,
     /// Serves requests that name no session.
     default_session: Arc<WorkerSession>,
     next_graph: AtomicU64,
     recent: RecentRequests,
 }
 
-/// A master's session on this task.
-struct WorkerSession {
-    name: TaskName,
-    devices: Arc<Devices>,
-    resources: Resources,
-    peers: Arc<Peers>,
-    graphs: Mutex<HashMap<String, Arc<WorkerGraph>>>,
-    /// The task and the incarnation of the master.
-    master: (String, i64),
-}
-
-/// A registered graph.
-struct WorkerGraph {
-    session: Session,
-    callable: Arc<Callable>,
-}
-
 impl Worker {
     /// The worker of the server that has this master, without sessions.
     pub fn new(master: &Master) -> Self {
         let task = master.task().clone();
-        let default_session = WorkerSession {
-            name: task.server.task.clone(),
-            devices: task.devices.clone(),
-            resources: task.resources.fork_session(),
-            peers: task.peers.clone(),
-            graphs: Mutex::default(),
-            master: Default::default(),
-        };
+        let default_session = WorkerSession::new(
+            task.server.task.clone(),
+            task.devices.clone(),
+            task.resources.fork_session(),
+            task.peers.clone(),
+        );
         Worker {
             default_session: Arc::new(default_session),
             task,
-            sessions: Mutex::default(),
             next_graph: AtomicU64::new(0),
             recent: RecentRequests::default(),
         }
@@ -124,22 +101,10 @@ impl Worker {
             true => Resources::default(),
             false => self.task.resources.fork_session(),
         };
-        let session = Arc::new(WorkerSession {
-            name,
-            devices,
-            resources,
-            peers,
-            graphs: Mutex::default(),
-            master: (request.master_task, request.master_incarnation),
-        });
-        let mut sessions = lock(&self.sessions);
-        let (master, incarnation) = &session.master;
-        // Those of a master that has restarted since.
-        sessions.retain(|_, old| {
-            let is_old = !master.is_empty() && old.master.0 == *master;
-            !is_old || old.master.1 == *incarnation
-        });
-        sessions.insert(request.session_handle, session);
+        let session = WorkerSession::new(name, devices, resources, peers)
+            .of_master(request.master_task, request.master_incarnation);
+        let sessions = &self.task.sessions;
+        sessions.insert(request.session_handle, Arc::new(session));
         Ok(CreateWorkerSessionResponse {})
     }
 
@@ -148,7 +113,7 @@ impl Worker {
         &self,
         request: DeleteWorkerSessionRequest,
     ) -> DeleteWorkerSessionResponse {
-        lock(&self.sessions).remove(&request.session_handle);
+        self.task.sessions.remove(&request.session_handle);
         DeleteWorkerSessionResponse {}
     }
 
@@ -156,7 +121,7 @@ impl Worker {
         if handle.is_empty() || !is_created {
             return Ok(self.default_session.clone());
         }
-        lock(&self.sessions).get(handle).cloned().ok_or_else(|| {
+        self.task.sessions.get(handle).ok_or_else(|| {
             aborted!(
                 "Session handle is not found: {handle}. Possibly this worker (\"{}\") just restarted.",
                 self.task.server.task
@@ -251,7 +216,7 @@ impl Worker {
             ));
         }
         let rendezvous = self.task.rendezvous.get(request.step_id as u64);
-        rendezvous.initialize(&session.name, &session.peers)?;
+        rendezvous.initialize(&session.name, &session.peers())?;
         let wants_stats = request.exec_opts.is_some_and(|o| o.record_timeline);
         let trace = wants_stats.then(Arc::<StepTrace>::default);
         let options = RunOptions {
@@ -275,7 +240,10 @@ impl Worker {
                     request.step_id
                 ))
             })?;
-            encode_fetch(key, &tensor)
+            Ok(NamedTensorProto {
+                name: key.clone(),
+                tensor: Some(self.task.handles.encode(&tensor, session.devices.first())?),
+            })
         });
         let (first, names) = (session.devices.first(), session.devices.names());
         let placement = graph.callable.placement();
@@ -306,7 +274,7 @@ impl Worker {
         for NamedTensorProto { name, tensor } in sent {
             let mut proto = tensor.unwrap_or_default();
             proto.tensor_shape = proto.tensor_shape.filter(|s| !s.unknown_rank);
-            let tensor = tensor_from_proto(&proto, None)?.get()?;
+            let tensor = self.task.handles.decode(&proto)?;
             rendezvous.send(&name, Some(tensor))?;
         }
         let ran = graph
@@ -336,7 +304,7 @@ impl Worker {
         self.recent
             .reject_duplicate(request.request_id, "RecvTensor (GrpcWorker)")?;
         let key = request.rendezvous_key;
-        self.check_source(&key)?;
+        let source = self.check_source(&key)?;
         let rendezvous = self.task.rendezvous.get(request.step_id as u64);
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let done = move |tensor| {
@@ -349,13 +317,15 @@ impl Worker {
             received.map_err(|_| internal!("the step ended without the tensor {key}"))??;
         Ok(RecvTensorResponse {
             is_dead: tensor.is_none(),
-            tensor: tensor.as_ref().map(tensor_to_proto).transpose()?,
+            tensor: tensor
+                .map(|t| self.task.handles.encode(&t, source))
+                .transpose()?,
             ..Default::default()
         })
     }
 
-    /// Checks the device that sends under a key.
-    fn check_source(&self, key: &str) -> Result<()> {
+    /// Checks the device that sends under a key, and returns it.
+    fn check_source<'a>(&self, key: &'a str) -> Result<&'a str> {
         let parts: Vec<&str> = key.split(';').collect();
         let [source, incarnation, _, _, _] = parts[..] else {
             return Err(invalid_argument!("Invalid  rendezvous key: {key}"));
@@ -368,7 +338,7 @@ impl Worker {
         let device = device.filter(|_| !local.is_empty());
         let device = device.ok_or_else(|| invalid_argument!("{source} unknown device."))?;
         match device.incarnation == incarnation {
-            true => Ok(()),
+            true => Ok(source),
             false => Err(aborted!(
                 "RecvTensor expects a different device incarnation: {incarnation} vs. {}. Your worker job \
                  (\"{}\") was probably restarted. Check your worker job for the reason why it was \

@@ -1,150 +1,15 @@
 //! Clusters of several servers in one process: sessions that span them, and requests to their workers.
 
+mod world;
+
 use ferroflow_model::proto::*;
-use ferroflow_model::{graph_from_text, tensor_from_proto, tensor_to_proto};
-use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions, TaskName};
-use ferroflow_tensor::Tensor;
+use ferroflow_model::tensor_from_proto;
 use prost::Message;
-use std::collections::BTreeMap;
-use std::net::TcpListener;
 use tokio::runtime::Runtime;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
-
-/// A graph in short: `name = Op{attr=value}(input, ...) @task`, of 32-bit floats.
-fn graph(lines: &str) -> GraphDef {
-    let node = |line: &str| {
-        let (name, rest) = line.split_once(" = ").expect("name = Op");
-        let (head, rest) = rest.split_once('(').expect("inputs");
-        let (inputs, task) = rest.split_once(')').expect("a device");
-        let (op, attrs) = head.split_once('{').unwrap_or((head, "}"));
-        let inputs = inputs.split(", ").filter(|i| !i.is_empty());
-        let inputs: String = inputs.map(|i| format!("input: '{i}' ")).collect();
-        let mut text = format!("node {{ name: '{name}' op: '{op}' {inputs}");
-        if let Some(task) = task.trim().strip_prefix('@') {
-            text += &format!("device: '/job:w/task:{task}' ");
-        }
-        for attr in attrs
-            .strip_suffix('}')
-            .unwrap_or(attrs)
-            .split("; ")
-            .filter(|a| !a.is_empty())
-        {
-            let (name, value) = attr.split_once('=').expect("attr=value");
-            text += &format!("attr {{ key: '{name}' value {{ {value} }} }} ");
-        }
-        text + "}\n"
-    };
-    let text: String = lines.trim().lines().map(|l| node(l.trim())).collect();
-    graph_from_text(&text).expect("valid text")
-}
-
-/// Servers of one cluster, and connections to them.
-struct World {
-    runtime: Runtime,
-    addresses: Vec<String>,
-    channels: Vec<Channel>,
-}
-
-impl World {
-    /// Starts `n` tasks of the job `w`; the cluster has `missing` further ones that do not answer.
-    fn new(n: usize, missing: usize) -> World {
-        let listeners: Vec<TcpListener> = (0..n + missing)
-            .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
-            .collect();
-        let addresses = listeners
-            .iter()
-            .map(|l| l.local_addr().unwrap().to_string());
-        let addresses: Vec<String> = addresses.collect();
-        let tasks: BTreeMap<u32, String> = (0..).zip(addresses.iter().cloned()).collect();
-        let cluster = BTreeMap::from([("w".to_string(), tasks)]);
-        drop(listeners);
-        let runtime = Runtime::new().unwrap();
-        let mut channels = Vec::new();
-        for (index, address) in (0..n as u32).zip(&addresses) {
-            let task = TaskName {
-                job: "w".to_string(),
-                index,
-            };
-            let server = Server::bind(ServerOptions {
-                address: address.parse().unwrap(),
-                monitor: None,
-                tls: None,
-                max_message: usize::MAX,
-                master: MasterOptions {
-                    server: ServerDef {
-                        cluster: cluster.clone(),
-                        task,
-                    },
-                    threads: 2,
-                    ..Default::default()
-                },
-            });
-            let server = server.unwrap();
-            // Ends with the process.
-            std::thread::spawn(move || server.run(std::future::pending()));
-            let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
-            channels.push(runtime.block_on(endpoint.connect()).unwrap());
-        }
-        World {
-            runtime,
-            addresses,
-            channels,
-        }
-    }
-
-    fn call<Q, R>(&self, task: usize, method: &str, request: Q) -> Result<R, Status>
-    where
-        Q: Message + Default + 'static,
-        R: Message + Default + 'static,
-    {
-        let path = format!("/tensorflow.{method}");
-        self.runtime.block_on(async {
-            let mut grpc = tonic::client::Grpc::new(self.channels[task].clone());
-            grpc.ready().await.unwrap();
-            let path = PathAndQuery::try_from(path).unwrap();
-            let codec = ProstCodec::<Q, R>::default();
-            let answer = grpc.unary(Request::new(request), path, codec).await?;
-            Ok(answer.into_inner())
-        })
-    }
-
-    fn session(&self, lines: &str, config: ConfigProto) -> Result<String, Status> {
-        let request = CreateSessionRequest {
-            graph_def: Some(graph(lines)),
-            config: Some(config),
-            target: format!("grpc://{}", self.addresses[0]),
-        };
-        let made: CreateSessionResponse = self.call(0, "MasterService/CreateSession", request)?;
-        Ok(made.session_handle)
-    }
-
-    /// Runs a step with `x` fed; returns the value of `fetch`, if any.
-    fn step(&self, session: &str, x: f32, fetch: &str, target: &str) -> Result<f32, Status> {
-        let list = |name: &str| -> Vec<String> {
-            let names = name.split_whitespace();
-            names.map(str::to_string).collect()
-        };
-        let request = RunStepRequest {
-            session_handle: session.to_string(),
-            feed: vec![NamedTensorProto {
-                name: "x:0".to_string(),
-                tensor: Some(tensor_to_proto(&Tensor::scalar(x)).unwrap()),
-            }],
-            fetch: list(fetch),
-            target: list(target),
-            ..Default::default()
-        };
-        let answer: RunStepResponse = self.call(0, "MasterService/RunStep", request)?;
-        let value = answer.tensor.first().and_then(|t| t.tensor.as_ref());
-        Ok(value.map_or(0.0, |proto| {
-            let tensor = tensor_from_proto(proto, None).and_then(|t| t.get());
-            tensor.unwrap().to_scalar().unwrap()
-        }))
-    }
-}
+use world::{World, graph};
 
 const X: &str = "x = Placeholder{dtype=type: DT_FLOAT}() @0\n";
 const T: &str = "{T=type: DT_FLOAT}";

@@ -237,6 +237,7 @@ pub fn handle_tensor<T: Resource>(container: &str, name: &str, value: Arc<T>) ->
         container: container.into(),
         name: name.into(),
         value: Some(value),
+        origin: None,
     };
     Tensor::from_resources(Shape::scalar(), vec![handle])
 }

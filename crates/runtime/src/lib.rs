@@ -33,6 +33,7 @@ pub use ferroflow_graph::{
 pub use ferroflow_model::arrays;
 pub use ferroflow_opdef::{DEFAULT_CONTAINER, RecvDone, Rendezvous, Resources};
 pub use ferroflow_resources::rendezvous::LocalRendezvous;
+pub use ferroflow_resources::resource::ANONYMOUS;
 pub use ferroflow_sync::{CancelToken, Pool};
 pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub use interface::{outputs, placeholders};

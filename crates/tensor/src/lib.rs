@@ -37,7 +37,7 @@ pub use item::Item;
 pub use lazy::LazyTensor;
 pub use mapped::MappedFile;
 pub use shape::{PartialShape, Shape};
-pub use tensor::{ResourceHandle, Tensor, Variant};
+pub use tensor::{ResourceHandle, ResourceOrigin, Tensor, Variant};
 
 pub use bytes::Bytes;
 

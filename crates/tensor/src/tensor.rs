@@ -3,7 +3,7 @@
 use crate::buffer::Buffer;
 use crate::repr::{Content, ContentMut, Repr};
 use crate::storage::{Data, Dense, INLINE_BYTES};
-use crate::{DType, Element, Item, Shape};
+use crate::{DType, Element, Item, PartialShape, Shape};
 use bytes::Bytes;
 use ferroflow_base::{Result, internal, invalid_argument};
 use std::any::Any;
@@ -19,6 +19,21 @@ pub struct ResourceHandle {
     pub name: Arc<str>,
     /// The resource itself, when the handle has been resolved.
     pub value: Option<Arc<dyn Any + Send + Sync>>,
+    /// What another task says of the resource, if the handle came from one.
+    pub origin: Option<Arc<ResourceOrigin>>,
+}
+
+/// What the handle of another task says of its resource (TensorFlow's `ResourceHandleProto`).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ResourceOrigin {
+    /// The full name of the device that has the resource.
+    pub device: String,
+    /// The hash of its type in the program of that task.
+    pub hash_code: u64,
+    /// The name of its type.
+    pub type_name: String,
+    /// The dtypes and the shapes of a variable or a table.
+    pub dtypes_and_shapes: Vec<(DType, PartialShape)>,
 }
 
 impl Default for ResourceHandle {
@@ -27,6 +42,7 @@ impl Default for ResourceHandle {
             container: "".into(),
             name: "".into(),
             value: None,
+            origin: None,
         }
     }
 }

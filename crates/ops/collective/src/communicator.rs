@@ -198,6 +198,7 @@ impl OpKernel for Initialize {
                 container: container.into(),
                 name: name.as_str().into(),
                 value: Some(value.clone()),
+                origin: None,
             };
             let handle = Tensor::from_resources(Shape::scalar(), vec![handle])?;
             Ok((value, handle))

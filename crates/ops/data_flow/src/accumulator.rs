@@ -178,6 +178,7 @@ fn create(build: &KernelBuild, kind: Kind) -> Result<Box<dyn OpKernel>> {
             container: container.into(),
             name: (*name).into(),
             value: Some(found),
+            origin: None,
         };
         ctx.set_output(0, Tensor::from_resources(Shape::scalar(), vec![handle])?)
     }))

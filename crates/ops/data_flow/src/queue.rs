@@ -217,6 +217,7 @@ pub(crate) fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn Op
             container: place.container().into(),
             name: (*name).into(),
             value: Some(queue),
+            origin: None,
         };
         ctx.set_output(0, Tensor::from_resources(Shape::scalar(), vec![handle])?)
     }))

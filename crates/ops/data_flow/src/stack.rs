@@ -131,6 +131,7 @@ fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             container: CONTAINER.into(),
             name: stack.name.as_str().into(),
             value: Some(Arc::new(stack)),
+            origin: None,
         };
         ctx.set_output(0, Tensor::from_resources(Shape::scalar(), vec![handle])?)
     }))

@@ -136,6 +136,7 @@ impl TensorArray {
             container: CONTAINER.into(),
             name: self.name.as_str().into(),
             value: Some(self),
+            origin: None,
         };
         Tensor::from_resources(Shape::scalar(), vec![handle])
     }

@@ -178,6 +178,7 @@ pub(crate) fn dummy(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             container: "".into(),
             name: "dummy_resource".into(),
             value: None,
+            origin: None,
         };
         let t = Tensor::from_resources(Shape::scalar(), vec![handle])?;
         ctx.set_output(0, t)

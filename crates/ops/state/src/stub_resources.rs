@@ -24,6 +24,7 @@ pub(crate) const OPS: &[Op] = &[
                 container: container.as_str().into(),
                 name: name.as_str().into(),
                 value: None,
+                origin: None,
             };
             ctx.set_output(0, Tensor::from_resources(Shape::scalar(), vec![handle])?)
         }))

@@ -3,7 +3,9 @@
 use super::functions::{FunctionCall, Functions};
 use super::{AttrValue, Attrs, MAX_KEPT, Machine};
 use crate::RunOptions;
+use crate::cluster::Cluster;
 use ferroflow_base::{Result, internal, invalid_argument, not_found};
+use ferroflow_graph::DeviceSet;
 use ferroflow_model::proto::FunctionDef;
 use ferroflow_opdef::{
     ArgDef, ArgType, AsyncCall, AttrType, Cost, NodeClass, OpDef, PreparedOp, Resources, ShapeCtx,
@@ -56,12 +58,22 @@ pub enum Given {
     List(u32),
 }
 
+/// The devices that the nodes of a function's call may be on.
+pub struct CallDevices {
+    /// The devices, those of this task first.
+    pub set: DeviceSet,
+    /// The tasks that have them.
+    pub cluster: Arc<dyn Cluster>,
+}
+
 /// A call with fixed attrs and dtypes, ready to run any number of times.
 pub struct EagerCall {
     attrs: Attrs,
     given: SmallVec<[Given; 4]>,
     inputs: SmallVec<[DType; 4]>,
     outputs: SmallVec<[DType; 4]>,
+    /// The devices of the inputs, for a function that may run on several.
+    devices: Box<[String]>,
     body: Body,
     machine: Arc<Machine>,
 }
@@ -187,16 +199,30 @@ impl EagerContext {
         given: &[Given],
         inputs: &[DType],
     ) -> Result<Arc<EagerCall>> {
-        let calls = def.calls.read().unwrap_or_else(PoisonError::into_inner);
-        let fits = |c: &&Arc<EagerCall>| {
-            c.inputs[..] == *inputs && c.given[..] == *given && c.attrs.same_values(attrs)
-        };
-        match calls.iter().find(fits) {
-            Some(call) => Ok(call.clone()),
-            None => {
-                drop(calls);
-                self.new_call(def, attrs, given, inputs)
-            }
+        match def.find(attrs, given, inputs, &[]) {
+            Some(call) => Ok(call),
+            None => self.new_call(def, attrs, given, inputs, None),
+        }
+    }
+
+    /// As [`EagerContext::call`] for a function whose nodes may be on devices of several tasks: those
+    /// that they ask for, and those of the resources they use. `inputs` are dtypes and devices, empty
+    /// for a tensor that any device may read.
+    ///
+    /// # Errors
+    /// As [`EagerContext::call`]; those of placing the nodes, and of the other tasks.
+    pub fn call_on(
+        &self,
+        def: &CallDef,
+        attrs: &Attrs,
+        given: &[Given],
+        inputs: (&[DType], Box<[String]>),
+        devices: &CallDevices,
+    ) -> Result<Arc<EagerCall>> {
+        let (dtypes, places) = inputs;
+        match def.find(attrs, given, dtypes, &places) {
+            Some(call) => Ok(call),
+            None => self.new_call(def, attrs, given, dtypes, Some((places, devices))),
         }
     }
 
@@ -207,6 +233,7 @@ impl EagerContext {
         attrs: &Attrs,
         given: &[Given],
         inputs: &[DType],
+        devices: Option<(Box<[String]>, &CallDevices)>,
     ) -> Result<Arc<EagerCall>> {
         let known = |(name, _): &(&ferroflow_opdef::Name, &AttrValue)| {
             def.function.is_none() && !name.starts_with('_') || def.def.attr(name).is_some()
@@ -217,6 +244,8 @@ impl EagerContext {
             .filter(known)
             .map(|(n, v)| (n.clone(), v.clone()))
             .collect();
+        let (places, devices) = devices.unzip();
+        let places = places.unwrap_or_default();
         let (body, outputs) = match def.needs_graph(&full) {
             false => {
                 let op = PreparedOp::new(crate::registry(), &def.def.name, &full, inputs)?;
@@ -224,7 +253,10 @@ impl EagerContext {
                 (Body::Kernel(Box::new(op)), outputs)
             }
             true => {
-                let call = self.functions.call(def, full, inputs, &self.machine)?;
+                let inputs = (inputs, &places[..]);
+                let call = self
+                    .functions
+                    .call(def, full, inputs, &self.machine, devices)?;
                 let outputs = call.outputs.clone();
                 (Body::Graph(Box::new(call)), outputs)
             }
@@ -234,6 +266,7 @@ impl EagerContext {
             given: given.into(),
             inputs: inputs.into(),
             outputs,
+            devices: places,
             body,
             machine: self.machine.clone(),
         });
@@ -254,6 +287,23 @@ impl CallDef {
     /// Returns the function, if it is not an op.
     pub fn function(&self) -> Option<&Arc<FunctionDef>> {
         self.function.as_ref()
+    }
+
+    fn find(
+        &self,
+        attrs: &Attrs,
+        given: &[Given],
+        inputs: &[DType],
+        devices: &[String],
+    ) -> Option<Arc<EagerCall>> {
+        let calls = self.calls.read().unwrap_or_else(PoisonError::into_inner);
+        let fits = |c: &&Arc<EagerCall>| {
+            c.inputs[..] == *inputs
+                && c.given[..] == *given
+                && *c.devices == *devices
+                && c.attrs.same_values(attrs)
+        };
+        calls.iter().find(fits).cloned()
     }
 
     /// Returns how the arguments of a call with complete attrs are passed.
@@ -358,7 +408,7 @@ impl CallDef {
     }
 
     /// Returns whether only a graph can run the call: it calls functions, or has no kernel.
-    fn needs_graph(&self, attrs: &Attrs) -> bool {
+    pub fn needs_graph(&self, attrs: &Attrs) -> bool {
         let is_function = |value: &AttrValue| matches!(value, AttrValue::Func(_));
         let calls = |value: &AttrValue| match value {
             AttrValue::List(list) => list.iter().any(is_function),

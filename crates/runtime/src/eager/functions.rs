@@ -1,6 +1,6 @@
 //! Functions of an eager context: their calls run as graphs of one node.
 
-use super::context::{CallDef, CallOutputs};
+use super::context::{CallDef, CallDevices, CallOutputs};
 use super::{AttrValue, Attrs, Machine};
 use crate::{Callable, RunOptions, Session, SessionOptions};
 use ferroflow_base::{Result, invalid_argument, not_found};
@@ -64,13 +64,14 @@ impl Functions {
         functions.get(name).cloned()
     }
 
-    /// Compiles a call of a function, or of an op that calls some.
+    /// Compiles a call of a function, or of an op that calls some; `inputs` are dtypes and devices.
     pub(super) fn call(
         &self,
         def: &CallDef,
         mut attrs: Attrs,
-        inputs: &[DType],
+        (inputs, places): (&[DType], &[String]),
         machine: &Machine,
+        devices: Option<&CallDevices>,
     ) -> Result<FunctionCall> {
         let schema = def.op_def();
         schema
@@ -86,6 +87,7 @@ impl Functions {
             nodes.push(NodeDef {
                 name: name(i),
                 op: "Placeholder".to_string(),
+                device: places.get(i).cloned().unwrap_or_default(),
                 attr: [("dtype".to_string(), dtype)].into_iter().collect(),
                 ..Default::default()
             });
@@ -110,6 +112,8 @@ impl Functions {
             resources: machine.resources.fork_session(),
             freeze_variables: false,
             check_feed_shapes: false,
+            devices: devices.map(|d| d.set.clone()).unwrap_or_default(),
+            cluster: devices.map(|d| d.cluster.clone()),
             ..Default::default()
         };
         let session = Session::create(graph, options)?;

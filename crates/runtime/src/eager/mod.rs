@@ -17,7 +17,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-pub use context::{CallDef, CallInputs, CallOutputs, EagerCall, EagerContext, Given};
+pub use context::{CallDef, CallDevices, CallInputs, CallOutputs, EagerCall, EagerContext, Given};
 pub use executor::Executor;
 pub use ferroflow_opdef::{AttrValue, Attrs};
 

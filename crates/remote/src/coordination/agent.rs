@@ -1,0 +1,188 @@
+//! [`Agent`]: a task's part in a coordination service.
+
+use crate::device::{TaskName, random_u64};
+use crate::master_session::lock;
+use crate::peers::Peer;
+use ferroflow_base::{Code, Result, Status, aborted};
+use ferroflow_model::proto::{
+    CoordinatedTask, CoordinationServiceConfig, HeartbeatRequest, HeartbeatResponse,
+    RegisterTaskRequest, RegisterTaskResponse, ResetTaskRequest, ResetTaskResponse,
+};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::task::AbortHandle;
+
+/// How long a task tries to register by default.
+const REGISTER_TIMEOUT: Duration = Duration::from_secs(3600);
+/// How often a task must send heartbeats by default.
+const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Longest pause between two attempts to register.
+const MAX_PAUSE: Duration = Duration::from_secs(16);
+
+/// Registers this task with the leader and sends heartbeats.
+pub(crate) struct Agent {
+    leader: Peer,
+    task: CoordinatedTask,
+    incarnation: u64,
+    register_timeout: Duration,
+    heartbeat_interval: Duration,
+    state: Arc<Mutex<State>>,
+    /// Held while the task registers.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+enum State {
+    #[default]
+    Disconnected,
+    /// Heartbeats are sent.
+    Connected {
+        _heartbeats: Heartbeats,
+    },
+    Error,
+}
+
+/// A loop that sends heartbeats, until dropped.
+struct Heartbeats(AbortHandle);
+
+impl Drop for Heartbeats {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+fn milliseconds(given: i64, default: Duration) -> Duration {
+    let given = u64::try_from(given).ok().filter(|ms| *ms > 0);
+    given.map_or(default, Duration::from_millis)
+}
+
+impl Agent {
+    pub(super) fn new(config: &CoordinationServiceConfig, own: &TaskName, leader: Peer) -> Self {
+        let timeout = milliseconds(config.heartbeat_timeout_in_ms, HEARTBEAT_TIMEOUT);
+        Agent {
+            leader,
+            task: super::members::task_proto(own),
+            incarnation: random_u64(),
+            register_timeout: milliseconds(config.cluster_register_timeout_in_ms, REGISTER_TIMEOUT),
+            heartbeat_interval: timeout / 2,
+            state: Arc::default(),
+            connecting: tokio::sync::Mutex::new(()),
+        }
+    }
+
+    /// Puts the task in error: ReportErrorToTask, or a heartbeat that failed.
+    pub(crate) fn set_error(&self, error: &Status) {
+        set_error(&self.state, error);
+    }
+
+    /// Registers the task, unless it is. After an error it is reset first.
+    ///
+    /// # Errors
+    /// Those of the leader; of the last attempt, when the time to register is up.
+    pub(crate) async fn connect(&self) -> Result<()> {
+        let _one = self.connecting.lock().await;
+        let is_error = match &*lock(&self.state) {
+            State::Connected { .. } => return Ok(()),
+            State::Error => true,
+            State::Disconnected => false,
+        };
+        if is_error {
+            let request = ResetTaskRequest {
+                source_task: Some(self.task.clone()),
+            };
+            let reset = self.leader.call_coordination("ResetTask", request);
+            let _: ResetTaskResponse = reset.await?;
+            *lock(&self.state) = State::Disconnected;
+        }
+        let leader_incarnation = self.register().await?;
+        let beating = self
+            .leader
+            .runtime()
+            .spawn(self.heartbeats(leader_incarnation));
+        *lock(&self.state) = State::Connected {
+            _heartbeats: Heartbeats(beating.abort_handle()),
+        };
+        Ok(())
+    }
+
+    async fn register(&self) -> Result<u64> {
+        let deadline = Instant::now() + self.register_timeout;
+        let mut pause = Duration::from_millis(2);
+        loop {
+            let request = RegisterTaskRequest {
+                incarnation: self.incarnation,
+                source_task: Some(self.task.clone()),
+            };
+            let answer = self.leader.call_coordination("RegisterTask", request).await;
+            let error = match answer {
+                Ok(RegisterTaskResponse { leader_incarnation }) => return Ok(leader_incarnation),
+                Err(e) => e,
+            };
+            // The leader may not serve yet, or not have noticed yet that this task restarted.
+            let may_pass = matches!(
+                error.code(),
+                Code::Unavailable | Code::Aborted | Code::Internal | Code::DeadlineExceeded
+            );
+            if !may_pass || Instant::now() > deadline {
+                set_error(&self.state, &error);
+                return Err(error);
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(MAX_PAUSE);
+        }
+    }
+
+    fn heartbeats(&self, leader_incarnation: u64) -> impl Future<Output = ()> + use<> {
+        let (leader, interval) = (self.leader.clone(), self.heartbeat_interval);
+        let request = HeartbeatRequest {
+            incarnation: self.incarnation,
+            source_task: Some(self.task.clone()),
+        };
+        let state = self.state.clone();
+        async move {
+            let mut failed_at: Option<Instant> = None;
+            loop {
+                let call = leader.call_coordination("Heartbeat", request.clone());
+                let answer: Result<HeartbeatResponse> =
+                    match tokio::time::timeout(interval, call).await {
+                        Ok(answer) => answer,
+                        Err(_) => Err(Status::new(
+                            Code::Unavailable,
+                            "the coordination leader does not answer",
+                        )),
+                    };
+                let error = match answer {
+                    Ok(answer) if answer.leader_incarnation == leader_incarnation => None,
+                    Ok(_) => Some(aborted!(
+                        "Leader incarnation ID mismatch: the coordination leader (usually slice 0 task 0) has \
+                         restarted. Check for earlier errors or any scheduler events (e.g. preemption, \
+                         eviction) to debug further."
+                    )),
+                    Err(e) => Some(e),
+                };
+                match (error, failed_at) {
+                    (None, _) => failed_at = None,
+                    // A connection that breaks once is repaired by the next heartbeat.
+                    (Some(e), None) if e.code() == Code::Unavailable => {
+                        failed_at = Some(Instant::now());
+                    }
+                    (Some(e), Some(at))
+                        if e.code() == Code::Unavailable && at.elapsed() < interval => {}
+                    (Some(e), _) => {
+                        set_error(&state, &e);
+                        return;
+                    }
+                }
+                tokio::time::sleep(interval).await;
+            }
+        }
+    }
+}
+
+fn set_error(state: &Mutex<State>, error: &Status) {
+    let mut state = lock(state);
+    if !matches!(&*state, State::Error) {
+        tracing::warn!("coordination service: {error}");
+        *state = State::Error;
+    }
+}

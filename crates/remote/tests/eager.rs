@@ -1,0 +1,200 @@
+//! Functions of eager contexts that run on several tasks.
+
+mod world;
+
+use ferroflow_model::proto::queue_item::Item;
+use ferroflow_model::proto::*;
+use ferroflow_model::{graph_from_text, tensor_from_proto, tensor_to_proto};
+use ferroflow_tensor::Tensor;
+use std::collections::HashMap;
+use tonic::Status;
+use world::World;
+
+const CONTEXT: u64 = 11;
+
+fn device(task: usize) -> String {
+    format!("/job:w/replica:0/task:{task}/device:CPU:0")
+}
+
+/// Contexts of one client on all tasks.
+fn contexts(world: &World) {
+    let tasks: HashMap<i32, String> = (0..).zip(world.addresses.clone()).collect();
+    let devices = (0..world.channels.len()).flat_map(|task| {
+        let status: GetStatusResponse = world
+            .call(task, "WorkerService/GetStatus", GetStatusRequest {})
+            .unwrap();
+        status.device_attributes
+    });
+    let devices: Vec<DeviceAttributes> = devices.collect();
+    for task in 0..world.channels.len() {
+        let request = CreateContextRequest {
+            server_def: Some(ServerDef {
+                cluster: Some(ClusterDef {
+                    job: vec![JobDef {
+                        name: "w".to_string(),
+                        tasks: tasks.clone(),
+                    }],
+                }),
+                job_name: "w".to_string(),
+                task_index: task as i32,
+                ..Default::default()
+            }),
+            context_id: CONTEXT,
+            cluster_device_attributes: devices.clone(),
+            ..Default::default()
+        };
+        let made: Result<CreateContextResponse, Status> =
+            world.call(task, "eager.EagerService/CreateContext", request);
+        made.unwrap();
+    }
+}
+
+fn enqueue(world: &World, task: usize, item: Item) -> Result<Vec<f32>, Status> {
+    let request = EnqueueRequest {
+        context_id: CONTEXT,
+        queue: vec![QueueItem { item: Some(item) }],
+    };
+    let answer: EnqueueResponse = world.call(task, "eager.EagerService/Enqueue", request)?;
+    let tensors = answer.queue_response.iter().flat_map(|r| &r.tensor);
+    let values = tensors.map(|proto| {
+        let tensor = tensor_from_proto(proto, None).unwrap().get().unwrap();
+        tensor.to_scalar().unwrap()
+    });
+    Ok(values.collect())
+}
+
+enum Arg {
+    Value(f32),
+    /// An output of an op of a task, with its dtype.
+    Handle(i64, usize, i32),
+}
+
+/// An operation; one of id −1 returns its outputs.
+fn operation(id: i64, name: &str, task: usize, args: &[Arg], attrs: &str) -> Item {
+    let inputs = args.iter().map(|arg| operation::Input {
+        item: Some(match arg {
+            Arg::Value(x) => {
+                operation::input::Item::Tensor(tensor_to_proto(&Tensor::scalar(*x)).unwrap())
+            }
+            Arg::Handle(id, owner, dtype) => {
+                operation::input::Item::RemoteHandle(RemoteTensorHandle {
+                    op_id: *id,
+                    output_num: 0,
+                    device: device(*owner),
+                    op_device: device(*owner),
+                    dtype: *dtype,
+                    ..Default::default()
+                })
+            }
+        }),
+    });
+    // The attrs of a node in text form.
+    let text = format!("node {{ name: 'n' op: 'n' {attrs} }}");
+    let attrs = graph_from_text(&text).unwrap().node.remove(0).attr;
+    Item::Operation(Operation {
+        id,
+        name: name.to_string(),
+        op_inputs: inputs.collect(),
+        attrs,
+        device: device(task),
+        is_function: name.starts_with("__"),
+        ..Default::default()
+    })
+}
+
+/// Registers the functions of a library in text form on a task.
+fn register(world: &World, task: usize, library: &str) {
+    let text = format!("library {{ {library} }}");
+    let library = graph_from_text(&text).unwrap().library.unwrap();
+    for function in library.function {
+        let item = Item::RegisterFunction(RegisterFunctionOp {
+            function_def: Some(function),
+            ..Default::default()
+        });
+        enqueue(world, task, item).unwrap();
+    }
+}
+
+const FLOAT: i32 = 1;
+const RESOURCE: i32 = 20;
+
+#[test]
+fn a_function_uses_variables_of_other_tasks() {
+    let world = World::new(3, 0);
+    contexts(&world);
+    // Variables on tasks 1 and 2.
+    let attrs =
+        "attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { shape {} } }";
+    for task in [1, 2] {
+        let id = task as i64;
+        let anonymous = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
+        let name = format!("{attrs} attr {{ key: 'shared_name' value {{ s: '{anonymous}' }} }}");
+        enqueue(&world, task, operation(id, "VarHandleOp", task, &[], &name)).unwrap();
+        let args = [
+            Arg::Handle(id, task, RESOURCE),
+            Arg::Value(10.0 * task as f32),
+        ];
+        let dtype = "attr { key: 'dtype' value { type: DT_FLOAT } }";
+        let assign = operation(10 + id, "AssignVariableOp", task, &args, dtype);
+        enqueue(&world, task, assign).unwrap();
+    }
+    let library = "function {
+        signature {
+            name: '__f' is_stateful: true
+            input_arg { name: 'x' type: DT_FLOAT }
+            input_arg { name: 'a' type: DT_RESOURCE }
+            input_arg { name: 'b' type: DT_RESOURCE }
+            output_arg { name: 'y' type: DT_FLOAT }
+        }
+        node_def { name: 'step' op: 'AssignAddVariableOp' input: 'a' input: 'x'
+            attr { key: 'dtype' value { type: DT_FLOAT } } }
+        node_def { name: 'ra' op: 'ReadVariableOp' input: 'a' input: '^step'
+            attr { key: 'dtype' value { type: DT_FLOAT } } }
+        node_def { name: 'rb' op: 'ReadVariableOp' input: 'b'
+            attr { key: 'dtype' value { type: DT_FLOAT } } }
+        node_def { name: 'sum' op: 'AddV2' input: 'ra:value:0' input: 'rb:value:0'
+            device: '/job:w/task:2/device:CPU:0' attr { key: 'T' value { type: DT_FLOAT } } }
+        node_def { name: 'out' op: 'Neg' input: 'sum:z:0' attr { key: 'T' value { type: DT_FLOAT } } }
+        ret { key: 'y' value: 'out:y:0' }
+        control_ret { key: 'step' value: 'step' }
+    }";
+    register(&world, 0, library);
+    let call = |x: f32| {
+        let args = [
+            Arg::Value(x),
+            Arg::Handle(1, 1, RESOURCE),
+            Arg::Handle(2, 2, RESOURCE),
+        ];
+        enqueue(&world, 0, operation(-1, "__f", 0, &args, ""))
+    };
+    assert_eq!(call(1.0).unwrap(), [-31.0]);
+    assert_eq!(call(2.0).unwrap(), [-33.0]);
+    // The client sees what the function assigned.
+    let args = [Arg::Handle(1, 1, RESOURCE)];
+    let dtype = "attr { key: 'dtype' value { type: DT_FLOAT } }";
+    let read = enqueue(&world, 1, operation(-1, "ReadVariableOp", 1, &args, dtype));
+    assert_eq!(read.unwrap(), [13.0]);
+    // A tensor of another task is copied.
+    let ones = operation(
+        40,
+        "Identity",
+        1,
+        &[Arg::Value(5.0)],
+        "attr { key: 'T' value { type: DT_FLOAT } }",
+    );
+    enqueue(&world, 1, ones).unwrap();
+    let args = [Arg::Handle(40, 1, FLOAT)];
+    let negated = operation(
+        -1,
+        "Neg",
+        0,
+        &args,
+        "attr { key: 'T' value { type: DT_FLOAT } }",
+    );
+    assert_eq!(enqueue(&world, 0, negated).unwrap(), [-5.0]);
+    // After the variable is destroyed, the function fails with its name.
+    let args = [Arg::Handle(2, 2, RESOURCE)];
+    enqueue(&world, 2, operation(50, "DestroyResourceOp", 2, &args, "")).unwrap();
+    let error = call(0.0).expect_err("b is gone");
+    assert_eq!(error.code(), tonic::Code::FailedPrecondition, "{error}");
+}
