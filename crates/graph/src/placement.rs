@@ -1,7 +1,7 @@
 //! Placement of nodes on devices.
 
 use crate::device::colocated_with;
-use crate::{Consumers, DeviceSet, Graph, Node, NodeId};
+use crate::{Consumers, DeviceSet, Graph, Node, NodeId, Output};
 use ferroflow_base::Result;
 use ferroflow_opdef::NodeClass;
 use ferroflow_tensor::DType;
@@ -18,10 +18,11 @@ impl DeviceSet {
     pub fn place_nodes(&self, graph: &Graph) -> Result<Vec<usize>> {
         let mut groups = Groups((0..graph.id_bound()).collect());
         for (id, node) in graph.iter() {
-            for input in &node.inputs {
-                if graph.dtype(*input) == Some(DType::Resource) {
-                    groups.join(input.node, id);
-                }
+            let resources = node.inputs.iter().filter(|input| {
+                graph.dtype(**input) == Some(DType::Resource) && !forwards_several(node)
+            });
+            for input in resources {
+                groups.join(forwarded(graph, *input).node, id);
             }
             for other in colocated_with(node).filter_map(|name| graph.find(name)) {
                 groups.join(other, id);
@@ -55,6 +56,23 @@ impl DeviceSet {
         }
         Ok(places)
     }
+}
+
+/// Whether a node passes several values on, as what is left of a call or a loop does. They may be of
+/// different devices.
+fn forwards_several(node: &Node) -> bool {
+    node.class() == NodeClass::Identity && node.inputs.len() > 1
+}
+
+/// The output that nodes which pass several on have a value from.
+fn forwarded(graph: &Graph, mut output: Output) -> Output {
+    while let Some(node) = graph.get(output.node).filter(|n| forwards_several(n)) {
+        match node.inputs.get(output.slot as usize) {
+            Some(input) => output = *input,
+            None => break,
+        }
+    }
+    output
 }
 
 /// Whether a node produces a value that may as well be produced where it is read.

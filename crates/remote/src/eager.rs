@@ -17,6 +17,7 @@ use ferroflow_model::proto::{
 use ferroflow_runtime::CancelToken;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// The eager contexts of a server, by id.
 pub struct EagerService {
@@ -58,6 +59,10 @@ impl EagerService {
         if request.clear_existing_contexts {
             contexts.clear();
         }
+        let config = def.default_session_config.as_ref();
+        let timeout = config.map_or(0, |config| config.operation_timeout_in_ms);
+        let timeout = u64::try_from(timeout).ok().filter(|ms| *ms > 0);
+        let timeout = timeout.map(Duration::from_millis);
         let context = RemoteContext::new(
             &self.task,
             id,
@@ -66,7 +71,8 @@ impl EagerService {
             &name,
             peers,
             &request.cluster_device_attributes,
-        )?;
+        )?
+        .with_timeout(timeout);
         let devices = context.devices().attributes().to_vec();
         contexts.insert(id, Arc::new(context));
         Ok(CreateContextResponse {

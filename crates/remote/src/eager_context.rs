@@ -37,6 +37,8 @@ pub(crate) struct RemoteContext {
     task: Arc<Task>,
     view: AtomicU64,
     keep_alive: Duration,
+    /// How long an op or a function may take, if limited.
+    timeout: Option<Duration>,
     used: Mutex<Instant>,
     /// The name of this task in the client's cluster.
     name: TaskName,
@@ -81,6 +83,7 @@ impl RemoteContext {
         Ok(RemoteContext {
             id,
             view: AtomicU64::new(view),
+            timeout: None,
             keep_alive: keep_alive.map_or(KEEP_ALIVE, Duration::from_secs),
             used: Mutex::new(Instant::now()),
             name: name.clone(),
@@ -95,6 +98,12 @@ impl RemoteContext {
             rendezvous,
             task: task.clone(),
         })
+    }
+
+    /// Limits the time of each op and function.
+    pub(crate) fn with_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.timeout = timeout;
+        self
     }
 
     pub(crate) fn devices(&self) -> &Devices {
@@ -332,6 +341,7 @@ impl RemoteContext {
             name => {
                 let options = RunOptions {
                     cancel: Some(cancel.clone()),
+                    timeout: self.timeout,
                     ..Default::default()
                 };
                 self.call(name, &attrs, inputs, &options, false)?

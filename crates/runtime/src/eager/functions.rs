@@ -4,6 +4,7 @@ use super::context::{CallDef, CallDevices, CallOutputs};
 use super::{AttrValue, Attrs, Machine};
 use crate::{Callable, RunOptions, Session, SessionOptions};
 use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_compile::{Lower, Options};
 use ferroflow_graph::{Signature, export_attr, op_def_of_proto};
 use ferroflow_model::proto::{self, FunctionDef, FunctionDefLibrary, GraphDef, NodeDef};
 use ferroflow_opdef::{FuncRef, OpDef};
@@ -107,7 +108,13 @@ impl Functions {
             library: Some(library),
             ..Default::default()
         };
+        let mut compile = Options::all();
+        if devices.is_some() {
+            // Branches and bodies may have nodes on several devices.
+            compile.lower = Lower::Always;
+        }
         let options = SessionOptions {
+            compile,
             pool: Some(machine.pool.clone()),
             resources: machine.resources.fork_session(),
             freeze_variables: false,
