@@ -403,3 +403,21 @@ def dataset_tables(b):
     b.step(raw.LookupTableFindV2(table_handle=table, keys=["c", "x", "a"],
                                  default_value=tf.constant(-1, L)))
     b.step(raw.LookupTableSizeV2(table_handle=table))
+
+
+@case("v1")
+def dataset_graphs(b):
+    """Datasets that were written as graphs and made again."""
+
+    def again(dataset, write=raw.DatasetToGraphV2):
+        return raw.DatasetFromGraph(graph_def=write(input_dataset=dataset))
+
+    captured = raw.MapDataset(input_dataset=numbers(0, 4, 1), other_arguments=[tf.constant(7, L)], f=plus, **NUMBERS)
+    iterate(b, again(captured), 4)
+    kept = raw.FilterDataset(input_dataset=captured, other_arguments=[], predicate=is_odd, **NUMBERS)
+    iterate(b, again(again(kept), raw.DatasetToGraph), 2)
+    both = raw.ConcatenateDataset(input_dataset=kept, another_dataset=captured, **NUMBERS)
+    shuffled = raw.ShuffleDataset(input_dataset=both, buffer_size=3, seed=5, seed2=6, reshuffle_each_iteration=False,
+                                  **NUMBERS)
+    iterate(b, again(shuffled), 6)
+    b.step(raw.DatasetFromGraph(graph_def="no graph"), error="Could not parse GraphDef")

@@ -8,8 +8,9 @@ use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_model::proto::{
     FunctionDef, FunctionDefLibrary, NodeDef, attr_value, op_def::ArgDef,
 };
-use ferroflow_opdef::{AttrValue, Attrs, FuncRef, NodeClass, Registry};
-use ferroflow_tensor::{DType, MappedFile, PartialShape};
+use ferroflow_opdef::{AttrValue, Attrs, FUNCTION_LIBRARY, FuncRef, NodeClass, Registry};
+use ferroflow_tensor::{Bytes, DType, MappedFile, PartialShape};
+use prost::Message;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -41,6 +42,16 @@ impl<'a> FunctionTable<'a> {
         if let Some(signature) = &function.signature {
             self.functions.insert(&signature.name, function);
         }
+    }
+
+    /// The functions as a serialized `FunctionDefLibrary`.
+    fn encode(&self) -> Bytes {
+        let functions = self.functions.values().map(|f| (*f).clone());
+        let library = FunctionDefLibrary {
+            function: functions.collect(),
+            ..Default::default()
+        };
+        library.encode_to_vec().into()
     }
 
     pub(crate) fn add_gradient(&mut self, of: &'a str, gradient: &'a str) {
@@ -148,6 +159,9 @@ impl<'a> Importer<'a> {
                     "Type mismatch between value ({value}) and dtype ({dtype})"
                 ));
             }
+        }
+        if def.class() == NodeClass::DatasetToGraph && attrs.get(FUNCTION_LIBRARY).is_none() {
+            attrs.set(FUNCTION_LIBRARY, AttrValue::Str(self.functions.encode()));
         }
         let is_instance = |value: &AttrValue| match value {
             AttrValue::Func(_) => true,

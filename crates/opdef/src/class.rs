@@ -40,6 +40,8 @@ pub enum NodeClass {
     ReadVariable,
     /// Returns its inputs unchanged.
     Identity,
+    /// Writes a dataset as a graph with its functions.
+    DatasetToGraph,
     NoOp,
     Other,
 }
@@ -55,6 +57,7 @@ impl NodeClass {
             "NextIteration" | "RefNextIteration" => NodeClass::NextIteration,
             "LoopCond" => NodeClass::LoopCond,
             "ControlTrigger" => NodeClass::ControlTrigger,
+            "DatasetToGraph" | "DatasetToGraphV2" => NodeClass::DatasetToGraph,
             "PartitionedCall" | "StatefulPartitionedCall" => NodeClass::Call,
             "RemoteCall" => NodeClass::RemoteCall,
             "SymbolicGradient" => NodeClass::SymbolicGradient,

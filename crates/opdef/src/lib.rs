@@ -11,6 +11,7 @@
 mod attr;
 mod class;
 mod ctx;
+mod dataset_graphs;
 mod def;
 mod edge;
 mod elementwise;
@@ -31,6 +32,7 @@ mod text;
 pub use attr::{AttrValue, Attrs, FuncRef, Name};
 pub use class::NodeClass;
 pub use ctx::{KernelCtx, NodeInfo, StepServices, Value};
+pub use dataset_graphs::{DatasetGraphs, FUNCTION_LIBRARY};
 pub use def::{ArgDef, ArgType, AttrDef, AttrType, OpDef, OpFlags};
 pub use edge::{NodeId, Output};
 pub use elementwise::{BinaryFn, ElementwiseProgram, Instruction, UnaryFn};

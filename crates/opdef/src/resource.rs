@@ -1,10 +1,11 @@
 //! [`Resources`]: variables, tables, queues and other state that outlives a step.
 
+use crate::DatasetGraphs;
 use ferroflow_base::{Result, Status, already_exists, not_found};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::{Any, TypeId};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The container of resources whose op does not name one.
 pub const DEFAULT_CONTAINER: &str = "localhost";
@@ -82,6 +83,7 @@ type Container = FxHashMap<(TypeId, String), Shared>;
 struct Containers {
     id: u64,
     by_name: Mutex<FxHashMap<String, Container>>,
+    dataset_graphs: OnceLock<Arc<dyn DatasetGraphs>>,
 }
 
 impl Containers {
@@ -96,6 +98,7 @@ impl Default for Containers {
         Containers {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             by_name: Mutex::default(),
+            dataset_graphs: OnceLock::new(),
         }
     }
 }
@@ -118,6 +121,10 @@ fn find_or_make<T: Any + Send + Sync>(
 }
 
 impl Resources {
+    pub(crate) fn dataset_graphs_slot(&self) -> &OnceLock<Arc<dyn DatasetGraphs>> {
+        &self.containers.dataset_graphs
+    }
+
     /// Returns the resources of a new session that shares all containers.
     ///
     /// ```

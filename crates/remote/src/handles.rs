@@ -1,8 +1,8 @@
 //! [`HandleTable`]: resources of this task whose handles other tasks have.
 
 use crate::master_session::lock;
-use ferroflow_base::Result;
-use ferroflow_model::proto::TensorProto;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_model::proto::{TensorProto, VariantTensorDataProto};
 use ferroflow_model::{set_handle_device, tensor_from_proto, tensor_to_proto};
 use ferroflow_runtime::ANONYMOUS;
 use ferroflow_tensor::{DType, ResourceHandle, Tensor};
@@ -83,11 +83,24 @@ impl HandleTable {
     /// Decodes a tensor of another task. Handles of resources that were sent from here refer to them.
     ///
     /// # Errors
-    /// As [`tensor_from_proto`].
+    /// As [`tensor_from_proto`]; INVALID_ARGUMENT for a variant that only its task understands.
     pub(crate) fn decode(&self, proto: &TensorProto) -> Result<Tensor> {
         let tensor = tensor_from_proto(proto, None)?.get()?;
-        if tensor.dtype() != DType::Resource {
-            return Ok(tensor);
+        match tensor.dtype() {
+            DType::Resource => {}
+            DType::Variant => {
+                let values = tensor.variants()?.iter().filter_map(|v| v.0.as_ref());
+                let mut encoded = values.filter_map(|v| v.downcast_ref::<VariantTensorDataProto>());
+                return match encoded.next() {
+                    None => Ok(tensor),
+                    // Such as a dataset.
+                    Some(variant) => Err(invalid_argument!(
+                        "Unable to decode a variant of type {}: it cannot leave its task",
+                        variant.type_name
+                    )),
+                };
+            }
+            _ => return Ok(tensor),
         }
         let known = lock(&self.0);
         let mut handles = tensor.resources()?.to_vec();

@@ -12,6 +12,7 @@ mod callable;
 mod chrome_trace;
 pub mod cluster;
 mod compiled;
+mod dataset_graphs;
 pub mod eager;
 mod freeze;
 pub mod host;

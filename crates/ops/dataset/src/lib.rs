@@ -14,6 +14,7 @@ mod elements;
 mod files;
 mod flat_map;
 mod generator;
+mod graphs;
 mod group;
 mod handles;
 mod index_flat_map;
@@ -43,6 +44,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("files", files::OPS),
     ("flat_map", flat_map::OPS),
     ("generator", generator::OPS),
+    ("graphs", graphs::OPS),
     ("group", group::OPS),
     ("index_flat_map", index_flat_map::OPS),
     ("iterator", iterator::OPS),

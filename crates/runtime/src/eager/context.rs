@@ -419,7 +419,11 @@ impl CallDef {
             let op = crate::registry().op(&self.def.name);
             is_forwarded || op.is_some_and(|op| op.kernel.is_some())
         };
-        self.function.is_some() || attrs.iter().any(|(_, value)| calls(value)) || !has_kernel()
+        let needs_library = self.def.class() == NodeClass::DatasetToGraph;
+        self.function.is_some()
+            || needs_library
+            || attrs.iter().any(|(_, value)| calls(value))
+            || !has_kernel()
     }
 }
 

@@ -8,6 +8,7 @@ mod steps;
 
 use crate::callable::{Callable, Compiled};
 use crate::cluster::Cluster;
+use crate::dataset_graphs::SessionDatasetGraphs;
 use ferroflow_base::{Result, aborted, cancelled};
 use ferroflow_compile::Options;
 use ferroflow_executor::{RunArgs, TraceSink};
@@ -222,6 +223,8 @@ impl Session {
 
     fn with_state(state: GraphExecutionState, options: SessionOptions) -> Session {
         let pool = options.pool();
+        let graphs = Arc::new(SessionDatasetGraphs);
+        options.resources.set_dataset_graphs(graphs);
         Session {
             steps: Arc::new(RunningSteps::new(pool.clone())),
             graph: RwLock::new(VersionedGraph { state, version: 0 }),

@@ -1,0 +1,46 @@
+//! [`DatasetGraphs`]: datasets as graphs, for kernels.
+
+use crate::{Resources, StepServices};
+use ferroflow_base::{Result, failed_precondition};
+use ferroflow_tensor::Tensor;
+use std::sync::Arc;
+
+/// The attr of a node that writes datasets as graphs: the serialized library of its graph's functions.
+pub const FUNCTION_LIBRARY: &str = "_function_library";
+
+/// Writes datasets as graphs and makes them again: what DatasetToGraph and DatasetFromGraph need of the
+/// engine that runs them.
+pub trait DatasetGraphs: Send + Sync {
+    /// Returns a serialized `GraphDef` that makes the dataset of a variant scalar. `library` is a serialized
+    /// `FunctionDefLibrary` with its functions.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if the dataset uses a resource or a function that is not in the library;
+    /// INVALID_ARGUMENT if the tensor holds no dataset.
+    fn to_graph(&self, dataset: &Tensor, library: &[u8]) -> Result<Vec<u8>>;
+
+    /// Runs a serialized `GraphDef` that makes a dataset, and returns that.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the bytes do not decode or the graph has no `_Retval` node; those of its nodes.
+    fn from_graph(&self, graph: &[u8], services: &StepServices) -> Result<Tensor>;
+}
+
+impl Resources {
+    /// Sets what writes and makes datasets, unless it is set.
+    pub fn set_dataset_graphs(&self, graphs: Arc<dyn DatasetGraphs>) {
+        // The first one serves all sessions that share the resources.
+        let _ = self.dataset_graphs_slot().set(graphs);
+    }
+
+    /// Returns what writes and makes datasets.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if no session has these resources.
+    pub fn dataset_graphs(&self) -> Result<&Arc<dyn DatasetGraphs>> {
+        let graphs = self.dataset_graphs_slot().get();
+        graphs.ok_or_else(|| {
+            failed_precondition!("datasets and graphs are converted in sessions only")
+        })
+    }
+}

@@ -1,0 +1,221 @@
+//! [`SessionDatasetGraphs`]: datasets written as graphs, and made from them (TensorFlow:
+//! `core/data/serialization_utils.cc`).
+
+use crate::{Pool, RunOptions, Session, SessionOptions};
+use ferroflow_base::{Result, failed_precondition, invalid_argument};
+use ferroflow_graph::export_attr;
+use ferroflow_model::proto::{
+    AttrValue as AttrProto, FunctionDef, FunctionDefLibrary, GraphDef, NodeDef, VersionDef,
+    attr_value,
+};
+use ferroflow_model::tensor_to_attr_proto;
+use ferroflow_opdef::{AttrValue, DatasetGraphs, FUNCTION_LIBRARY, FuncRef, StepServices};
+use ferroflow_resources::dataset::Dataset;
+use ferroflow_tensor::{DType, Tensor};
+use prost::Message;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+/// The version of `GraphDef`s that are written.
+const PRODUCER: i32 = 1395;
+/// What the node of the result is called.
+const RESULT: &str = "dataset";
+
+/// Converts datasets for the kernels of sessions.
+pub(crate) struct SessionDatasetGraphs;
+
+impl DatasetGraphs for SessionDatasetGraphs {
+    fn to_graph(&self, dataset: &Tensor, library: &[u8]) -> Result<Vec<u8>> {
+        let library = FunctionDefLibrary::decode(library)
+            .map_err(|e| invalid_argument!("the function library is damaged: {e}"))?;
+        let mut writer = Writer::default();
+        let name = writer.dataset(&*Dataset::of(dataset)?)?;
+        let attrs = [
+            (
+                "T".to_string(),
+                attr_value::Value::Type(DType::Variant as i32),
+            ),
+            ("index".to_string(), attr_value::Value::I(0)),
+        ];
+        writer.nodes.push(NodeDef {
+            name: RESULT.to_string(),
+            op: "_Retval".to_string(),
+            input: vec![name],
+            attr: attrs
+                .into_iter()
+                .map(|(name, value)| (name, AttrProto { value: Some(value) }))
+                .collect(),
+            ..Default::default()
+        });
+        let library = reachable(&writer.functions, library)?;
+        let graph = GraphDef {
+            node: writer.nodes,
+            library: Some(library),
+            versions: Some(VersionDef {
+                producer: PRODUCER,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        Ok(graph.encode_to_vec())
+    }
+
+    fn from_graph(&self, graph: &[u8], services: &StepServices) -> Result<Tensor> {
+        let mut graph = GraphDef::decode(graph)
+            .map_err(|e| invalid_argument!("Could not parse GraphDef: {e}"))?;
+        let result = graph.node.iter().position(|n| n.op == "_Retval");
+        let result = result.map(|i| graph.node.remove(i));
+        let output = result.and_then(|n| n.input.into_iter().next());
+        let output = output
+            .ok_or_else(|| invalid_argument!("the graph has no _Retval node with a dataset"))?;
+        let fetch = match output.contains(':') {
+            true => output,
+            false => format!("{output}:0"),
+        };
+        let options = SessionOptions {
+            pool: Some(Arc::new(Pool::new(1))),
+            resources: services.resources.clone(),
+            freeze_variables: false,
+            ..Default::default()
+        };
+        let session = Session::from_graph_def(graph, options)?;
+        let run = RunOptions {
+            cancel: Some(services.cancel.clone()),
+            ..Default::default()
+        };
+        let made = session.run_with(&[], &[&fetch], &[], &run)?;
+        let made = made.into_iter().next();
+        made.ok_or_else(|| invalid_argument!("the graph makes no dataset"))
+    }
+}
+
+/// The nodes that make a dataset, inputs first.
+#[derive(Default)]
+struct Writer {
+    nodes: Vec<NodeDef>,
+    /// The nodes of datasets that several read.
+    known: HashMap<usize, String>,
+    functions: Vec<String>,
+}
+
+impl Writer {
+    fn dataset(&mut self, dataset: &Dataset) -> Result<String> {
+        let address = Arc::as_ptr(&dataset.source).cast::<()>() as usize;
+        if let Some(known) = self.known.get(&address) {
+            return Ok(known.clone());
+        }
+        let node = &dataset.node;
+        let inputs = node.inputs.iter().map(|t| self.tensor(t, &node.op));
+        let input = inputs.collect::<Result<_>>()?;
+        let attrs = node
+            .attrs
+            .iter()
+            .filter(|(name, _)| **name != *FUNCTION_LIBRARY);
+        let mut attr = HashMap::new();
+        for (name, value) in attrs {
+            self.collect_functions(value);
+            attr.insert(name.to_string(), export_attr(value)?);
+        }
+        let name = format!("{}/_{}", node.op, self.nodes.len());
+        self.nodes.push(NodeDef {
+            name: name.clone(),
+            op: node.op.clone(),
+            input,
+            attr,
+            ..Default::default()
+        });
+        self.known.insert(address, name.clone());
+        Ok(name)
+    }
+
+    fn tensor(&mut self, tensor: &Tensor, op: &str) -> Result<String> {
+        if tensor.dtype() == DType::Variant
+            && let Ok(dataset) = Dataset::of(tensor)
+        {
+            return self.dataset(&dataset);
+        }
+        // The handle of a generator of seeds names none elsewhere: there is a new one then.
+        let is_seeds = op.starts_with("ShuffleDataset") || op.starts_with("ShuffleAndRepeat");
+        if tensor.dtype() == DType::Resource && !is_seeds {
+            return Err(failed_precondition!(
+                "{op} uses a resource, which a graph of the dataset cannot hold"
+            ));
+        }
+        let value = tensor_to_attr_proto(tensor)?;
+        let attrs = [
+            (
+                "dtype".to_string(),
+                attr_value::Value::Type(tensor.dtype() as i32),
+            ),
+            (
+                "value".to_string(),
+                attr_value::Value::Tensor(Box::new(value)),
+            ),
+        ];
+        let name = format!("Const/_{}", self.nodes.len());
+        self.nodes.push(NodeDef {
+            name: name.clone(),
+            op: "Const".to_string(),
+            attr: attrs
+                .into_iter()
+                .map(|(name, value)| (name, AttrProto { value: Some(value) }))
+                .collect(),
+            ..Default::default()
+        });
+        Ok(name)
+    }
+
+    fn collect_functions(&mut self, value: &AttrValue) {
+        match value {
+            AttrValue::Func(FuncRef { name, .. }) => self.functions.push(name.clone()),
+            AttrValue::List(items) => items.iter().for_each(|item| self.collect_functions(item)),
+            _ => {}
+        }
+    }
+}
+
+/// The functions of a library that `roots` need.
+fn reachable(roots: &[String], library: FunctionDefLibrary) -> Result<FunctionDefLibrary> {
+    let mut queue = roots.to_vec();
+    let mut by_name: HashMap<String, FunctionDef> = HashMap::new();
+    for function in library.function {
+        let name = function.signature.as_ref().map(|s| s.name.clone());
+        by_name.insert(name.unwrap_or_default(), function);
+    }
+    for root in roots.iter().filter(|root| !by_name.contains_key(*root)) {
+        return Err(failed_precondition!(
+            "the dataset's function '{root}' is not in the library of the graph that writes it"
+        ));
+    }
+    let mut seen = HashSet::new();
+    let mut function = Vec::new();
+    while let Some(name) = queue.pop() {
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        let Some(found) = by_name.remove(&name) else {
+            continue;
+        };
+        for node in &found.node_def {
+            queue.push(node.op.clone());
+            for value in node.attr.values() {
+                called_by(value, &mut queue);
+            }
+        }
+        function.push(found);
+    }
+    Ok(FunctionDefLibrary {
+        function,
+        ..Default::default()
+    })
+}
+
+fn called_by(value: &AttrProto, names: &mut Vec<String>) {
+    match &value.value {
+        Some(attr_value::Value::Func(f)) => names.push(f.name.clone()),
+        Some(attr_value::Value::List(list)) => {
+            names.extend(list.func.iter().map(|f| f.name.clone()));
+        }
+        _ => {}
+    }
+}
