@@ -17,13 +17,13 @@ pub trait DatasetGraphs: Send + Sync {
     /// # Errors
     /// FAILED_PRECONDITION if the dataset uses a resource or a function that is not in the library;
     /// INVALID_ARGUMENT if the tensor holds no dataset.
-    fn to_graph(&self, dataset: &Tensor, library: &[u8]) -> Result<Vec<u8>>;
+    fn graph_of(&self, dataset: &Tensor, library: &[u8]) -> Result<Vec<u8>>;
 
     /// Runs a serialized `GraphDef` that makes a dataset, and returns that.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the bytes do not decode or the graph has no `_Retval` node; those of its nodes.
-    fn from_graph(&self, graph: &[u8], services: &StepServices) -> Result<Tensor>;
+    fn dataset_of(&self, graph: &[u8], services: &StepServices) -> Result<Tensor>;
 }
 
 impl Resources {

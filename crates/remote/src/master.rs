@@ -2,19 +2,14 @@
 
 use crate::cluster::{GrpcCluster, cleanup_others};
 use crate::config::{compile_options, isolates_state, log_placement, session_task};
-use crate::coordination::Coordination;
 use crate::device::{Devices, ServerDef, random_u64};
-use crate::handles::HandleTable;
 use crate::master_session::{
     ClientCallable, MasterSession, StepObserver, check_ends, lock, millis,
 };
 use crate::monitor::Metrics;
-use crate::peers::Peers;
 use crate::recent_requests::RecentRequests;
-use crate::rendezvous::RendezvousManager;
 use crate::task::Task;
 use crate::tensors::{decode_feeds, encode_fetch, response};
-use crate::worker_session::WorkerSessions;
 use ferroflow_base::{Result, aborted, invalid_argument, unimplemented_error};
 use ferroflow_model::proto::{
     CallableOptions, CloseSessionRequest, CloseSessionResponse, ConfigProto, CreateSessionRequest,
@@ -102,19 +97,7 @@ impl Master {
             0 => Pool::available_threads(),
             n => n,
         };
-        let server = options.server.clone();
-        let handles = Arc::<HandleTable>::default();
-        let task = Task {
-            devices: Arc::new(Devices::cpus(&server.task, options.cpus.max(1))),
-            pool: Arc::new(Pool::new(threads)),
-            resources: Resources::default(),
-            peers: Arc::new(Peers::new(&server.cluster, Arc::default(), runtime)),
-            rendezvous: RendezvousManager::new(handles.clone()),
-            handles,
-            sessions: WorkerSessions::default(),
-            coordination: Coordination::default(),
-            server,
-        };
+        let task = Task::new(options.server.clone(), options.cpus, threads, runtime);
         Master {
             task: Arc::new(task),
             sessions: Mutex::default(),

@@ -1,6 +1,5 @@
 //! The gRPC methods: HTTP path → message → [`Master`].
 
-use crate::coordination::Coordinator;
 use crate::eager::EagerService;
 use crate::master::Master;
 use crate::task::Task;
@@ -23,8 +22,6 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::codec::CompressionEncoding;
 use tonic::server::{Grpc, NamedService, StreamingService};
-
-type Leader = Arc<Coordinator>;
 
 /// `tensorflow.MasterService`.
 #[derive(Clone)]
@@ -133,32 +130,31 @@ impl Endpoint {
 
     fn dispatch_coordination(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
         macro_rules! at_leader {
-            ($call:expr) => {
-                self.coordination(request, |task, r| async move {
-                    let leader = task.coordination.coordinator()?;
-                    #[allow(clippy::redundant_closure_call)]
-                    $call(leader, r).await
+            (|$leader:ident, $request:ident| $answer:expr) => {
+                self.coordination(request, |task, $request| async move {
+                    let $leader = task.coordination.coordinator()?;
+                    $answer
                 })
             };
         }
         match method {
-            "RegisterTask" => at_leader!(async |c: Leader, r| c.register_task(r).await),
-            "Heartbeat" => at_leader!(async |c: Leader, r| c.heartbeat(r)),
-            "WaitForAllTasks" => at_leader!(async |c: Leader, r| c.wait_for_all_tasks(r).await),
-            "ShutdownTask" => at_leader!(async |c: Leader, r| c.shutdown_task(r).await),
-            "ResetTask" => at_leader!(async |c: Leader, r| c.reset_task(r)),
-            "ReportErrorToService" => at_leader!(async |c: Leader, r| c.report_error(r)),
-            "GetTaskState" => at_leader!(async |c: Leader, r| c.task_states(r)),
-            "WatchJobState" => at_leader!(async |c: Leader, r| c.watch_job(r).await),
-            "InsertKeyValue" => at_leader!(async |c: Leader, r| c.insert(r)),
-            "GetKeyValue" => at_leader!(async |c: Leader, r| c.get(r).await),
-            "TryGetKeyValue" => at_leader!(async |c: Leader, r| c.try_get(r)),
-            "GetKeyValueDir" => at_leader!(async |c: Leader, r| Ok(c.directory(r))),
-            "DeleteKeyValue" => at_leader!(async |c: Leader, r| Ok(c.delete(&r))),
-            "Barrier" => at_leader!(async |c: Leader, r| c.barrier(r).await),
-            "CancelBarrier" => at_leader!(async |c: Leader, r| c.cancel_barrier(&r)),
-            "GetAliveTasks" => at_leader!(async |c: Leader, r| c.alive_tasks(r).await),
-            "PollForError" => at_leader!(async |c: Leader, r| c.poll_for_error(&r)),
+            "RegisterTask" => at_leader!(|c, r| c.register_task(r).await),
+            "Heartbeat" => at_leader!(|c, r| c.heartbeat(r)),
+            "WaitForAllTasks" => at_leader!(|c, r| c.wait_for_all_tasks(r).await),
+            "ShutdownTask" => at_leader!(|c, r| c.shutdown_task(r).await),
+            "ResetTask" => at_leader!(|c, r| c.reset_task(r)),
+            "ReportErrorToService" => at_leader!(|c, r| c.report_error(r)),
+            "GetTaskState" => at_leader!(|c, r| c.task_states(r)),
+            "WatchJobState" => at_leader!(|c, r| c.watch_job(r).await),
+            "InsertKeyValue" => at_leader!(|c, r| c.insert(r)),
+            "GetKeyValue" => at_leader!(|c, r| c.get(r).await),
+            "TryGetKeyValue" => at_leader!(|c, r| c.try_get(r)),
+            "GetKeyValueDir" => at_leader!(|c, r| Ok(c.directory(r))),
+            "DeleteKeyValue" => at_leader!(|c, r| Ok(c.delete(&r))),
+            "Barrier" => at_leader!(|c, r| c.barrier(r).await),
+            "CancelBarrier" => at_leader!(|c, r| c.cancel_barrier(&r)),
+            "GetAliveTasks" => at_leader!(|c, r| c.alive_tasks(r).await),
+            "PollForError" => at_leader!(|c, r| c.poll_for_error(&r)),
             "ReportErrorToTask" => self.coordination(request, |task, r| async move {
                 let r: ReportErrorToTaskRequest = r;
                 let code = Code::from_number(r.error_code).unwrap_or(Code::Unknown);

@@ -8,6 +8,7 @@ use crate::rendezvous::RendezvousManager;
 use crate::worker_session::WorkerSessions;
 use ferroflow_runtime::{DEFAULT_CONTAINER, Pool, Resources};
 use std::sync::Arc;
+use tokio::runtime::Handle;
 
 /// A task: its place in the cluster, its devices and what they hold.
 pub(crate) struct Task {
@@ -24,6 +25,22 @@ pub(crate) struct Task {
 }
 
 impl Task {
+    /// The task of a server with this many CPU devices and threads; `runtime` serves its connections.
+    pub(crate) fn new(server: ServerDef, cpus: usize, threads: usize, runtime: Handle) -> Self {
+        let handles = Arc::<HandleTable>::default();
+        Task {
+            devices: Arc::new(Devices::cpus(&server.task, cpus.max(1))),
+            pool: Arc::new(Pool::new(threads)),
+            resources: Resources::default(),
+            peers: Arc::new(Peers::new(&server.cluster, Arc::default(), runtime)),
+            rendezvous: RendezvousManager::new(handles.clone()),
+            sessions: WorkerSessions::default(),
+            coordination: Coordination::default(),
+            handles,
+            server,
+        }
+    }
+
     /// Clears containers, the default one if none is named.
     pub(crate) fn clear(&self, containers: &[String]) {
         match containers {

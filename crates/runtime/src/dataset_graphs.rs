@@ -25,7 +25,7 @@ const RESULT: &str = "dataset";
 pub(crate) struct SessionDatasetGraphs;
 
 impl DatasetGraphs for SessionDatasetGraphs {
-    fn to_graph(&self, dataset: &Tensor, library: &[u8]) -> Result<Vec<u8>> {
+    fn graph_of(&self, dataset: &Tensor, library: &[u8]) -> Result<Vec<u8>> {
         let library = FunctionDefLibrary::decode(library)
             .map_err(|e| invalid_argument!("the function library is damaged: {e}"))?;
         let mut writer = Writer::default();
@@ -60,7 +60,7 @@ impl DatasetGraphs for SessionDatasetGraphs {
         Ok(graph.encode_to_vec())
     }
 
-    fn from_graph(&self, graph: &[u8], services: &StepServices) -> Result<Tensor> {
+    fn dataset_of(&self, graph: &[u8], services: &StepServices) -> Result<Tensor> {
         let mut graph = GraphDef::decode(graph)
             .map_err(|e| invalid_argument!("Could not parse GraphDef: {e}"))?;
         let result = graph.node.iter().position(|n| n.op == "_Retval");
@@ -182,7 +182,7 @@ fn reachable(roots: &[String], library: FunctionDefLibrary) -> Result<FunctionDe
         let name = function.signature.as_ref().map(|s| s.name.clone());
         by_name.insert(name.unwrap_or_default(), function);
     }
-    for root in roots.iter().filter(|root| !by_name.contains_key(*root)) {
+    if let Some(root) = roots.iter().find(|root| !by_name.contains_key(*root)) {
         return Err(failed_precondition!(
             "the dataset's function '{root}' is not in the library of the graph that writes it"
         ));

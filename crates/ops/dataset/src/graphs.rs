@@ -40,7 +40,7 @@ fn to_graph(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         // Other variants are refused in TensorFlow's words.
         dataset(ctx, 0)?;
         let graphs = ctx.resources().dataset_graphs()?;
-        let graph = graphs.to_graph(ctx.input(0)?, &library)?;
+        let graph = graphs.graph_of(ctx.input(0)?, &library)?;
         let graph = Tensor::from_strings(Shape::scalar(), vec![Bytes::from(graph)])?;
         ctx.set_output(0, graph)
     }))
@@ -53,7 +53,7 @@ fn from_graph(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             _ => return Err(invalid_argument!("graph_def must be a scalar")),
         };
         let graphs = ctx.resources().dataset_graphs()?.clone();
-        let made = graphs.from_graph(&graph, ctx.services())?;
+        let made = graphs.dataset_of(&graph, ctx.services())?;
         ctx.set_output(0, made)
     }))
 }

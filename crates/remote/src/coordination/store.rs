@@ -86,7 +86,7 @@ mod tests {
         store.insert("//a///b/", b"1".to_vec(), false)?;
         assert_eq!(early.try_recv().ok().as_deref(), Some(&b"1"[..]));
         let again = store.insert("a/b", b"2".to_vec(), false);
-        let error = again.expect_err("it is there").to_string();
+        let error = again.expect_err("the key has a value").to_string();
         assert_eq!(error, "ALREADY_EXISTS: Config key a/b already exists.");
         store.insert("a/b", b"2".to_vec(), true)?;
         store.insert("a/c/d", b"3".to_vec(), false)?;
