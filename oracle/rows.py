@@ -250,6 +250,8 @@ def refusal(code, message):
     line = lines[0].split("[[")[0].split(" for '{{node")[0].split("{{node")[0]
     if "_arg_in" in line:  # a feed's inner name
         line = line.split("_arg_in")[1].split(" ", 1)[1]
+    # Protocol buffers vary the blanks of these messages on purpose.
+    line = line.split("parsing JSON: ")[0]
     return {"code": code, "contains": line.strip()}
 
 

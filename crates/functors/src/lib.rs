@@ -40,4 +40,5 @@ pub mod summarize;
 pub mod tensor_list;
 pub mod transpose;
 pub mod unary;
+pub mod wav;
 pub mod window;

@@ -126,6 +126,7 @@ fn control_op(op: &str) -> Option<&str> {
         "RefSwitch" | "RefMerge" | "RefEnter" | "RefExit" | "RefNextIteration" | "RefIdentity" => {
             op.get(3..)
         }
+        "DebugGradientRefIdentity" => Some("Identity"),
         _ => None,
     }
 }

@@ -63,6 +63,14 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(forward_all)
     .gradient(pass_gradient),
     Op::new(
+        "DebugGradientRefIdentity",
+        "input: Ref(T) -> output: Ref(T) | T: type | uninit",
+    )
+    .gradient(|g| match g.arrived(0) {
+        Some(gradient) => g.set_gradient(0, gradient),
+        None => Ok(()),
+    }),
+    Op::new(
         "RefIdentity",
         "input: Ref(T) -> output: Ref(T) | T: type | uninit",
     )

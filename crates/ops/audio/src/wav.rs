@@ -239,7 +239,7 @@ fn format(reader: &mut Reader) -> Result<(usize, u32)> {
 
 fn encode(ctx: &mut KernelCtx) -> Result<()> {
     let shape = ctx.shape(0)?;
-    let &[frames, channels] = shape.dims() else {
+    let &[_, channels] = shape.dims() else {
         return Err(invalid_argument!("audio must be 2-dimensional{shape}"));
     };
     let rate = scalar_rate(ctx)?;
@@ -249,35 +249,7 @@ fn encode(ctx: &mut KernelCtx) -> Result<()> {
             i64::from(rate) as u64
         )
     })?;
-    let channels = u16::try_from(channels)
-        .ok()
-        .filter(|&n| n > 0)
-        .ok_or_else(|| invalid_argument!("num_channels must be in (0, 2^16), got: {channels}"))?;
-    let per_frame = 2 * u32::from(channels);
-    let size = frames.checked_mul(per_frame as usize);
-    let size = size.and_then(|n| u32::try_from(n).ok()?.checked_add(44));
-    let (Some(size), Ok(per_frame16)) = (size, u16::try_from(per_frame)) else {
-        return Err(invalid_argument!(
-            "Provided channels and frames cannot be encoded as a WAV."
-        ));
-    };
-    let mut out = Vec::with_capacity(size as usize);
-    out.extend(b"RIFF");
-    out.extend((size - 8).to_le_bytes());
-    out.extend(b"WAVEfmt ");
-    out.extend(16u32.to_le_bytes());
-    out.extend(1u16.to_le_bytes());
-    out.extend(channels.to_le_bytes());
-    out.extend(rate.to_le_bytes());
-    out.extend(rate.wrapping_mul(per_frame).to_le_bytes());
-    out.extend(per_frame16.to_le_bytes());
-    out.extend(16u16.to_le_bytes());
-    out.extend(b"data");
-    out.extend((size - 44).to_le_bytes());
-    for x in ctx.slice::<f32>(0)? {
-        // The conversion saturates.
-        out.extend(((x * 32768.0).round() as i16).to_le_bytes());
-    }
+    let out = ferroflow_functors::wav::encode(ctx.slice::<f32>(0)?, rate, channels)?;
     ctx.set_output(0, Tensor::string(out))
 }
 

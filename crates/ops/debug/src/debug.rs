@@ -1,5 +1,5 @@
-//! Copy, CopyHost, DebugIdentity, DebugIdentityV3, DebugNanCount, DebugNumericSummary,
-//! DebugNumericSummaryV2 (TensorFlow: `core/kernels/debug_ops.h`).
+//! Copy, CopyHost, DebugIdentity, DebugIdentityV2, DebugIdentityV3, DebugNanCount,
+//! DebugNumericSummary, DebugNumericSummaryV2 (TensorFlow: `core/kernels/debug_ops.h`).
 //!
 //! Tensors are computed and passed on, but not published: nodes with `debug_urls` are refused.
 
@@ -35,6 +35,22 @@ pub(crate) const OPS: &[Op] = &[
     .cost(Cost::Cheap)
     .kernel(|b| {
         check_watch(b)?;
+        Ok(Box::new(pass))
+    }),
+    Op::new(
+        "DebugIdentityV2",
+        "input: T -> output: T | T: type; tfdbg_context_id: string = ''; op_name: string = ''; \
+         output_slot: int = -1; tensor_debug_mode: int = -1; debug_urls: list(string) = []; \
+         circular_buffer_size: int = 1000; tfdbg_run_id: string = '' | stateful",
+    )
+    .shape(shapes::unchanged)
+    .cost(Cost::Cheap)
+    .kernel(|b| {
+        let urls = b.attrs.strs("debug_urls")?;
+        if let Some(url) = urls.iter().find(|url| !url.starts_with("file://")) {
+            return Err(internal!("Unsupported debug URL schema in: {url}"));
+        }
+        check_unpublished(b)?;
         Ok(Box::new(pass))
     }),
     Op::new(
@@ -108,6 +124,11 @@ fn check_watch(build: &KernelBuild) -> Result<()> {
             return Err(invalid_argument!("Failed to parse tensor name: \"{name}\""));
         }
     }
+    check_unpublished(build)
+}
+
+/// Refuses nodes that publish their tensor.
+fn check_unpublished(build: &KernelBuild) -> Result<()> {
     if let Some(url) = build.attrs.strs("debug_urls")?.first() {
         return Err(unimplemented_error!(
             "tensors are not published to debug URLs such as {url}: remove the attr debug_urls"

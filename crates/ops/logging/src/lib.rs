@@ -5,6 +5,7 @@
 
 // codegen:begin
 mod logging;
+mod media;
 mod summaries;
 mod summary_writer;
 
@@ -12,6 +13,7 @@ mod summary_writer;
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("logging", logging::OPS),
+    ("media", media::OPS),
     ("summaries", summaries::OPS),
     ("summary_writer", summary_writer::OPS),
 ];

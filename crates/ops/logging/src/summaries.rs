@@ -65,7 +65,8 @@ pub(crate) fn doubles(ctx: &KernelCtx, i: usize) -> Result<Vec<f64>> {
     }
 }
 
-fn set(ctx: &mut KernelCtx, value: Vec<summary::Value>) -> Result<()> {
+/// Sets the output to a message with these values.
+pub(crate) fn set(ctx: &mut KernelCtx, value: Vec<summary::Value>) -> Result<()> {
     let message = Summary { value }.encode_to_vec();
     ctx.set_output(0, Tensor::string(message))
 }

@@ -1,6 +1,7 @@
 //! Event files written by a graph: SummaryWriter and the ops that write through it (TensorFlow:
 //! `core/kernels/summary_kernels.cc`).
 
+use crate::media::{images, sounds};
 use crate::summaries::{counted, doubles, limits};
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_functors::shapes;
@@ -16,7 +17,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// SummaryWriter, CreateSummaryFileWriter, FlushSummaryWriter, CloseSummaryWriter, WriteSummary,
-/// WriteScalarSummary, WriteHistogramSummary, WriteRawProtoSummary, WriteGraphSummary, ImportEvent.
+/// WriteScalarSummary, WriteHistogramSummary, WriteImageSummary, WriteAudioSummary,
+/// WriteRawProtoSummary, WriteGraphSummary, ImportEvent.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "SummaryWriter",
@@ -56,6 +58,18 @@ pub(crate) const OPS: &[Op] = &[
          {realnumbertype,bool} = float | stateful",
     )
     .kernel(|_| Ok(Box::new(write_histogram))),
+    Op::new(
+        "WriteImageSummary",
+        "writer: resource, step: int64, tag: string, tensor: T, bad_color: uint8 -> | max_images: \
+         int >= 1 = 3; T: type {uint8,double,float,half} = float | stateful",
+    )
+    .kernel(write_images),
+    Op::new(
+        "WriteAudioSummary",
+        "writer: resource, step: int64, tag: string, tensor: float, sample_rate: float -> | \
+         max_outputs: int >= 1 = 3 | stateful",
+    )
+    .kernel(write_audio),
     Op::new(
         "WriteRawProtoSummary",
         "writer: resource, step: int64, tensor: string -> | | stateful",
@@ -199,6 +213,24 @@ fn write_histogram(ctx: &mut KernelCtx) -> Result<()> {
         ..Default::default()
     };
     write(ctx, value)
+}
+
+fn write_images(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let most = build.attrs.int("max_images")?.max(0) as usize;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (step, tag) = (step(ctx)?, text(ctx, 2, "tag")?);
+        let values = images(ctx.input(3)?, &tag, most, ctx.input(4)?)?;
+        with_writer(ctx, |w| w.values(step, values))
+    }))
+}
+
+fn write_audio(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let most = build.attrs.int("max_outputs")?.max(0) as usize;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (step, tag) = (step(ctx)?, text(ctx, 2, "tag")?);
+        let values = sounds(ctx.input(3)?, &tag, most, ctx.input(4)?.to_scalar()?)?;
+        with_writer(ctx, |w| w.values(step, values))
+    }))
 }
 
 /// Returns the single message in input `i`.

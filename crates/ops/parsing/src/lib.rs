@@ -8,6 +8,7 @@ mod decode_compressed;
 mod decode_csv;
 mod decode_raw;
 mod parse_example;
+mod parse_example_dataset;
 mod sequence_example;
 mod sequence_features;
 mod serialize_tensor;
@@ -20,6 +21,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("decode_csv", decode_csv::OPS),
     ("decode_raw", decode_raw::OPS),
     ("parse_example", parse_example::OPS),
+    ("parse_example_dataset", parse_example_dataset::OPS),
     ("sequence_example", sequence_example::OPS),
     ("serialize_tensor", serialize_tensor::OPS),
     ("string_to_number", string_to_number::OPS),

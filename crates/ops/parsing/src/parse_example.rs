@@ -4,7 +4,7 @@
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_model::proto::{Example, Feature, feature::Kind};
 use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_sync::par_chunks_mut;
+use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
 use prost::Message;
 
@@ -105,10 +105,11 @@ fn shape(ctx: &mut ShapeCtx, coordinates: usize, records: &PartialShape) -> Resu
 }
 
 /// A feature with values in every record.
-struct DenseFeature {
-    dtype: DType,
+pub(crate) struct DenseFeature {
+    /// The dtype of the values.
+    pub(crate) dtype: DType,
     /// The shape of one record's values; the first dimension may depend on the record.
-    shape: PartialShape,
+    pub(crate) shape: PartialShape,
 }
 
 struct Parser {
@@ -275,11 +276,13 @@ impl Values {
 }
 
 /// The messages of a batch.
-struct Batch<'a> {
-    records: &'a [Example],
-    names: &'a [Bytes],
+pub(crate) struct Batch<'a> {
+    /// The messages.
+    pub(crate) records: &'a [Example],
+    /// Their names for errors; none or one for each.
+    pub(crate) names: &'a [Bytes],
     /// Whether there is one message without a batch dimension.
-    single: bool,
+    pub(crate) single: bool,
 }
 
 impl Batch<'_> {
@@ -327,7 +330,7 @@ impl Parser {
             ));
         }
         let serialized = serialized.strings()?;
-        let records = decoded(ctx, serialized)?;
+        let records = decoded(ctx.par(), serialized)?;
         let (n_sparse, n_dense) = (self.sparse.len(), self.dense.len());
         let words = |i: usize| -> Result<Vec<String>> {
             let words = ctx.input(i)?.strings()?;
@@ -401,9 +404,13 @@ impl Parser {
     }
 }
 
-fn decoded(ctx: &KernelCtx, serialized: &[Bytes]) -> Result<Vec<Example>> {
+/// Decodes messages.
+///
+/// # Errors
+/// INVALID_ARGUMENT if one is malformed.
+pub(crate) fn decoded(par: &dyn Parallelism, serialized: &[Bytes]) -> Result<Vec<Example>> {
     let mut records: Vec<Option<Example>> = vec![None; serialized.len()];
-    par_chunks_mut(ctx.par(), &mut records, 8, 1, &|chunk, records| {
+    par_chunks_mut(par, &mut records, 8, 1, &|chunk, records| {
         for (record, bytes) in records.iter_mut().zip(serialized.iter().skip(chunk * 8)) {
             *record = Example::decode(&bytes[..]).ok();
         }
@@ -422,7 +429,8 @@ fn decoded(ctx: &KernelCtx, serialized: &[Bytes]) -> Result<Vec<Example>> {
 }
 
 impl Batch<'_> {
-    fn sparse(&self, key: &str, dtype: DType) -> Result<[Tensor; 3]> {
+    /// Returns indices, values and shape of a feature whose number of values varies.
+    pub(crate) fn sparse(&self, key: &str, dtype: DType) -> Result<[Tensor; 3]> {
         let (mut values, mut indices, mut longest) = (Values::new(dtype), Vec::new(), 0);
         for i in 0..self.records.len() {
             let Some(feature) = self.feature(i, key) else {
@@ -450,7 +458,13 @@ impl Batch<'_> {
         ])
     }
 
-    fn dense(&self, key: &str, dense: &DenseFeature, default: &Tensor) -> Result<Tensor> {
+    /// Returns the values of a feature that each message has, or its default.
+    pub(crate) fn dense(
+        &self,
+        key: &str,
+        dense: &DenseFeature,
+        default: &Tensor,
+    ) -> Result<Tensor> {
         let DenseFeature { dtype, shape } = dense;
         if default.dtype() != *dtype {
             return Err(invalid_argument!(
@@ -548,7 +562,8 @@ impl Batch<'_> {
         all.into_tensor(ferroflow_functors::indices::shape_of(dims)?)
     }
 
-    fn ragged(&self, key: &str, dtype: DType, split: DType) -> Result<(Tensor, Tensor)> {
+    /// Returns values and row splits of a feature.
+    pub(crate) fn ragged(&self, key: &str, dtype: DType, split: DType) -> Result<(Tensor, Tensor)> {
         let (mut values, mut splits) = (Values::new(dtype), vec![0]);
         for i in 0..self.records.len() {
             if let Some(feature) = self.feature(i, key) {

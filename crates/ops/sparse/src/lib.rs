@@ -4,6 +4,10 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod csr;
+mod csr_cholesky;
+mod csr_product;
+mod minimum_degree;
 mod serialize_sparse;
 mod sparse_add;
 mod sparse_binary;
@@ -23,6 +27,9 @@ mod sparse_to_dense;
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
+    ("csr", csr::OPS),
+    ("csr_cholesky", csr_cholesky::OPS),
+    ("csr_product", csr_product::OPS),
     ("serialize_sparse", serialize_sparse::OPS),
     ("sparse_add", sparse_add::OPS),
     ("sparse_binary", sparse_binary::OPS),
