@@ -9,7 +9,7 @@
 
 use crate::{ArgDef, ArgType, AttrDef, AttrType, AttrValue, Name, NodeClass, OpDef, OpFlags};
 use ferroflow_base::{Result, internal};
-use ferroflow_tensor::{DType, PartialShape};
+use ferroflow_tensor::{DType, PartialShape, Tensor};
 
 /// The types of `numbertype`, in TensorFlow's order.
 const NUMBER_TYPES: &str = "float,double,int32,uint8,int16,int8,complex64,int64,qint8,quint8,qint32,\
@@ -241,8 +241,25 @@ fn parse_value(ty: AttrType, text: &'static str) -> Option<AttrValue> {
                 .collect::<Option<Vec<Option<usize>>>>()?;
             AttrValue::Shape(PartialShape::of(dims))
         }
-        AttrType::Tensor | AttrType::Func => return None,
+        AttrType::Tensor => AttrValue::Tensor(parse_vector(text)?.into()),
+        AttrType::Func => return None,
     })
+}
+
+/// Parses `tensor(uint8,[2],[255,0])`, a vector of bytes: the only kind that TensorFlow's ops have.
+fn parse_vector(text: &'static str) -> Option<Tensor> {
+    let parts = split_top(strip_call(text, "tensor")?, ',');
+    let ["uint8", shape, values] = parts[..] else {
+        return None;
+    };
+    let numbers =
+        |text: &'static str| Some(split_top(text.strip_prefix('[')?.strip_suffix(']')?, ','));
+    let values = numbers(values)?.into_iter().map(|v| v.parse().ok());
+    let values = values.collect::<Option<Vec<u8>>>()?;
+    let [length] = numbers(shape)?[..] else {
+        return None;
+    };
+    Tensor::from_slice([length.parse::<usize>().ok()?], &values).ok()
 }
 
 #[cfg(test)]
@@ -256,11 +273,15 @@ mod tests {
             "a: Ref(T), b: list(Tin), c: N*int32 -> o: T | T: type {half,float} = float; \
              p: string {'SAME','VALID'} = 'SAME'; l: list(int) >= 2 = [1,2]; s: shape = unknown; \
              n: int >= 1; q: shape = [2,?]; f: float = -0.5; b: bool = false; \
-             t: list(type) >= 1 {float,int64} | stateful uninit",
+             t: list(type) >= 1 {float,int64}; v: tensor = tensor(uint8,[2],[1,2]) | stateful uninit",
         )
         .expect("well-formed");
         assert!(def.inputs[0].is_ref());
-        assert_eq!(def.attrs.len(), 9);
+        assert_eq!(def.attrs.len(), 10);
+        assert!(matches!(
+            def.attr("v").unwrap().default,
+            Some(AttrValue::Tensor(_))
+        ));
         let t = def.attr("t").unwrap();
         assert_eq!((t.minimum, t.allowed.len(), t.is_list), (Some(1), 2, true));
         assert_eq!(def.attr("T").unwrap().allowed.len(), 2);

@@ -10,7 +10,7 @@ use ferroflow_tensor::{Bytes, Shape, Tensor};
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "DatasetToGraph",
-        "input_dataset: variant -> graph: string | stateful_whitelist: list(string) = []; \
+        "input_dataset: variant -> graph: string | stateful_whitelist: list(string) >= 0 = []; \
          allow_stateful: bool = false; strip_device_assignment: bool = false",
     )
     .shape(shapes::scalar)
@@ -22,12 +22,9 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .kernel(to_graph),
-    Op::new(
-        "DatasetFromGraph",
-        "graph_def: string -> handle: variant | | stateful",
-    )
-    .shape(shapes::scalar)
-    .kernel(from_graph),
+    Op::new("DatasetFromGraph", "graph_def: string -> handle: variant")
+        .shape(shapes::scalar)
+        .kernel(from_graph),
 ];
 
 fn to_graph(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

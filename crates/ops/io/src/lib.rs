@@ -6,6 +6,7 @@
 // codegen:begin
 mod files;
 mod readers;
+mod remap;
 mod restore;
 mod save;
 
@@ -14,6 +15,7 @@ mod save;
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("files", files::OPS),
     ("readers", readers::OPS),
+    ("remap", remap::OPS),
     ("restore", restore::OPS),
     ("save", save::OPS),
 ];

@@ -65,7 +65,10 @@ fn lines(ctx: &KernelCtx, i: usize, what: &str) -> Result<Vec<Vec<u8>>> {
 
 fn vocabulary(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let number = |name: &str| build.attrs.int(name);
-    let (offset, n) = (number("new_vocab_offset")?.max(0) as usize, number("num_new_vocab")?.max(0) as usize);
+    let (offset, n) = (
+        number("new_vocab_offset")?.max(0) as usize,
+        number("num_new_vocab")?.max(0) as usize,
+    );
     let old_size = usize::try_from(number("old_vocab_size")?).ok();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let new = lines(ctx, 0, "new_vocab_file")?;
@@ -210,10 +213,19 @@ fn remapped(ctx: &KernelCtx, rows: usize, columns: usize) -> Result<Tensor> {
 }
 
 /// Fills what no old row and column has, in order.
-fn fill_missing(to: &mut [f32], has_row: &[bool], has_column: &[bool], values: &[f32]) -> Result<()> {
+fn fill_missing(
+    to: &mut [f32],
+    has_row: &[bool],
+    has_column: &[bool],
+    values: &[f32],
+) -> Result<()> {
     let mut used = 0;
     for (row, &row_known) in to.chunks_exact_mut(has_column.len().max(1)).zip(has_row) {
-        for (x, _) in row.iter_mut().zip(has_column).filter(|(_, known)| !(row_known && **known)) {
+        for (x, _) in row
+            .iter_mut()
+            .zip(has_column)
+            .filter(|(_, known)| !(row_known && **known))
+        {
             let value = values.get(used);
             *x = *value.ok_or_else(|| {
                 invalid_argument!(

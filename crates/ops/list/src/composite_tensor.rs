@@ -22,7 +22,9 @@ pub(crate) const OPS: &[Op] = &[
             return Ok(());
         }
         let attrs = [g.attr("metadata"), g.attr("Tcomponents")];
-        let parts = g.dy(0).node("CompositeTensorVariantToComponents", &[g.dy(0)], &attrs);
+        let parts = g
+            .dy(0)
+            .node("CompositeTensorVariantToComponents", &[g.dy(0)], &attrs);
         for (i, part) in parts.into_iter().enumerate() {
             g.set(i, part)?;
         }

@@ -65,7 +65,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for Members<T> {
 }
 
 type Feature = Members<Members<Option<Vec<Json>>>>;
-type Example = Members<Members<Members<Feature>>>;
+type Example = Members<Members<Members<Option<Feature>>>>;
 
 /// A message's text or a reason why there is none.
 type Message = std::result::Result<Vec<u8>, String>;
@@ -96,7 +96,9 @@ fn example_bytes(example: &Example) -> Message {
             for (key, feature) in &map.0 {
                 let mut entry = Vec::new();
                 put(&mut entry, 1, key.as_bytes())?;
-                put(&mut entry, 2, &feature_bytes(feature)?)?;
+                if let Some(feature) = feature {
+                    put(&mut entry, 2, &feature_bytes(feature)?)?;
+                }
                 put(&mut all, 1, &entry)?;
             }
         }
@@ -127,11 +129,15 @@ fn feature_bytes(feature: &Feature) -> Message {
 }
 
 fn words(list: &[Json]) -> Message {
-    let config = GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
-    let engines = [&alphabet::STANDARD, &alphabet::URL_SAFE].map(|a| GeneralPurpose::new(a, config));
+    let config =
+        GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent);
+    let engines =
+        [&alphabet::STANDARD, &alphabet::URL_SAFE].map(|a| GeneralPurpose::new(a, config));
     let mut out = Vec::new();
     for item in list {
-        let text = item.as_str().ok_or_else(|| format!("expected base64, got {item}"))?;
+        let text = item
+            .as_str()
+            .ok_or_else(|| format!("expected base64, got {item}"))?;
         let bytes = engines.iter().find_map(|engine| engine.decode(text).ok());
         put(&mut out, 1, &bytes.ok_or("invalid base64 data")?)?;
     }
@@ -139,7 +145,7 @@ fn words(list: &[Json]) -> Message {
 }
 
 fn floats(list: &[Json]) -> Message {
-    let mut packed = Vec::new();
+    let mut out = Vec::new();
     for item in list {
         let value = match item {
             Json::Number(n) => n.as_f64(),
@@ -155,13 +161,14 @@ fn floats(list: &[Json]) -> Message {
         if value.is_finite() && !(value as f32).is_finite() {
             return Err(format!("{item} is out of the range of a float"));
         }
-        packed.extend((value as f32).to_le_bytes());
+        out.push(1 << 3 | 5);
+        out.extend((value as f32).to_le_bytes());
     }
-    packed_field(packed)
+    Ok(out)
 }
 
 fn ints(list: &[Json]) -> Message {
-    let mut packed = Vec::new();
+    let mut out = Vec::new();
     for item in list {
         let value = match item {
             Json::Number(n) => n.as_i64().or_else(|| whole(n.as_f64()?)),
@@ -169,25 +176,13 @@ fn ints(list: &[Json]) -> Message {
             _ => None,
         };
         let value: i64 = value.ok_or_else(|| format!("expected an integer, got {item}"))?;
-        let mut rest = value as u64;
-        while rest >= 0x80 {
-            packed.push(rest as u8 | 0x80);
-            rest >>= 7;
-        }
-        packed.push(rest as u8);
+        out.push(1 << 3);
+        prost::encoding::encode_varint(value as u64, &mut out);
     }
-    packed_field(packed)
+    Ok(out)
 }
 
 /// Returns a number without a fraction.
 fn whole(x: f64) -> Option<i64> {
     (x.fract() == 0.0 && x.abs() < 9e15).then_some(x as i64)
-}
-
-fn packed_field(packed: Vec<u8>) -> Message {
-    let mut out = Vec::new();
-    if !packed.is_empty() {
-        put(&mut out, 1, &packed)?;
-    }
-    Ok(out)
 }

@@ -7,6 +7,7 @@
 mod decode_compressed;
 mod decode_csv;
 mod decode_raw;
+mod json_example;
 mod parse_example;
 mod parse_example_dataset;
 mod sequence_example;
@@ -20,6 +21,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("decode_compressed", decode_compressed::OPS),
     ("decode_csv", decode_csv::OPS),
     ("decode_raw", decode_raw::OPS),
+    ("json_example", json_example::OPS),
     ("parse_example", parse_example::OPS),
     ("parse_example_dataset", parse_example_dataset::OPS),
     ("sequence_example", sequence_example::OPS),

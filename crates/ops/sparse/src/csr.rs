@@ -1,5 +1,5 @@
 //! Sparse matrices in compressed rows, and the ops that make them and take them apart (TensorFlow:
-//! `core/kernels/sparse/sparse_matrix.h` and the conversions beside it).
+//! `core/kernels/sparse/sparse_matrix.h` and the conversions next to it).
 
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::numeric::Num;
