@@ -4,7 +4,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions, TlsOptions};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
@@ -50,9 +50,13 @@ pub struct Args {
     /// Port of /healthz and /metrics, on the same address.
     #[arg(long, value_name = "PORT")]
     monitor_port: Option<u16>,
-    /// Virtual CPU devices.
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
-    cpus: u16,
+    /// Virtual CPU devices [default: 1, or those of the session config].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    cpus: Option<u16>,
+    /// File with a serialized ConfigProto: CPU devices, threads, and the task that forms the groups
+    /// of collectives.
+    #[arg(long, value_name = "FILE")]
+    session_config: Option<PathBuf>,
     /// Threads that compute [default: all processors].
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N", value_parser = crate::model::parse_threads)]
     threads: usize,
@@ -87,7 +91,10 @@ pub fn run(args: &Args) -> Result<()> {
     // The next message of a hundred megabytes should reuse the memory of the last one.
     ferroflow_tensor::return_freed_memory_after(Duration::from_millis(10));
     start_logging(args.log_json);
-    let def = task(args)?;
+    let mut def = task(args)?;
+    if let Some(path) = &args.session_config {
+        def = def.with_session_config(&read(path)?)?;
+    }
     let address = listen_address(args.host, def.address()?)?;
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
     let server = Server::bind(ServerOptions {
@@ -101,8 +108,13 @@ pub fn run(args: &Args) -> Result<()> {
         max_message: args.max_message_bytes.unwrap_or(usize::MAX),
         master: MasterOptions {
             server: def.clone(),
-            cpus: args.cpus.into(),
-            threads: args.threads,
+            cpus: args
+                .cpus
+                .map_or(def.defaults.cpus.unwrap_or(1), usize::from),
+            threads: match args.threads {
+                0 => def.defaults.threads.unwrap_or(0),
+                n => n,
+            },
             session_idle: match args.session_gc_seconds {
                 0 => None,
                 s => Some(Duration::from_secs(s)),
@@ -173,11 +185,13 @@ pub fn start_logging(json: bool) {
     }
 }
 
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| invalid_argument!("cannot read {}: {e}", path.display()))
+}
+
 fn task(args: &Args) -> Result<ServerDef> {
     if let Some(path) = &args.server_def {
-        let read = std::fs::read(path);
-        let bytes = read.map_err(|e| invalid_argument!("cannot read {}: {e}", path.display()))?;
-        return ServerDef::from_bytes(&bytes);
+        return ServerDef::from_bytes(&read(path)?);
     }
     if let Some(cluster) = &args.cluster {
         return ServerDef::from_flags(cluster, &args.job_name, args.task_index.unwrap_or(0));

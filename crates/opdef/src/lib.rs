@@ -10,6 +10,7 @@
 
 mod attr;
 mod class;
+mod collective;
 mod ctx;
 mod dataset_graphs;
 mod def;
@@ -31,6 +32,7 @@ mod text;
 
 pub use attr::{AttrValue, Attrs, FuncRef, Name};
 pub use class::NodeClass;
+pub use collective::{CollectiveOp, CollectiveRequest, Collectives, FinishFn, MergeFn};
 pub use ctx::{KernelCtx, NodeInfo, StepServices, Value};
 pub use dataset_graphs::{DatasetGraphs, FUNCTION_LIBRARY};
 pub use def::{ArgDef, ArgType, AttrDef, AttrType, OpDef, OpFlags};

@@ -1,6 +1,6 @@
 //! [`Resources`]: variables, tables, queues and other state that outlives a step.
 
-use crate::DatasetGraphs;
+use crate::{Collectives, DatasetGraphs};
 use ferroflow_base::{Result, Status, already_exists, not_found};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::{Any, TypeId};
@@ -47,6 +47,7 @@ struct SessionState {
     containers: Arc<Containers>,
     /// Generated names that this session put into containers.
     private: Mutex<FxHashSet<(String, TypeId, String)>>,
+    collectives: OnceLock<Arc<dyn Collectives>>,
 }
 
 impl SessionState {
@@ -57,6 +58,7 @@ impl SessionState {
             hidden: Mutex::default(),
             containers: containers.clone(),
             private: Mutex::default(),
+            collectives: OnceLock::new(),
         })
     }
 }
@@ -125,6 +127,10 @@ impl Resources {
         &self.containers.dataset_graphs
     }
 
+    pub(crate) fn collectives_slot(&self) -> &OnceLock<Arc<dyn Collectives>> {
+        &self.own.collectives
+    }
+
     /// Returns the resources of a new session that shares all containers.
     ///
     /// ```
@@ -137,10 +143,14 @@ impl Resources {
     /// assert_eq!(*second.session_local("n", || Ok(2u32)).unwrap(), 2);
     /// ```
     pub fn fork_session(&self) -> Resources {
-        Resources {
+        let fork = Resources {
             containers: self.containers.clone(),
             own: SessionState::beside(&self.containers),
+        };
+        if let Some(collectives) = self.collectives() {
+            fork.set_collectives(collectives.clone());
         }
+        fork
     }
 
     /// Returns the resource of this type and name that is local to the session, created if needed.

@@ -1,6 +1,6 @@
 //! [`GrpcCluster`]: the tasks of a session that has several, over gRPC.
 
-use crate::config::{addresses, isolates_state};
+use crate::config::isolates_state;
 use crate::device::{Devices, TaskName, random_id, random_step_id};
 use crate::handles::HandleTable;
 use crate::peers::{Peer, Peers};
@@ -55,10 +55,7 @@ impl GrpcCluster {
         cancel: &CancelToken,
     ) -> Result<Option<Arc<GrpcCluster>>> {
         let name = own.task().clone();
-        let peers = match &config.cluster_def {
-            Some(cluster) => Arc::new(task.peers.of_cluster(&addresses(cluster)?)),
-            None => task.peers.clone(),
-        };
+        let peers = task.peers_of(config)?;
         let filters = config.device_filters.iter().map(|f| DeviceSpec::parse(f));
         let filters: Vec<DeviceSpec> = filters.collect::<Result<_>>()?;
         let is_wanted = |task: &&TaskName| {
@@ -312,9 +309,10 @@ impl Cluster for GrpcCluster {
     fn begin_step(
         &self,
         tasks: &[usize],
+        id: Option<u64>,
         trace: Option<&Arc<dyn TraceSink>>,
     ) -> Result<Arc<dyn ClusterStep>> {
-        let id = random_step_id();
+        let id = id.unwrap_or_else(random_step_id);
         let rendezvous = self.task.rendezvous.get(id);
         rendezvous.initialize(&self.own, &self.peers)?;
         let peers = tasks.iter().map(|t| self.peer(*t).cloned());
@@ -354,7 +352,7 @@ impl ClusterStep for GrpcStep {
 
 impl Drop for GrpcStep {
     fn drop(&mut self) {
-        self.task.rendezvous.cleanup(self.id);
+        self.task.end_step(self.id);
         for peer in &self.peers {
             let request = CleanupGraphRequest {
                 step_id: self.id as i64,

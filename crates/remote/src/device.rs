@@ -1,7 +1,7 @@
 //! Names of tasks and devices, and the attributes of a server's devices.
 
 use ferroflow_base::{Result, invalid_argument, not_found};
-use ferroflow_model::proto::{DeviceAttributes, DeviceLocality};
+use ferroflow_model::proto::{ConfigProto, DeviceAttributes, DeviceLocality};
 use prost::Message;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -49,6 +49,33 @@ pub struct ServerDef {
     pub cluster: BTreeMap<String, BTreeMap<u32, String>>,
     /// The task of this server.
     pub task: TaskName,
+    /// What the server's default configuration asks for.
+    pub defaults: ServerDefaults,
+}
+
+/// The parts of a server's default `ConfigProto` that apply to the server itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServerDefaults {
+    /// Number of virtual CPU devices (`device_count`), if given.
+    pub cpus: Option<usize>,
+    /// Threads that compute (`intra_op_parallelism_threads`), if given.
+    pub threads: Option<usize>,
+    /// The task that forms the groups of collectives (`collective_group_leader`); empty for this one.
+    pub collective_leader: String,
+}
+
+impl From<&ConfigProto> for ServerDefaults {
+    fn from(config: &ConfigProto) -> Self {
+        let positive = |n: i32| usize::try_from(n).ok().filter(|n| *n > 0);
+        let experimental = config.experimental.as_ref();
+        ServerDefaults {
+            cpus: config.device_count.get("CPU").copied().and_then(positive),
+            threads: positive(config.intra_op_parallelism_threads),
+            collective_leader: experimental
+                .map(|e| e.collective_group_leader.clone())
+                .unwrap_or_default(),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -91,6 +118,7 @@ impl ServerDef {
                 job: job.to_string(),
                 index: 0,
             },
+            defaults: ServerDefaults::default(),
         }
     }
 
@@ -132,7 +160,24 @@ impl ServerDef {
         let index = u32::try_from(def.task_index);
         let index =
             index.map_err(|_| invalid_argument!("task {} has no valid number", def.task_index))?;
-        Self::checked(cluster, &def.job_name, index)
+        let checked = Self::checked(cluster, &def.job_name, index)?;
+        Ok(ServerDef {
+            defaults: (&def.default_session_config.unwrap_or_default()).into(),
+            ..checked
+        })
+    }
+
+    /// Applies a serialized `tensorflow.ConfigProto`, the server's default configuration.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the bytes do not decode.
+    pub fn with_session_config(self, bytes: &[u8]) -> Result<Self> {
+        let config = ConfigProto::decode(bytes);
+        let config = config.map_err(|e| invalid_argument!("not a ConfigProto: {e}"))?;
+        Ok(ServerDef {
+            defaults: (&config).into(),
+            ..self
+        })
     }
 
     /// Parses the JSON of the environment variable `TF_CONFIG`.
@@ -190,6 +235,7 @@ impl ServerDef {
         let def = ServerDef {
             cluster,
             task: TaskName { job, index },
+            defaults: ServerDefaults::default(),
         };
         def.address().map(|_| def.clone())
     }

@@ -60,6 +60,11 @@ impl EagerService {
             contexts.clear();
         }
         let config = def.default_session_config.as_ref();
+        let experimental = config.and_then(|c| c.experimental.as_ref());
+        let leader = experimental.map_or("", |e| &e.collective_group_leader);
+        if !leader.is_empty() && contexts.is_empty() {
+            self.task.collectives.reset(&name, leader);
+        }
         let timeout = config.map_or(0, |config| config.operation_timeout_in_ms);
         let timeout = u64::try_from(timeout).ok().filter(|ms| *ms > 0);
         let timeout = timeout.map(Duration::from_millis);

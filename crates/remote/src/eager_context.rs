@@ -1,6 +1,7 @@
 //! [`RemoteContext`]: a client's eager context on this task.
 
 use crate::cluster::GrpcCluster;
+use crate::collectives::SessionCollectives;
 use crate::device::{Devices, TaskName};
 use crate::master_session::lock;
 use crate::peers::Peers;
@@ -51,6 +52,7 @@ pub(crate) struct RemoteContext {
     cluster: Mutex<Arc<GrpcCluster>>,
     /// Through which the other tasks run such nodes here.
     session: Arc<WorkerSession>,
+    collectives: Arc<SessionCollectives>,
     /// Handles of resources of other tasks, by op and output.
     foreign: Mutex<HashMap<(i64, i32), Tensor>>,
     /// The tensors that the client has handles of, by op and output.
@@ -74,7 +76,12 @@ impl RemoteContext {
         let devices = Arc::new(task.devices.renamed(name));
         let handle = session_of(id);
         let grpc = GrpcCluster::of_context(task, &devices, &handle, &peers, cluster)?;
-        let eager = EagerContext::with_resources(task.pool.clone(), task.resources.fork_session());
+        let resources = task.resources.fork_session();
+        let collectives = SessionCollectives::new(&task.collectives, &devices, &peers);
+        // Collectives of all functions of a context belong to one step.
+        let collectives = Arc::new(collectives.in_step(0));
+        resources.set_collectives(collectives.clone());
+        let eager = EagerContext::with_resources(task.pool.clone(), resources);
         let resources = eager.resources().fork_session();
         let session = WorkerSession::new(name.clone(), devices.clone(), resources, peers.clone());
         let session = Arc::new(session);
@@ -93,6 +100,7 @@ impl RemoteContext {
             incarnations: Mutex::new(incarnations(cluster)),
             cluster: Mutex::new(Arc::new(grpc)),
             session,
+            collectives,
             foreign: Mutex::default(),
             tensors: Mutex::default(),
             rendezvous,
@@ -131,6 +139,7 @@ impl RemoteContext {
         let grpc = GrpcCluster::of_context(&self.task, &self.devices, &handle, &peers, cluster)?;
         self.rendezvous.set_peers(&peers);
         self.session.set_peers(peers.clone());
+        self.collectives.set_peers(peers.clone());
         *lock(&self.cluster) = Arc::new(grpc);
         // What was placed on the devices of the old one.
         self.eager.clear_caches();

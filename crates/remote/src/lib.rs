@@ -12,6 +12,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod cluster;
+mod collectives;
 mod config;
 mod coordination;
 mod cost_graph;
@@ -33,7 +34,7 @@ mod tensors;
 mod worker;
 mod worker_session;
 
-pub use device::{ServerDef, TaskName};
+pub use device::{ServerDef, ServerDefaults, TaskName};
 pub use eager::EagerService;
 pub use ferroflow_rpc::TlsOptions;
 pub use master::{Master, MasterOptions};

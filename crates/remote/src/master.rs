@@ -1,6 +1,7 @@
 //! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
 
 use crate::cluster::{GrpcCluster, cleanup_others};
+use crate::collectives::steps::GraphKeys;
 use crate::config::{compile_options, isolates_state, log_placement, session_task};
 use crate::device::{Devices, ServerDef, random_u64};
 use crate::master_session::{
@@ -169,6 +170,9 @@ impl Master {
             true => Resources::default(),
             false => self.task.resources.fork_session(),
         };
+        let peers = self.task.peers_of(config)?;
+        self.task.join_collectives(&resources, &own_devices, &peers);
+        let graph_keys = resources.collectives().map(|_| GraphKeys::new(&graph));
         let devices = match &cluster {
             Some(cluster) => cluster.device_set(config.allow_soft_placement),
             None => DeviceSet {
@@ -205,6 +209,7 @@ impl Master {
             cost_model: graph_options
                 .map_or((0, 0), |g| (g.build_cost_model, g.build_cost_model_after)),
             steps: Mutex::default(),
+            graph_keys,
             used: Mutex::new(Instant::now()),
         })
     }
@@ -240,6 +245,8 @@ impl Master {
         if let Some(devices) = &session.logs_placement {
             log_placement(&graph, devices);
         }
+        let keys = session.graph_keys.iter();
+        keys.for_each(|keys| keys.extend(&graph));
         let version = request.current_graph_version;
         Ok(ExtendSessionResponse {
             new_graph_version: session.session.extend(graph, version)?,
@@ -314,7 +321,7 @@ impl Master {
         let feeds = decode_feeds(&step.signature.feeds, step.feeds)?;
         let observer = StepObserver::new(&step.session, &step.options, &step.signature)?;
         let options = observer.run_options(&step.session, &step.options, cancel);
-        let results = self.call(&step.session, &callable, feeds, &options)?;
+        let results = self.call(&step.session, &callable, feeds, options, &step.options)?;
         let mut answer = response(&step.signature.fetches, &results)?;
         answer.metadata = step.session.metadata(&observer, &step.signature)?;
         Ok(answer)
@@ -348,10 +355,16 @@ impl Master {
         session: &MasterSession,
         callable: &Callable,
         feeds: Vec<Tensor>,
-        options: &RunOptions,
+        options: RunOptions,
+        asked: &RunOptionsProto,
     ) -> Result<Vec<Tensor>> {
         let started = Instant::now();
-        let results = session.session.run_callable(callable, feeds, options);
+        let run = |options: &RunOptions| session.session.run_callable(callable, feeds, options);
+        let keys = session.graph_keys.as_ref();
+        let results = match keys.and_then(|keys| keys.get(callable.signature(), asked)) {
+            Some(key) => self.task.run_collectives(key, options, run),
+            None => run(&options),
+        };
         callable.note_time(started.elapsed());
         self.metrics.step(started.elapsed());
         results.map_err(|e| session.to_client_status(e))
@@ -523,7 +536,8 @@ impl Master {
         let feeds = decode_feeds(&signature.feeds, request.feed)?;
         let observer = StepObserver::new(&session, &callable.options, signature)?;
         let options = observer.run_options(&session, &callable.options, cancel);
-        let results = self.call(&session, &callable.callable, feeds, &options)?;
+        let (compiled, asked) = (&callable.callable, &callable.options);
+        let results = self.call(&session, compiled, feeds, options, asked)?;
         let named = signature.fetches.iter().zip(&results);
         let fetch = named
             .map(|(n, t)| Ok(encode_fetch(n, t)?.tensor.unwrap_or_default()))

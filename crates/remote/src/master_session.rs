@@ -1,6 +1,7 @@
 //! [`MasterSession`]: a client's session, and what its steps report.
 
 use crate::cluster::GrpcCluster;
+use crate::collectives::steps::GraphKeys;
 use crate::cost_graph::cost_graph;
 use crate::device::Devices;
 use crate::step_stats::StepTrace;
@@ -32,6 +33,8 @@ pub(crate) struct MasterSession {
     pub(crate) cost_model: (i64, i64),
     /// Number of steps of each signature, for the cost model.
     pub(crate) steps: Mutex<HashMap<Signature, i64>>,
+    /// The keys of graphs with collectives, if other tasks may take part.
+    pub(crate) graph_keys: Option<GraphKeys>,
     pub(crate) used: Mutex<Instant>,
 }
 

@@ -173,6 +173,18 @@ impl Endpoint {
             "RecvTensor" => unary(request, limit, move |r| async move {
                 w.recv_tensor(r).await.map_err(|e| to_tonic(&e))
             }),
+            "RecvBuf" => self.collective(request, |task, r| async move {
+                task.collectives.recv_buf(&task.devices, r).await
+            }),
+            "CompleteGroup" => self.collective(request, |task, r| async move {
+                task.collectives.complete_group(r).await
+            }),
+            "CompleteInstance" => self.collective(request, |task, r| async move {
+                task.collectives.complete_instance(r).await
+            }),
+            "GetStepSequence" => self.collective(request, |task, r| async move {
+                task.collectives.step_sequence(&r)
+            }),
             "CleanupGraph" => unary(
                 request,
                 limit,
@@ -215,6 +227,20 @@ impl Endpoint {
         unary(request, self.max_message, move |message: Q| async move {
             let answer = handler(task, message).await;
             answer.map_err(|e| crate::coordination::to_tonic(&e))
+        })
+    }
+
+    /// A method of collectives.
+    fn collective<Q, R, F, A>(self, request: HttpRequest, handler: F) -> Boxed<HttpResponse>
+    where
+        Q: Message + Default + 'static,
+        R: Message + 'static,
+        F: FnOnce(Arc<Task>, Q) -> A + Send + 'static,
+        A: Future<Output = Result<R>> + Send + 'static,
+    {
+        let task = self.master.task().clone();
+        unary(request, self.max_message, move |message: Q| async move {
+            handler(task, message).await.map_err(|e| to_tonic(&e))
         })
     }
 

@@ -1,12 +1,16 @@
 //! [`Task`]: what the master and the worker of a server share.
 
+use crate::collectives::{CollectiveManager, SessionCollectives};
+use crate::config::addresses;
 use crate::coordination::Coordination;
 use crate::device::{Devices, ServerDef};
 use crate::handles::HandleTable;
 use crate::peers::Peers;
 use crate::rendezvous::RendezvousManager;
 use crate::worker_session::WorkerSessions;
-use ferroflow_runtime::{DEFAULT_CONTAINER, Pool, Resources};
+use ferroflow_base::Result;
+use ferroflow_model::proto::ConfigProto;
+use ferroflow_runtime::{DEFAULT_CONTAINER, Pool, Resources, RunOptions};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 
@@ -21,6 +25,7 @@ pub(crate) struct Task {
     /// The sessions of masters and of eager contexts on this task.
     pub(crate) sessions: WorkerSessions,
     pub(crate) coordination: Coordination,
+    pub(crate) collectives: Arc<CollectiveManager>,
     pub(crate) handles: Arc<HandleTable>,
 }
 
@@ -36,9 +41,63 @@ impl Task {
             rendezvous: RendezvousManager::new(handles.clone()),
             sessions: WorkerSessions::default(),
             coordination: Coordination::default(),
+            collectives: Arc::new(CollectiveManager::new(
+                &server.task,
+                &server.defaults.collective_leader,
+            )),
             handles,
             server,
         }
+    }
+
+    /// Lets collectives of a session with these resources reach the other tasks, if there are any.
+    pub(crate) fn join_collectives(
+        &self,
+        resources: &Resources,
+        devices: &Arc<Devices>,
+        peers: &Arc<Peers>,
+    ) {
+        if peers.tasks().count() > 1 {
+            let collectives = SessionCollectives::new(&self.collectives, devices, peers);
+            resources.set_collectives(Arc::new(collectives));
+        }
+    }
+
+    /// The tasks of a session: of the cluster in its configuration, if any.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if that is malformed.
+    pub(crate) fn peers_of(&self, config: &ConfigProto) -> Result<Arc<Peers>> {
+        Ok(match &config.cluster_def {
+            Some(cluster) => Arc::new(self.peers.of_cluster(&addresses(cluster)?)),
+            None => self.peers.clone(),
+        })
+    }
+
+    /// Runs a step of the graph with this key of collectives, under the number that other masters give
+    /// it, too.
+    ///
+    /// # Errors
+    /// Those of the step and of asking for the number.
+    pub(crate) fn run_collectives<T>(
+        &self,
+        key: i64,
+        options: RunOptions,
+        run: impl FnOnce(&RunOptions) -> Result<T>,
+    ) -> Result<T> {
+        let step = self.collectives.next_step(&self.peers, key)?;
+        let result = run(&RunOptions {
+            step_id: Some(step as u64),
+            ..options
+        });
+        self.collectives.retire_step(key, step, result.is_ok());
+        result
+    }
+
+    /// Forgets a step that is over on all tasks.
+    pub(crate) fn end_step(&self, id: u64) {
+        self.rendezvous.cleanup(id);
+        self.collectives.end_step(id as i64);
     }
 
     /// Clears containers, the default one if none is named.

@@ -40,10 +40,12 @@ impl Worker {
     /// The worker of the server that has this master, without sessions.
     pub fn new(master: &Master) -> Self {
         let task = master.task().clone();
+        let resources = task.resources.fork_session();
+        task.join_collectives(&resources, &task.devices, &task.peers);
         let default_session = WorkerSession::new(
             task.server.task.clone(),
             task.devices.clone(),
-            task.resources.fork_session(),
+            resources,
             task.peers.clone(),
         );
         Worker {
@@ -101,6 +103,7 @@ impl Worker {
             true => Resources::default(),
             false => self.task.resources.fork_session(),
         };
+        self.task.join_collectives(&resources, &devices, &peers);
         let session = WorkerSession::new(name, devices, resources, peers)
             .of_master(request.master_task, request.master_incarnation);
         let sessions = &self.task.sessions;
@@ -285,7 +288,7 @@ impl Worker {
 
     /// `CleanupGraph`: ends a step.
     pub fn cleanup_graph(&self, request: CleanupGraphRequest) -> CleanupGraphResponse {
-        self.task.rendezvous.cleanup(request.step_id as u64);
+        self.task.end_step(request.step_id as u64);
         CleanupGraphResponse {}
     }
 

@@ -24,13 +24,15 @@ pub trait Cluster: Send + Sync {
     /// UNAVAILABLE if the task does not answer; those of the task.
     fn register(&self, task: usize, graph: GraphDef) -> Result<Arc<dyn RegisteredGraph>>;
 
-    /// Begins a step that the other tasks `tasks` run parts of; their statistics go to `trace`, if any.
+    /// Begins a step that the other tasks `tasks` run parts of; their statistics go to `trace`, if any. Its
+    /// number is `id`, if given.
     ///
     /// # Errors
     /// INTERNAL if the cluster does not have one of the tasks.
     fn begin_step(
         &self,
         tasks: &[usize],
+        id: Option<u64>,
         trace: Option<&Arc<dyn TraceSink>>,
     ) -> Result<Arc<dyn ClusterStep>>;
 }

@@ -32,7 +32,10 @@ pub use ferroflow_graph::{
     to_text, topological_order,
 };
 pub use ferroflow_model::arrays;
-pub use ferroflow_opdef::{DEFAULT_CONTAINER, RecvDone, Rendezvous, Resources};
+pub use ferroflow_opdef::{
+    AsyncCall, CollectiveOp, CollectiveRequest, Collectives, DEFAULT_CONTAINER, FinishFn, MergeFn,
+    RecvDone, Rendezvous, Resources,
+};
 pub use ferroflow_resources::rendezvous::LocalRendezvous;
 pub use ferroflow_resources::resource::ANONYMOUS;
 pub use ferroflow_sync::{CancelToken, Pool};

@@ -22,7 +22,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "CloseSummaryWriter CreateSummaryFileWriter DeleteSessionTensor FlushSummaryWriter \
          GetSessionHandle GetSessionHandleV2 GetSessionTensor ImportEvent ResourceCreateOp \
          ResourceInitializedOp ResourceUsingOp StubResourceHandleOp SummaryWriter \
-         WriteGraphSummary WriteHistogramSummary WriteRawProtoSummary WriteScalarSummary WriteSummary",
+         WriteAudioSummary WriteGraphSummary WriteHistogramSummary WriteImageSummary \
+         WriteRawProtoSummary WriteScalarSummary WriteSummary",
     ),
     (
         "only passes and importers make them: the graphs run with and without passes, and \
@@ -53,6 +54,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
     (
         "tests/table_files.rs: they read files",
         "InitializeTableFromTextFile InitializeTableFromTextFileV2",
+    ),
+    (
+        "ops/tests/remap.rs: they read files",
+        "GenerateVocabRemapping LoadAndRemapMatrix",
     ),
     (
         "ops/tests/datasets.rs: they write files",

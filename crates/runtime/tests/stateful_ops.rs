@@ -66,6 +66,17 @@ fn writers(logdir: &str) -> Result<Session> {
     op("WriteRawProtoSummary", &[step, raw])?;
     op("WriteGraphSummary", &[step, graph])?;
     op("ImportEvent", &[event])?;
+    let image = b.constant("const", Tensor::zeros(DType::Uint8, [1, 2, 3, 1].into())?)?;
+    let color = b.constant("const", Tensor::vector(&[255u8, 0, 0, 255])?)?;
+    let sound = b.constant("const", Tensor::zeros(DType::Float, [1, 8, 2].into())?)?;
+    let rate = b.constant("const", Tensor::scalar(8000.0f32))?;
+    let mut op = |name: &str, inputs: &[Output]| {
+        let node = b.op(name).name(name).input(writer);
+        let node = inputs.iter().fold(node, |node, i| node.input(*i));
+        node.build().map(drop)
+    };
+    op("WriteImageSummary", &[step, tag, image, color])?;
+    op("WriteAudioSummary", &[step, tag, sound, rate])?;
     Ok(Session::new(b.finish()?, SessionOptions::default()))
 }
 
@@ -100,13 +111,15 @@ fn summary_writers_write_events() {
         "WriteRawProtoSummary",
         "WriteGraphSummary",
         "ImportEvent",
+        "WriteImageSummary",
+        "WriteAudioSummary",
         "FlushSummaryWriter",
     ] {
         run(target).unwrap_or_else(|e| panic!("{target}: {e}"));
     }
     let events = events(&folder);
     let steps: Vec<i64> = events.iter().map(|e| e.step).collect();
-    assert_eq!(steps, [0, 7, 7, 7, 7, 7, 99]);
+    assert_eq!(steps, [0, 7, 7, 7, 7, 7, 99, 7, 7]);
     let value = |i: usize| match &events[i].what {
         Some(What::Summary(s)) => s.value[0].value.clone(),
         other => panic!("event {i} is {other:?}"),
@@ -119,6 +132,15 @@ fn summary_writers_write_events() {
     assert_eq!((histogram.num, histogram.sum), (3.0, 7.0));
     assert!(matches!(value(3), Some(Value::Tensor(_))));
     assert_eq!(value(4), None);
+    let Some(Value::Image(image)) = value(7) else {
+        panic!("no image: {:?}", value(7));
+    };
+    assert_eq!((image.height, image.width, image.colorspace), (2, 3, 1));
+    let Some(Value::Audio(audio)) = value(8) else {
+        panic!("no sound: {:?}", value(8));
+    };
+    let length = (audio.sample_rate, audio.num_channels, audio.length_frames);
+    assert_eq!(length, (8000.0, 2, 8));
     let Some(What::GraphDef(graph)) = &events[5].what else {
         panic!("no graph: {:?}", events[5]);
     };

@@ -4,10 +4,14 @@
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::numeric::{Num, Ordered};
 use ferroflow_functors::{indices, shapes};
-use ferroflow_opdef::{AsyncCall, Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{
+    AsyncCall, Attrs, CollectiveOp, CollectiveRequest, Cost, FinishFn, KernelBuild, KernelCtx,
+    MergeFn, Op, OpKernel, ShapeCtx, StepServices,
+};
 use ferroflow_resources::collective::{CollectiveKey, Rank, meet};
 use ferroflow_tensor::rows::{joined, prepended, rows};
-use ferroflow_tensor::{DType, Element, Shape, Tensor, bf16, dispatch, f16};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -143,6 +147,11 @@ struct Collective {
     first: usize,
     rank: Rank,
     timeout: Option<Duration>,
+    node: String,
+    /// The shape of the result, if it is an attr.
+    shape: Option<PartialShape>,
+    /// The rings of a reduction: `subdiv_offsets` and `max_subdivs_per_device`.
+    rings: (Vec<i64>, i64),
 }
 
 impl Collective {
@@ -170,6 +179,12 @@ impl Collective {
             timeout: Duration::try_from_secs_f32(seconds)
                 .ok()
                 .filter(|t| !t.is_zero()),
+            node: build.node.to_string(),
+            shape: attrs.shape("shape").ok().cloned(),
+            rings: (
+                attrs.ints("subdiv_offsets").unwrap_or_default(),
+                attrs.int("max_subdivs_per_device").unwrap_or(0),
+            ),
         }))
     }
 
@@ -209,6 +224,56 @@ impl Collective {
     }
 }
 
+impl Collective {
+    /// The part of this node in a collective of several tasks.
+    fn request(
+        &self,
+        size: usize,
+        key: CollectiveKey,
+        inputs: &[Tensor],
+    ) -> Result<CollectiveRequest> {
+        let int =
+            |x: i64| i32::try_from(x).map_err(|_| invalid_argument!("key {x} is out of range"));
+        let shape = match (&self.shape, self.kind, inputs) {
+            (Some(shape), ..) => shape
+                .to_full()
+                .ok_or_else(|| invalid_argument!("attr shape {shape} is not fully known"))?,
+            (None, CollectiveKind::Receive, [_, _, _, shape]) => {
+                Shape::checked(&indices::ints(shape)?)?
+            }
+            (None, CollectiveKind::Gather, [part, ..]) => gathered_shape(part, size)?,
+            (None, _, [part, ..]) => part.shape().clone(),
+            _ => return Err(internal!("a collective needs an input")),
+        };
+        let dtype = self.dtype;
+        let op = match self.kind {
+            CollectiveKind::Reduce { merge, divide } => CollectiveOp::Reduce {
+                merge: merge_fn(dtype, merge),
+                finish: divide.then(|| -> FinishFn {
+                    Arc::new(move |sum: &mut Tensor, n| divided(dtype, sum, n))
+                }),
+                offsets: self.rings.0.clone(),
+                max_rings: self.rings.1,
+            },
+            CollectiveKind::Gather => CollectiveOp::Gather,
+            CollectiveKind::Send => CollectiveOp::Broadcast { is_source: true },
+            CollectiveKind::Receive => CollectiveOp::Broadcast { is_source: false },
+            CollectiveKind::AllToAll => CollectiveOp::AllToAll,
+        };
+        Ok(CollectiveRequest {
+            op,
+            node: self.node.clone(),
+            device: self.rank.0.clone(),
+            group: int(key.group)?,
+            size,
+            instance: int(key.instance)?,
+            dtype,
+            shape,
+            timeout: self.timeout,
+        })
+    }
+}
+
 fn keys_of(attrs: &Attrs) -> Result<[i64; 3]> {
     let size = attrs.int("group_size")?;
     if size <= 0 {
@@ -227,11 +292,17 @@ impl OpKernel for Collective {
         ))
     }
 
-    fn start(&self, call: AsyncCall) {
+    fn start_with(&self, call: AsyncCall, services: &StepServices) {
         let (size, key) = match self.keys(&call) {
             Ok(keys) => keys,
             Err(error) => return call.finish(Err(error)),
         };
+        if let Some(collectives) = services.resources.collectives() {
+            return match self.request(size, key, &call.inputs) {
+                Ok(request) => collectives.run(request, call),
+                Err(error) => call.finish(Err(error)),
+            };
+        }
         let part = match self.kind {
             CollectiveKind::Receive => None,
             _ => call.inputs.first().cloned(),
@@ -341,78 +412,86 @@ fn exchanged(dtype: DType, parts: &[&Tensor]) -> Result<Vec<Tensor>> {
     (0..n).map(member).collect()
 }
 
+/// The shape of `size` tensors like `part`, concatenated.
+fn gathered_shape(part: &Tensor, size: usize) -> Result<Shape> {
+    let Some((&n, row)) = part.shape().split_first() else {
+        return Err(invalid_argument!("input should have rank > 0, received 0"));
+    };
+    prepended(n.saturating_mul(size), &Shape::from(row))
+}
+
 fn gathered(dtype: DType, parts: &[&Tensor]) -> Result<Tensor> {
     let Some(first) = parts.first() else {
         return Err(internal!("a collective needs members"));
     };
-    let Some((&n, row)) = first.shape().split_first() else {
-        return Err(invalid_argument!("input should have rank > 0, received 0"));
-    };
-    let shape = prepended(n.saturating_mul(parts.len()), &Shape::from(row))?;
+    let shape = gathered_shape(first, parts.len())?;
     let parts: Vec<_> = parts.iter().map(|&t| (Some(t), t.num_elements())).collect();
     joined(dtype, shape, &parts)
 }
 
 fn reduced(dtype: DType, parts: &[&Tensor], merge: Merge, divide: bool) -> Result<Tensor> {
-    fn through_f32(merge: Merge) -> fn(f32, f32) -> f32 {
-        exact::<f32>(merge)
-    }
-    fn exact<T: Ordered>(merge: Merge) -> fn(T, T) -> T {
-        match merge {
-            Merge::Add => T::add,
-            Merge::Mul => T::mul,
-            Merge::Min => T::smaller,
-            Merge::Max => T::larger,
-        }
-    }
-    let n = divide.then_some(parts.len());
-    match dtype {
-        DType::Half => {
-            let op = through_f32(merge);
-            fold(
-                parts,
-                |a: f16, b| f16::from_f32(op(a.to_f32(), b.to_f32())),
-                |a, n| f16::from_f32(a.to_f32() / n as f32),
-                n,
-            )
-        }
-        DType::Bfloat16 => {
-            let op = through_f32(merge);
-            fold(
-                parts,
-                |a: bf16, b| bf16::from_f32(op(a.to_f32(), b.to_f32())),
-                |a, n| bf16::from_f32(a.to_f32() / n as f32),
-                n,
-            )
-        }
-        _ => dispatch!(dtype, T in [f32, f64, i32, i64] =>
-            fold(parts, exact::<T>(merge), |a: T, n| a.div(T::from_count(n)), n),
-            else Err(invalid_argument!("{dtype} cannot be reduced"))),
-    }
-}
-
-fn fold<T: Element>(
-    parts: &[&Tensor],
-    op: impl Fn(T, T) -> T,
-    divide: impl Fn(T, usize) -> T,
-    n: Option<usize>,
-) -> Result<Tensor> {
     let Some((first, rest)) = parts.split_first() else {
         return Err(internal!("a collective needs members"));
     };
-    let mut sum = (*first).clone();
+    let (mut sum, merge) = ((*first).clone(), merge_fn(dtype, merge));
     for part in rest {
-        let part = part.slice::<T>()?;
-        for (a, b) in sum.slice_mut::<T>()?.iter_mut().zip(part) {
-            *a = op(*a, *b);
-        }
+        merge(&mut sum, part)?;
     }
-    if let Some(n) = n {
-        sum.slice_mut::<T>()?
-            .iter_mut()
-            .for_each(|a| *a = divide(*a, n));
+    if divide {
+        divided(dtype, &mut sum, parts.len())?;
     }
     Ok(sum)
+}
+
+fn operation<T: Ordered>(merge: Merge) -> fn(T, T) -> T {
+    match merge {
+        Merge::Add => T::add,
+        Merge::Mul => T::mul,
+        Merge::Min => T::smaller,
+        Merge::Max => T::larger,
+    }
+}
+
+fn merge_fn(dtype: DType, merge: Merge) -> MergeFn {
+    Arc::new(move |sum: &mut Tensor, part: &Tensor| {
+        let op = operation::<f32>(merge);
+        match dtype {
+            DType::Half => fold(sum, part, |a: f16, b: f16| {
+                f16::from_f32(op(a.to_f32(), b.to_f32()))
+            }),
+            DType::Bfloat16 => fold(sum, part, |a: bf16, b: bf16| {
+                bf16::from_f32(op(a.to_f32(), b.to_f32()))
+            }),
+            _ => {
+                dispatch!(dtype, T in [f32, f64, i32, i64] => fold(sum, part, operation::<T>(merge)),
+                else Err(invalid_argument!("{dtype} cannot be reduced")))
+            }
+        }
+    })
+}
+
+fn fold<T: Element>(sum: &mut Tensor, part: &Tensor, op: impl Fn(T, T) -> T) -> Result<()> {
+    let part = part.slice::<T>()?;
+    for (a, b) in sum.slice_mut::<T>()?.iter_mut().zip(part) {
+        *a = op(*a, *b);
+    }
+    Ok(())
+}
+
+/// Divides a sum by the number of its parts.
+fn divided(dtype: DType, sum: &mut Tensor, n: usize) -> Result<()> {
+    fn each<T: Element>(sum: &mut Tensor, f: impl Fn(T) -> T) -> Result<()> {
+        sum.slice_mut::<T>()?.iter_mut().for_each(|a| *a = f(*a));
+        Ok(())
+    }
+    match dtype {
+        DType::Half => each(sum, |a: f16| f16::from_f32(a.to_f32() / n as f32)),
+        DType::Bfloat16 => each(sum, |a: bf16| bf16::from_f32(a.to_f32() / n as f32)),
+        _ => {
+            dispatch!(dtype, T in [f32, f64, i32, i64] => each(sum, |a: T| a.div(T::from_count(n))),
+            else Err(invalid_argument!("{dtype} cannot be divided")))
+        }
+    }
 }
 
 fn reduce(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

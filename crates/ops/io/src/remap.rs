@@ -1,7 +1,7 @@
 //! GenerateVocabRemapping and LoadAndRemapMatrix: weights of a checkpoint for another vocabulary
 //! (TensorFlow: `core/kernels/generate_vocab_remapping_op.cc`, `load_and_remap_matrix_op.cc`).
 
-use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_model::TensorBundle;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_resources::file_system::{io_error, local_path};
@@ -193,8 +193,8 @@ fn remapped(ctx: &KernelCtx, rows: usize, columns: usize) -> Result<Tensor> {
     let from = old.slice::<f32>()?;
     for (&row, &new_row) in &new_rows {
         let Some(values) = from.chunks_exact(old_columns.max(1)).nth(row as usize) else {
-            return Err(invalid_argument!(
-                "row_remapping names row {row}, but the checkpoint's tensor has shape {}",
+            return Err(internal!(
+                "Extent in dimension 0 out of bounds: shape = {}, slice = {row},1:-",
                 old.shape()
             ));
         };

@@ -3,7 +3,7 @@
 
 use ferroflow_model::proto::*;
 use ferroflow_model::{graph_from_text, tensor_from_proto, tensor_to_proto};
-use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions, TaskName};
+use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerDefaults, ServerOptions, TaskName};
 use ferroflow_tensor::Tensor;
 use prost::Message;
 use std::collections::BTreeMap;
@@ -78,6 +78,10 @@ impl World {
                     server: ServerDef {
                         cluster: cluster.clone(),
                         task,
+                        defaults: ServerDefaults {
+                            collective_leader: "/job:w/replica:0/task:0".to_string(),
+                            ..Default::default()
+                        },
                     },
                     threads: 2,
                     ..Default::default()

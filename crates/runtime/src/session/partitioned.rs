@@ -121,7 +121,7 @@ struct Outcome {
 /// Runs each part as a task of the pool, the first on the calling thread.
 fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
     let begun = parts.cluster.as_ref();
-    let begun = begun.map(|c| c.begin_step(&parts.tasks, with.trace));
+    let begun = begun.map(|c| c.begin_step(&parts.tasks, with.step_id, with.trace));
     let begun = begun.transpose()?;
     let rendezvous = match (&begun, with.rendezvous) {
         (Some(begun), _) => begun.rendezvous().clone(),

@@ -1,0 +1,107 @@
+//! [`Transfer`]: how a member of a group reaches the others.
+
+use super::buffers::StepBuffers;
+use super::groups::Group;
+use crate::device::{TaskName, random_id};
+use crate::peers::Peers;
+use ferroflow_base::{Result, internal};
+use ferroflow_model::proto::{Any, RecvBufRequest, RecvBufRespExtra, RecvBufResponse};
+use ferroflow_tensor::{DType, Shape, Tensor};
+use prost::Message;
+use std::sync::Arc;
+
+/// The type of the options of a RecvBufResponse.
+const EXTRA_TYPE: &str = "type.googleapis.com/tensorflow.RecvBufRespExtra";
+
+/// A member of a group in one collective.
+pub(crate) struct Transfer {
+    pub(crate) group: Arc<Group>,
+    /// The member's rank.
+    pub(crate) rank: usize,
+    /// What the keys of all buffers begin with.
+    pub(crate) key: String,
+    pub(crate) step: i64,
+    pub(crate) buffers: Arc<StepBuffers>,
+    pub(crate) dtype: DType,
+    pub(crate) peers: Arc<Peers>,
+    /// This task.
+    pub(crate) own: TaskName,
+}
+
+impl Transfer {
+    /// Receives `n` elements that the member `from` sends.
+    ///
+    /// # Errors
+    /// INTERNAL if it sends another number of bytes; UNAVAILABLE if it cannot be reached; what ended its
+    /// step.
+    pub(crate) async fn recv(&self, from: usize, key: &str, n: usize) -> Result<Tensor> {
+        let members = &self.group.members;
+        let (source, own) = (&members[from], &members[self.rank]);
+        let task = TaskName::of_device(&source.name);
+        let task = task.ok_or_else(|| internal!("device {} has no task", source.name))?;
+        let expected = n * self.dtype.size();
+        if task == self.own {
+            let tensor = self.buffers.recv(key).await?;
+            return match (tensor.num_elements(), tensor.dtype()) == (n, self.dtype) {
+                true => Ok(tensor),
+                false => Err(size_mismatch(tensor.byte_len(), expected)),
+            };
+        }
+        let request = RecvBufRequest {
+            step_id: self.step,
+            buf_rendezvous_key: key.to_string(),
+            num_bytes: expected as i64,
+            src_device: source.name.clone(),
+            src_incarnation: source.incarnation,
+            dst_device: own.name.clone(),
+            request_id: random_id(),
+            ..Default::default()
+        };
+        let peer = self.peers.get(&task)?;
+        let answer: RecvBufResponse = peer.call("RecvBuf", request).await?;
+        let options = answer.transport_options.unwrap_or_default();
+        let extra = RecvBufRespExtra::decode(options.value);
+        let extra = extra.map_err(|e| internal!("RecvBufRespExtra: {e}"))?;
+        let parts = extra.tensor_content;
+        let found = parts.iter().map(|p| p.len()).sum();
+        if found != expected {
+            return Err(size_mismatch(found, expected));
+        }
+        let shape = Shape::from(&[n][..]);
+        match &parts[..] {
+            [one] => Tensor::from_bytes(self.dtype, shape, one),
+            many => Tensor::from_bytes(self.dtype, shape, &many.concat()),
+        }
+    }
+}
+
+/// The response that carries a tensor.
+///
+/// # Errors
+/// INTERNAL if the receiver expects another number of bytes.
+pub(crate) fn response(tensor: &Tensor, expected: i64) -> Result<RecvBufResponse> {
+    let bytes = tensor.bytes()?;
+    if i64::try_from(bytes.len()) != Ok(expected) {
+        return Err(size_mismatch(bytes.len(), expected));
+    }
+    let extra = RecvBufRespExtra {
+        tensor_content: match bytes.is_empty() {
+            true => Vec::new(),
+            false => vec![bytes.to_vec().into()],
+        },
+    };
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    Ok(RecvBufResponse {
+        num_bytes: bytes.len() as i64,
+        transport_options: Some(Any {
+            type_url: EXTRA_TYPE.to_string(),
+            value: extra.encode_to_vec().into(),
+        }),
+        send_start_micros: now.map_or(0, |t| t.as_micros() as i64),
+        ..Default::default()
+    })
+}
+
+fn size_mismatch(found: usize, expected: impl std::fmt::Display) -> ferroflow_base::Status {
+    internal!("Tensor Size Mismatch: RecvBufResponse returned {found} bytes, expected: {expected}")
+}
