@@ -7,7 +7,7 @@ use ferroflow_functors::{indices, shapes};
 use ferroflow_opdef::{AsyncCall, Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_resources::collective::{CollectiveKey, Rank, meet};
 use ferroflow_tensor::rows::{joined, prepended, rows};
-use ferroflow_tensor::{DType, Element, Shape, Tensor, bf16, dispatch, f16};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -109,6 +109,32 @@ pub(crate) const OPS: &[Op] = &[
     .shape(same_as_first)
     .cost(Cost::Async)
     .kernel(|build| Collective::boxed(build, CollectiveKind::AllToAll, Some(1))),
+    Op::new(
+        "CollectiveReduceScatterV2",
+        "input: T, group_size: int32, group_key: int32, instance_key: int32, \
+         ordering_token: Nordering_token*resource -> data: T | T: type \
+         {bfloat16,float,half,double,int32,int64}; merge_op: string \
+         {'Min','Max','Mul','Add'}; final_op: string {'Id','Div'}; communication_hint: \
+         string = 'auto'; timeout_seconds: float = 0.0; is_stateless: bool = false; \
+         Nordering_token: int >= 0 = 0; max_subdivs_per_device: int = -1 | stateful \
+         distributed",
+    )
+    .shape(|ctx| {
+        let input = ctx.with_rank_at_least(0, 1)?;
+        let rest = input.dims().map(|dims| dims.iter().copied().skip(1));
+        let out = rest.map(|rest| PartialShape::of([None].into_iter().chain(rest)));
+        ctx.set(0, out.unwrap_or_else(PartialShape::unknown));
+        Ok(())
+    })
+    .cost(Cost::Async)
+    .kernel(|build| {
+        let (merge, divide) = merge_of(build)?;
+        Collective::boxed(
+            build,
+            CollectiveKind::ReduceScatter { merge, divide },
+            Some(1),
+        )
+    }),
 ];
 
 pub(crate) fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
@@ -119,7 +145,15 @@ pub(crate) fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
 /// The operation of a collective.
 #[derive(Clone, Copy)]
 pub(crate) enum CollectiveKind {
-    Reduce { merge: Merge, divide: bool },
+    Reduce {
+        merge: Merge,
+        divide: bool,
+    },
+    /// Each member gets its part of what all have reduced.
+    ReduceScatter {
+        merge: Merge,
+        divide: bool,
+    },
     Gather,
     Send,
     Receive,
@@ -270,6 +304,11 @@ impl CollectiveKind {
                 check_shapes(&parts, instance)?;
                 reduced(dtype, &parts, merge, divide)?
             }
+            CollectiveKind::ReduceScatter { merge, divide } => {
+                let parts = all(parts)?;
+                check_shapes(&parts, instance)?;
+                return scattered(dtype, &reduced(dtype, &parts, merge, divide)?, parts.len());
+            }
             CollectiveKind::Gather => {
                 let parts = all(parts)?;
                 check_shapes(&parts, instance)?;
@@ -335,6 +374,25 @@ fn exchanged(dtype: DType, parts: &[&Tensor]) -> Result<Vec<Tensor>> {
     };
     let member = |i: usize| {
         let taken = all.iter().filter_map(|rows| rows.get(i));
+        let taken: Vec<_> = taken.map(|t| (Some(t), t.num_elements())).collect();
+        joined(dtype, shape.clone(), &taken)
+    };
+    (0..n).map(member).collect()
+}
+
+/// Part `i` of the first dimension goes to member `i`.
+fn scattered(dtype: DType, whole: &Tensor, n: usize) -> Result<Vec<Tensor>> {
+    let first = whole.shape().first().copied();
+    let Some(part) = first.filter(|d| d.is_multiple_of(n)).map(|d| d / n) else {
+        return Err(invalid_argument!(
+            "input to reduce-scatter first dimension size ({}) must be a multiple of the group size ({n})",
+            first.unwrap_or(0)
+        ));
+    };
+    let dims = [part].into_iter().chain(whole.shape()[1..].iter().copied());
+    let (rows, shape) = (rows(whole)?, indices::shape_of(dims)?);
+    let member = |i: usize| {
+        let taken = rows[i * part..(i + 1) * part].iter();
         let taken: Vec<_> = taken.map(|t| (Some(t), t.num_elements())).collect();
         joined(dtype, shape.clone(), &taken)
     };
@@ -415,14 +473,19 @@ fn fold<T: Element>(
     Ok(sum)
 }
 
-fn reduce(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+/// Returns what the attrs say about a reduction, and whether it ends with a division.
+fn merge_of(build: &KernelBuild) -> Result<(Merge, bool)> {
     let merge = match build.attrs.str("merge_op")? {
         "Add" => Merge::Add,
         "Mul" => Merge::Mul,
         "Min" => Merge::Min,
         _ => Merge::Max,
     };
-    let divide = build.attrs.str("final_op")? == "Div";
+    Ok((merge, build.attrs.str("final_op")? == "Div"))
+}
+
+fn reduce(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (merge, divide) = merge_of(build)?;
     Collective::boxed(build, CollectiveKind::Reduce { merge, divide }, Some(1))
 }
 

@@ -83,14 +83,14 @@ impl Graph {
             last: vec![NONE; n + 1],
             eliminated: 0,
         };
-        for i in 0..n {
+        for (i, has_diagonal) in has_diagonal.iter().enumerate().take(n) {
             let degree = graph.degree[i];
-            if degree == 1 && has_diagonal[i] {
+            if degree == 1 && *has_diagonal {
                 graph.kind[i] = Kind::Element;
                 graph.list[i].clear();
                 graph.eliminated += 1;
                 graph.stamp[i] = 0;
-            } else if degree > dense || !has_diagonal[i] {
+            } else if degree > dense || !has_diagonal {
                 graph.weight[i] = 0;
                 graph.kind[i] = Kind::Merged;
                 graph.eliminated += 1;
