@@ -56,7 +56,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "ops/tests/datasets.rs: they write files",
-        "SaveDataset SaveDatasetV2 SnapshotDatasetV2 SnapshotNestedDatasetReader",
+        "SaveDataset SaveDatasetV2 SnapshotDataset SnapshotDatasetV2 SnapshotNestedDatasetReader",
     ),
     (
         "tests/saved_models.rs and tests/files.rs: they read and write checkpoints and files",

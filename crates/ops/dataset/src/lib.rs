@@ -11,14 +11,17 @@ mod common;
 mod consume;
 mod csv;
 mod elements;
+mod fastest_branch;
 mod files;
 mod flat_map;
 mod generator;
+mod global_shuffle;
 mod graphs;
 mod group;
 mod handles;
 mod index_flat_map;
 mod iterator;
+mod lmdb;
 mod map;
 mod multi_device;
 mod optional;
@@ -29,7 +32,9 @@ mod rounds;
 mod seeds;
 mod shuffle;
 mod snapshot;
+mod snapshot_chunks;
 mod snapshot_files;
+mod snapshot_v1;
 mod sources;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
@@ -41,13 +46,16 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("consume", consume::OPS),
     ("csv", csv::OPS),
     ("elements", elements::OPS),
+    ("fastest_branch", fastest_branch::OPS),
     ("files", files::OPS),
     ("flat_map", flat_map::OPS),
     ("generator", generator::OPS),
+    ("global_shuffle", global_shuffle::OPS),
     ("graphs", graphs::OPS),
     ("group", group::OPS),
     ("index_flat_map", index_flat_map::OPS),
     ("iterator", iterator::OPS),
+    ("lmdb", lmdb::OPS),
     ("map", map::OPS),
     ("multi_device", multi_device::OPS),
     ("optional", optional::OPS),
@@ -58,6 +66,8 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("seeds", seeds::OPS),
     ("shuffle", shuffle::OPS),
     ("snapshot", snapshot::OPS),
+    ("snapshot_chunks", snapshot_chunks::OPS),
+    ("snapshot_v1", snapshot_v1::OPS),
     ("sources", sources::OPS),
 ];
 // codegen:end
