@@ -1,5 +1,8 @@
 """Datasets that few programs use: global shuffles, branches that compete, chunks of distributed snapshots, fingerprints;
-and RecordInput."""
+queries of databases; and RecordInput."""
+
+import os
+import sqlite3
 
 import tensorflow as tf
 from tensorflow.python.framework import function
@@ -194,3 +197,45 @@ def stats_writer(b):
     with tf.control_dependencies([made]):
         node = raw.StatsAggregatorSetSummaryWriter(stats_aggregator=stats, summary=writer)
     b.step(targets=node.name)
+
+
+def write_database():
+    path = file("table.sqlite", b"")
+    os.remove(path)
+    with sqlite3.connect(path) as database:
+        database.execute("create table t (i, r, s, n, b)")
+        database.executemany("insert into t values (?, ?, ?, ?, ?)", [
+            (1, 0.5, "one", None, b"x\x00y"), (-300, 1e20, " 12abc", 7, b"3.5e1z"), (2**40, -1e-7, "1e3", 0, b""),
+            (0, 123456789012345678.0, "größe", 3.0, b"-9"), ("17", 100.0, "99999999999999999999", "x", b"-99999999999999999999")])
+    database.close()
+    return path
+
+
+DATABASE = write_database()
+
+
+def query(text, types, driver="sqlite", old=False):
+    op = raw.ExperimentalSqlDataset if old else raw.SqlDataset
+    return op(driver_name=driver, data_source_name=DATABASE, query=text, **said(types, [[]] * len(types)))
+
+
+@case("v1")
+def dataset_sql(b):
+    for old in (False, True):
+        for types in ((S, S, S, S, S), (L, L, L, L, L), (tf.double,) * 5, (tf.int32, tf.int16, tf.int8, tf.bool, tf.uint8),
+                      (tf.uint16, tf.double, S, L, tf.bool)):
+            rows = query("select i, r, s, n, b from t", types, old=old)
+            iterate(b, rows, 5, types, ((),) * 5)
+    iterate(b, query("select i from t where i > 5 order by i desc", (L,)), 2)
+    iterate(b, query("select count(*), max(r) from t", (L, S)), 1, (L, S), ((), ()))
+    iterate(b, query("select i from t where 0", (L,)), 0)
+    iterate(b, query("select 1.5, -0.0, 2.0/3, 1e15, 123456.0, 1e-4, 9e99", (S,) * 7), 1, (S,) * 7, ((),) * 7)
+    fails(b, query("select i from missing", (L,)), "Prepare() failed: [1] no such table: missing: select i from missing")
+    fails(b, query("select i, r from t", (L,)), "The number of columns in query (2) must match the number of elements in "
+                                                "output_types (1).")
+    fails(b, query("select abs(-9223372036854775808)", (L,)), "Step() failed: [1] integer overflow: ")
+    refused(b, query("select 1", (L,), driver="mysql"),
+            "The database type, mysql, is not supported by SqlDataset. The set of supported databases is: {'sqlite'}.")
+    refused(b, query("select 1", (tf.float32,)), "Each element of `output_types_` must be one of: DT_STRING")
+    refused(b, raw.SqlDataset(driver_name="sqlite", data_source_name=DATABASE, query="select 1", **said([L], [[1]])),
+            "Each element of `output_shapes_` must be a scalar.")

@@ -36,6 +36,7 @@ mod snapshot_chunks;
 mod snapshot_files;
 mod snapshot_v1;
 mod sources;
+mod sql;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
@@ -69,5 +70,6 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("snapshot_chunks", snapshot_chunks::OPS),
     ("snapshot_v1", snapshot_v1::OPS),
     ("sources", sources::OPS),
+    ("sql", sql::OPS),
 ];
 // codegen:end
