@@ -28,7 +28,8 @@ pub(crate) const OPS: &[Op] = &[Op::new(
     Ok(())
 })
 .cost(Cost::Expensive)
-.kernel(kernel)];
+.kernel(kernel)
+.not_differentiable()];
 
 /// Bits of the window's fractions.
 const WINDOW_BITS: u32 = 12;

@@ -17,7 +17,8 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 )
 .shape(shape)
 .cost(Cost::Expensive)
-.kernel(decode)];
+.kernel(decode)
+.not_differentiable()];
 
 fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let n = ctx.attrs().dtypes("output_types")?.len();

@@ -15,7 +15,8 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 )
 .shape(shape)
 .cost(Cost::Expensive)
-.kernel(encode)];
+.kernel(encode)
+.not_differentiable()];
 
 fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let mut out = PartialShape::unknown();

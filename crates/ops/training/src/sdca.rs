@@ -32,6 +32,7 @@ macro_rules! optimizer {
         .shape(optimizer_shape)
         .cost(Cost::Expensive)
         .kernel(|build| optimizer(build, $adaptive))
+        .not_differentiable()
     };
 }
 
@@ -42,7 +43,8 @@ pub(crate) const OPS: &[Op] = &[
     Op::new(
         "SdcaShrinkL1",
         "weights: Ref(num_features*float) -> | num_features: int >= 0; l1: float; l2: float",
-    ),
+    )
+    .not_differentiable(),
     // SdcaShrinkL1 where references have become handles.
     Op::new(
         "_SdcaShrinkL1",
@@ -57,7 +59,8 @@ pub(crate) const OPS: &[Op] = &[
             ctx.set(0, PartialShape::of([input.dim(0), Some(2)]));
             Ok(())
         })
-        .kernel(|_| Ok(Box::new(fingerprints))),
+        .kernel(|_| Ok(Box::new(fingerprints)))
+        .not_differentiable(),
 ];
 
 fn optimizer_shape(ctx: &mut ShapeCtx) -> Result<()> {
