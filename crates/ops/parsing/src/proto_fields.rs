@@ -4,49 +4,54 @@
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::Attrs;
 use ferroflow_tensor::DType;
+use prost_reflect::prost_types::FileDescriptorSet;
 use prost_reflect::{
     Cardinality, DescriptorPool, ExtensionDescriptor, FieldDescriptor, Kind, MessageDescriptor,
     Value,
 };
+use std::path::Path;
+
+/// Parses the descriptors of files.
+fn descriptor_set(bytes: &[u8]) -> Option<FileDescriptorSet> {
+    let mut set = FileDescriptorSet::default();
+    prost::Message::merge(&mut set, bytes).ok()?;
+    Some(set)
+}
 
 /// Returns the descriptors that an attr `descriptor_source` names.
 fn pool(source: &[u8]) -> Result<DescriptorPool> {
     if source == b"local://" {
         return Ok(ferroflow_model::descriptors().cloned().unwrap_or_default());
     }
-    let file = std::str::from_utf8(source)
-        .ok()
-        .filter(|name| !name.is_empty());
-    let file = file.filter(|name| std::path::Path::new(name).is_file());
-    if let Some(name) = file
-        && let Ok(bytes) = std::fs::read(name)
-        && let Ok(pool) = DescriptorPool::decode(&bytes[..])
-    {
-        return Ok(pool);
-    }
-    let source_text = String::from_utf8_lossy(source);
+    let name = std::str::from_utf8(source).ok().map(Path::new);
+    let file = name
+        .filter(|name| name.is_file())
+        .and_then(|name| std::fs::read(name).ok());
+    let of_file = file.and_then(|bytes| descriptor_set(&bytes));
     let refused = || {
+        let source = String::from_utf8_lossy(source);
         invalid_argument!(
             "Source does not represent serialized file descriptor set proto. This may be due to a \
-             missing dependency on the file containing REGISTER_DESCRIPTOR_POOL(\"{source_text}\", ...);"
+             missing dependency on the file containing REGISTER_DESCRIPTOR_POOL(\"{source}\", ...);"
         )
     };
-    let bytes = source.strip_prefix(b"bytes://").ok_or_else(refused)?;
-    let set = prost_reflect::prost_types::FileDescriptorSet::default();
-    let set = <_ as MergeFrom>::merged(set, bytes).ok_or_else(refused)?;
+    let set = match of_file {
+        Some(set) => set,
+        None => {
+            let bytes = source.strip_prefix(b"bytes://").ok_or_else(refused)?;
+            descriptor_set(bytes).ok_or_else(refused)?
+        }
+    };
+    // A syntax that it does not know makes prost-reflect panic.
+    let known = ["", "proto2", "proto3"];
+    if let Some(file) = set.file.iter().find(|f| !known.contains(&f.syntax())) {
+        return Err(invalid_argument!(
+            "Failed to load FileDescriptorProto: unknown syntax '{}'",
+            file.syntax()
+        ));
+    }
     DescriptorPool::from_file_descriptor_set(set)
         .map_err(|e| invalid_argument!("Failed to load FileDescriptorProto: {e}"))
-}
-
-trait MergeFrom: Sized {
-    fn merged(self, bytes: &[u8]) -> Option<Self>;
-}
-
-impl<M: prost::Message> MergeFrom for M {
-    fn merged(mut self, bytes: &[u8]) -> Option<Self> {
-        self.merge(bytes).ok()?;
-        Some(self)
-    }
 }
 
 /// Returns the type of the messages.

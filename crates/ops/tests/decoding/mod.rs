@@ -62,15 +62,17 @@ fn decoders() -> Vec<(&'static str, Attrs)> {
     ]
 }
 
-/// Returns how many decoders there are.
+/// Returns how many decoders there are: the last one reads descriptors of messages.
 pub fn count() -> usize {
-    decoders().len()
+    decoders().len() + 1
 }
 
 /// Runs a decoder; returns whether it took the bytes.
 pub fn decode(which: usize, bytes: &[u8]) -> bool {
     let all = decoders();
-    let (op, attrs) = &all[which % all.len()];
+    let Some((op, attrs)) = all.get(which) else {
+        return describe(bytes);
+    };
     let input = Tensor::string(bytes.to_vec());
     // Some take a vector of messages only.
     [
@@ -79,6 +81,23 @@ pub fn decode(which: usize, bytes: &[u8]) -> bool {
     ]
     .into_iter()
     .any(|input| run(op, attrs, input))
+}
+
+/// Builds a kernel of messages whose descriptors the bytes are.
+fn describe(bytes: &[u8]) -> bool {
+    let source = [b"bytes://", bytes].concat();
+    let attrs = proto(
+        "case.All",
+        &["string", "r_message", "case.ext"],
+        "binary",
+        true,
+    );
+    let types = [DType::String, DType::String, DType::Int64].map(AttrValue::Type);
+    let attrs = attrs
+        .with("output_types", AttrValue::List(types.to_vec()))
+        .with("descriptor_source", AttrValue::Str(source.into()));
+    run("DecodeProtoV2", &attrs, Tensor::string(bytes.to_vec()))
+        || PreparedOp::new(registry(), "DecodeProtoV2", &attrs, &[DType::String]).is_ok()
 }
 
 fn run(op: &str, attrs: &Attrs, input: Tensor) -> bool {
