@@ -1,5 +1,8 @@
 """Shared by the cases of datasets: element types, numbers to start from, and steps over an iterator."""
 
+import os
+from pathlib import Path
+
 import tensorflow as tf
 
 from graphkit import raw
@@ -7,6 +10,25 @@ from graphkit import raw
 F, I, L, S = tf.float32, tf.int32, tf.int64, tf.string
 END = "End of sequence"
 v1 = tf.compat.v1
+FOLDER = "tests/dataset_files"
+
+
+def file(name, content):
+    """Writes a file for the tests; returns its name as the tests in crates/runtime see it."""
+    os.chdir(Path(__file__).resolve().parents[1] / "crates/runtime")
+    path = Path(FOLDER, name)
+    if not path.exists() or path.read_bytes() != content:
+        path.write_bytes(content)
+    return str(path)
+
+
+def records(name, content, options=""):
+    """Writes a file of records, as file()."""
+    path = file(name, b"")
+    with tf.io.TFRecordWriter(path, options) as writer:
+        for record in content:
+            writer.write(record)
+    return path
 
 
 def said(dtypes, shapes):
@@ -26,7 +48,8 @@ def plain(dataset, dtype, shapes):
     options = tf.data.Options()
     options.autotune.enabled = False
     options.experimental_optimization.apply_default_optimizations = False
-    return raw.OptionsDataset(input_dataset=dataset, output_types=[dtype], output_shapes=shapes,
+    types = dtype if isinstance(dtype, tuple) else (dtype,)
+    return raw.OptionsDataset(input_dataset=dataset, output_types=list(types), output_shapes=shapes,
                               serialized_options=options._to_proto().SerializeToString())
 
 

@@ -38,7 +38,6 @@ TO_ENUM = {k: getattr(types_pb2, f"DT_{k.upper()}") for k in NUMPY}
 UNSUPPORTED = ("No OpKernel was registered", "is not in the list of allowed values",
                "input data type is not supported")
 # Their shape functions reject inputs of unknown rank.
-KNOWN_SHAPES = {"SpaceToBatchND", "BatchToSpaceND", "Dequantize"}
 KNOWN_SHAPES = {"ApproxTopK", "ParallelConcat", "SpaceToBatchND", "BatchToSpaceND"}
 
 
@@ -89,7 +88,7 @@ def set_attr(proto, kind, value):
     elif kind == "bool":
         proto.b = value
     elif kind == "string":
-        proto.s = value.encode()
+        proto.s = value if isinstance(value, bytes) else value.encode()
     elif kind == "type":
         proto.type = TO_ENUM[value]
     elif kind == "shape":
@@ -118,7 +117,9 @@ def attr_json(value):
     if kind == "b":
         return {"b": value.b}
     if kind == "s":
-        return {"s": value.s.decode()}
+        if value.s.isascii():
+            return {"s": value.s.decode()}
+        return {"b64": base64.b64encode(value.s).decode()}
     if kind == "type":
         return type_json(value.type)
     if kind == "shape":
@@ -227,15 +228,13 @@ def execute(graph_def, flat, outputs):
             tf.graph_util.import_graph_def(graph_def, name="")
             with tf.compat.v1.Session(graph=graph, config=CONFIG) as session:
                 op = graph.get_operation_by_name("op")
-                feeds = {f"in{i}:0": x for i, x in enumerate(flat)
+                # Copies: InplaceAdd and others overwrite what they are fed.
+                feeds = {f"in{i}:0": np.array(x) for i, x in enumerate(flat)
                          if graph.get_operation_by_name(f"in{i}").type == "Placeholder"}
                 values = session.run([t.name for t in op.outputs], feeds)
                 # Fetched quantized numbers are plain integers.
                 return [v.view(NUMPY[t.dtype.name]).reshape(v.shape) if t.dtype.is_quantized else v
                         for v, t in zip(values, op.outputs)], None
-                # A copy: InplaceAdd and others overwrite what they are fed.
-                feeds = {f"in{i}:0": np.array(x) for i, x in enumerate(flat)}
-                return session.run([t.name for t in op.outputs], feeds), None
     except tf.errors.OpError as error:
         return None, (error.error_code, error.message)
     except ValueError as error:

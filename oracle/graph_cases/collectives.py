@@ -152,3 +152,33 @@ def collective_communicator_errors(b):
                          ((41, 2, 2), "rank must be less than group size but got 2 >= 2"),
                          (([41], 1, 2), "Unexpected dimensions on input group_key. It shoulbe a scalar, got tensor with shape [1]")):
         b.step([], dict(zip((key, rank, size), feeds)), targets=group.op.name, error=error)
+
+
+@case("v1")
+def collective_reduce_scatter(b):
+    # TensorFlow has it on GPUs only; here it computes the same by a reduction of which each member keeps its part.
+    def scatter(x, i, key, merge, final):
+        return raw.CollectiveReduceScatterV2(input=x + i, group_size=2, group_key=60, instance_key=key, ordering_token=[],
+                                             merge_op=merge, final_op=final)
+
+    def part(x, i, key, merge, final):
+        whole = raw.CollectiveReduceV2(input=x + i, group_size=2, group_key=60, instance_key=key, ordering_token=[],
+                                       merge_op=merge, final_op=final)
+        return tf.split(whole, 2)[i]
+
+    def build(make):
+        feeds, out = [], []
+        for key, (t, merge, final) in enumerate(((F, "Add", "Id"), (F, "Add", "Div"), (tf.int64, "Mul", "Id"), (tf.bfloat16, "Max", "Id"),
+                                                 (tf.float64, "Min", "Id"))):
+            x = b.feed(t, [None, 3], name=f"x{key}")
+            feeds.append(x)
+            got = members(b, 2, lambda i: tf.identity(make(x, i, key, merge, final), name=f"y{key}_{i}"))
+            out.append(got)
+        return feeds, out
+
+    with tf.Graph().as_default() as asked:
+        build(part)
+        b.asked = asked.as_graph_def()
+    feeds, out = build(scatter)
+    for x, got in zip(feeds, out):
+        b.step(got, {x: [[1, -2, 3], [4, 5, 6], [7, 8, 9], [1, 2, 3]]})

@@ -1,32 +1,19 @@
 """Datasets: records of files, in crates/runtime/tests/dataset_files, which this script writes."""
 
 import gzip
-import os
 import zlib
 from pathlib import Path
 
 import tensorflow as tf
 from tensorflow.python.framework import function
 
-from datasetkit import (END, F, I, L, NUMBERS, S, api, fails, iterate, numbers, plain, refused, said,
-                        walk)
+from datasetkit import (END, FOLDER, F, I, L, NUMBERS, S, api, fails, file, iterate, numbers, plain, records, refused,
+                        said, walk)
 from graphkit import case, raw
 
 D = tf.data.Dataset
-FOLDER = "tests/dataset_files"
 TEXT = (S,), ((),)
 STRINGS = said([S], [[]])
-
-# Files are named as the tests in crates/runtime see them.
-os.chdir(Path(__file__).resolve().parents[2] / "crates/runtime")
-
-
-def file(name, content):
-    path = Path(FOLDER, name)
-    if not path.exists() or path.read_bytes() != content:
-        path.write_bytes(content)
-    return str(path)
-
 
 LINES = file("lines.txt", b"one\r\ntwo\n\nfour")
 MORE = file("more.txt", b"five\n")
@@ -35,14 +22,6 @@ DEFLATED = file("lines.zlib", zlib.compress(b"d\ne\n"))
 EMPTY = file("empty.txt", b"")
 FIXED = file("fixed.bin", b"HHabcdefghiF")
 FIXED_ZIPPED = file("fixed.gz", gzip.compress(b"HHabcdefghiF", mtime=0))
-
-
-def records(name, content, options=""):
-    path = str(Path(FOLDER, name))
-    with tf.io.TFRecordWriter(path, options) as writer:
-        for record in content:
-            writer.write(record)
-    return path
 
 
 RECORDS = records("records.tfrecord", [b"one", b"", b"three"])

@@ -236,3 +236,41 @@ def gradient_of_ragged_variants(b):
     b.step(raw.RaggedTensorToVariantGradient(encoded_ragged_grad=rows, row_splits=splits,
                                              dense_values_shape=[5], Tvalues=F),
            {x: [1, 2, 3, 4, 5]})
+
+
+@case("v1")
+def ref_select(b):
+    first, init = reference(np.array(START, np.float32))
+    second, init_second = reference(np.array([7, 8], np.float32))
+    index = b.feed(I)
+    chosen = op("RefSelect", index=index, inputs=[first, second])
+    doubled = chosen * 2
+    changed = op("Assign", ref=chosen, value=tf.constant([9.0]), validate_shape=False)
+    b.step(targets=[init.op.name, init_second.op.name])
+    for i in (0, 1):
+        b.step([chosen, doubled], {index: i})
+    b.step(changed, {index: 1})
+    b.step([first, second])
+    b.step(chosen, {index: 2}, error="Index must be in the range [0, 2) but got 2")
+    b.step(chosen, {index: -1}, error="Index must be in the range [0, 2) but got -1")
+
+
+@case("v1")
+def ref_select_vector(b):
+    first, init = reference(np.array(START, np.float32))
+    index = b.feed(I, None)
+    chosen = op("RefSelect", index=index, inputs=[first])
+    b.step(targets=init.op.name)
+    b.step(chosen, {index: [0]}, error="Index must be a scalar, but it has shape [1]")
+
+
+@case("v1")
+def sdca_shrink_l1(b):
+    first, init = reference(np.array(START, np.float32) - 3)
+    second, init_second = reference(np.array([0.5, -0.25, 0, -0.0, np.nan, 1e20], np.float32))
+    shrink = op("SdcaShrinkL1", weights=[first, second], l1=0.5, l2=0.8)
+    b.step(targets=shrink.name, error="uninitialized value")
+    b.step(targets=[init.op.name, init_second.op.name])
+    for _ in range(2):
+        b.step(targets=shrink.name)
+        b.step([first, second])

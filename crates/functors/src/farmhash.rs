@@ -1,4 +1,5 @@
-//! FarmHash's `Fingerprint64`, the function `farmhashna::Hash64` of Google's FarmHash 1.1 (MIT).
+//! FarmHash's `Fingerprint64` and `Fingerprint128`, the functions `farmhashna::Hash64` and
+//! `farmhashcc::CityHash128` of Google's FarmHash 1.1 (MIT).
 
 const K0: u64 = 0xc3a5_c85c_97cb_3127;
 const K1: u64 = 0xb492_b66f_be98_f273;
@@ -146,4 +147,88 @@ fn long(s: &[u8]) -> u64 {
         sum([hash_16(v.1, w.1, k), x]),
         k,
     )
+}
+
+/// Mixes two numbers (`Hash128to64`).
+#[inline]
+fn mixed(u: u64, v: u64) -> u64 {
+    hash_16(u, v, 0x9ddf_ea08_eb38_2d69)
+}
+
+/// Hashes fewer than 128 bytes with two seeds.
+fn short_128(s: &[u8], [mut a, mut b]: [u64; 2]) -> [u64; 2] {
+    let n = s.len();
+    let (mut c, mut d);
+    if n <= 16 {
+        a = mul(shift_mix(mul(a, K1)), K1);
+        c = sum([mul(b, K1), up_to_16(s)]);
+        d = shift_mix(sum([a, if n >= 8 { fetch64(s, 0) } else { c }]));
+    } else {
+        c = mixed(sum([fetch64(s, n - 8), K1]), a);
+        d = mixed(sum([b, n as u64]), sum([c, fetch64(s, n - 16)]));
+        a = sum([a, d]);
+        for at in (0..n - 16).step_by(16) {
+            a = mul(a ^ mul(shift_mix(mul(fetch64(s, at), K1)), K1), K1);
+            b ^= a;
+            c = mul(c ^ mul(shift_mix(mul(fetch64(s, at + 8), K1)), K1), K1);
+            d ^= c;
+        }
+    }
+    let (a, b) = (mixed(a, c), mixed(d, b));
+    [a ^ b, mixed(b, a)]
+}
+
+/// Hashes the bytes from `from` on, 128 or more, with two seeds.
+fn long_128(s: &[u8], from: usize, [mut x, mut y]: [u64; 2]) -> [u64; 2] {
+    let n = s.len() - from;
+    let mut z = mul(n as u64, K1);
+    let first = sum([mul((y ^ K1).rotate_right(49), K1), fetch64(s, from)]);
+    let second = mul(first.rotate_right(42), K1);
+    let mut v = (first, sum([second, fetch64(s, from + 8)]));
+    let first = sum([mul(sum([y, z]).rotate_right(35), K1), x]);
+    let second = sum([x, fetch64(s, from + 88)]).rotate_right(53);
+    let mut w = (first, mul(second, K1));
+    let blocks = n / 128 * 2;
+    for at in (0..blocks).map(|i| from + i * 64) {
+        x = mul(sum([x, y, v.0, fetch64(s, at + 8)]).rotate_right(37), K1) ^ w.1;
+        y = mul(sum([y, v.1, fetch64(s, at + 48)]).rotate_right(42), K1);
+        y = sum([y, v.0, fetch64(s, at + 40)]);
+        z = mul(sum([z, w.0]).rotate_right(33), K1);
+        v = weak_hash_32(s, at, mul(v.1, K1), sum([x, w.0]));
+        w = weak_hash_32(s, at + 32, sum([z, w.1]), sum([y, fetch64(s, at + 16)]));
+        (x, z) = (z, x);
+    }
+    x = sum([x, mul(sum([v.0, z]).rotate_right(49), K0)]);
+    y = sum([mul(y, K0), w.1.rotate_right(37)]);
+    z = sum([mul(z, K0), w.0.rotate_right(27)]);
+    w.0 = mul(w.0, 9);
+    v.0 = mul(v.0, K0);
+    // The last block may begin in the bytes that were hashed above.
+    for done in (32..n % 128 + 32).step_by(32) {
+        let at = s.len() - done;
+        y = sum([mul(sum([x, y]).rotate_right(42), K0), v.1]);
+        w.0 = sum([w.0, fetch64(s, at + 16)]);
+        x = sum([mul(x, K0), w.0]);
+        z = sum([z, w.1, fetch64(s, at)]);
+        w.1 = sum([w.1, v.0]);
+        v = weak_hash_32(s, at, sum([v.0, z]), v.1);
+        v.0 = mul(v.0, K0);
+    }
+    let (x, y) = (mixed(x, v.0), mixed(sum([y, z]), w.0));
+    [
+        sum([mixed(sum([x, v.1]), w.1), y]),
+        mixed(sum([x, w.1]), sum([y, v.1])),
+    ]
+}
+
+/// Returns the fingerprint of 128 bits, the low half first.
+pub(crate) fn fingerprint128(s: &[u8]) -> [u64; 2] {
+    let (from, seeds) = match s.len() {
+        0..16 => (0, [K0, K1]),
+        _ => (16, [fetch64(s, 0), sum([fetch64(s, 8), K0])]),
+    };
+    match s.len() - from {
+        0..128 => short_128(&s[from..], seeds),
+        _ => long_128(s, from, seeds),
+    }
 }

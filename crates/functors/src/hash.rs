@@ -13,6 +13,12 @@ pub fn fingerprint64(bytes: &[u8]) -> u64 {
     farmhash::fingerprint64(bytes)
 }
 
+/// Returns FarmHash's `Fingerprint128`, the low half first.
+#[inline]
+pub fn fingerprint128(bytes: &[u8]) -> [u64; 2] {
+    farmhash::fingerprint128(bytes)
+}
+
 /// Combines two fingerprints, in order (TensorFlow: `FingerprintCat64`).
 #[inline]
 pub fn fingerprint_cat64(a: u64, b: u64) -> u64 {

@@ -20,6 +20,7 @@ pub mod gather;
 pub mod gradients;
 pub mod half_conversion;
 pub mod hash;
+pub mod index_shuffle;
 pub mod indices;
 pub mod matmul;
 pub mod numeric;

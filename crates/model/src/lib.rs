@@ -55,6 +55,6 @@ pub use tensor_proto::{
 };
 pub use tensor_slice::TensorSlice;
 pub use text::{
-    api_defs_from_text, file_descriptor, graph_from_text, graph_to_text, message_from_text,
-    message_to_json, message_to_text, saved_model_from_text,
+    api_defs_from_text, descriptors, dynamic_from_text, file_descriptor, graph_from_text,
+    graph_to_text, message_from_text, message_to_json, message_to_text, saved_model_from_text,
 };

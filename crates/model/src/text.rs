@@ -8,7 +8,8 @@ use std::sync::OnceLock;
 
 static DESCRIPTORS: &[u8] = include_bytes!("proto_gen.bin");
 
-fn descriptors() -> Option<&'static DescriptorPool> {
+/// Returns the descriptors of TensorFlow's messages, those that this crate has.
+pub fn descriptors() -> Option<&'static DescriptorPool> {
     static POOL: OnceLock<Option<DescriptorPool>> = OnceLock::new();
     let pool = POOL.get_or_init(|| DescriptorPool::decode(DESCRIPTORS).ok());
     pool.as_ref()
@@ -91,6 +92,15 @@ pub fn api_defs_from_text(text: &str) -> Result<ApiDefs> {
         .map_err(|e| invalid_argument!("not ApiDefs in text form: {e}"))?
         .transcode_to()
         .map_err(|e| invalid_argument!("not ApiDefs: {e}"))
+}
+
+/// Parses any message in text form.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the text is not one.
+pub fn dynamic_from_text(descriptor: MessageDescriptor, text: &str) -> Result<DynamicMessage> {
+    check_depth(text)?;
+    DynamicMessage::parse_text_format(descriptor, text).map_err(|e| invalid_argument!("{e}"))
 }
 
 /// Parses a message of TensorFlow's, such as `tensorflow.ServerDef`, in text form; returns it serialized.

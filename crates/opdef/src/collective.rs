@@ -17,6 +17,8 @@ pub type FinishFn = Arc<dyn Fn(&mut Tensor, usize) -> Result<()> + Send + Sync>;
 pub enum CollectiveOp {
     /// All members get the merged parts.
     Reduce {
+        /// Each member gets its share along the first dimension only.
+        scatter: bool,
         /// Merges two parts.
         merge: MergeFn,
         /// Is applied to the merged parts, if any.

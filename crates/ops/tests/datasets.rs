@@ -279,6 +279,74 @@ fn snapshots_are_written_once() {
 }
 
 #[test]
+fn first_snapshots_have_modes() {
+    let (library, folder) = (Library::default(), Folder::new("snapshots_v1"));
+    let world = World::new(&library, &Inline);
+    let made = |name: &str, mode: &str, more: &dyn Fn(Attrs) -> Attrs| {
+        let attrs = more(numbers().with("mode", AttrValue::str(mode)));
+        let inputs = [world.numbers(6), Tensor::string(folder.path(name))];
+        world.run("SnapshotDataset", attrs, &inputs)
+    };
+    let plain = |attrs: Attrs| attrs;
+    let all = |name: &str, mode: &str, more: &dyn Fn(Attrs) -> Attrs| {
+        world.all(&made(name, mode, more).expect("a dataset")[0])
+    };
+    let first = |name: &str, mode: &str| {
+        let dataset = made(name, mode, &plain).expect("a dataset");
+        world.iterator(&dataset[0]).next(&world.services())
+    };
+    let missing = first("a", "read").expect_err("no snapshot");
+    assert_eq!(missing.message(), "Metadata file does not exist.");
+    assert_eq!(all("a", "passthrough", &plain), [0, 1, 2, 3, 4, 5]);
+    assert!(!std::path::Path::new(&folder.path("a")).exists());
+    for name in ["a", "b"] {
+        let more = |attrs: Attrs| match name {
+            "a" => attrs.with("compression", AttrValue::str("GZIP")),
+            _ => attrs
+                .with("shard_size_bytes", AttrValue::Int(16))
+                .with("snapshot_name", AttrValue::str("run")),
+        };
+        for mode in ["auto", "auto", "read"] {
+            assert_eq!(all(name, mode, &more), [0, 1, 2, 3, 4, 5], "{name} {mode}");
+        }
+    }
+    let shuffled = all("b", "read", &|attrs| {
+        attrs
+            .with("shuffle_on_read", AttrValue::Bool(true))
+            .with("seed", AttrValue::Int(5))
+    });
+    let mut pairs: Vec<&[i64]> = shuffled.chunks(2).collect();
+    assert_ne!(shuffled, [0, 1, 2, 3, 4, 5]);
+    pairs.sort();
+    assert_eq!(pairs, [[0, 1], [2, 3], [4, 5]]);
+    // An unfinished snapshot counts as being written, and what it lacks is not read.
+    first("c", "write").expect("an element");
+    assert_eq!(all("c", "auto", &plain), [0, 1, 2, 3, 4, 5]);
+    for (name, value, error) in [
+        (
+            "mode",
+            "x",
+            "mode must be either 'auto', 'read', 'write', or 'passthrough'.",
+        ),
+        (
+            "compression",
+            "x",
+            "compression must be either '', 'GZIP' or 'SNAPPY'.",
+        ),
+        (
+            "snapshot_name",
+            "../x",
+            "snapshot_name must be the name of a folder, not '../x'",
+        ),
+    ] {
+        let refused = made("d", "auto", &|attrs| {
+            attrs.with(name, AttrValue::str(value))
+        });
+        assert_eq!(refused.expect_err(name).message(), error);
+    }
+}
+
+#[test]
 fn caches_in_files_are_complete_or_absent() {
     let (library, folder) = (Library::default(), Folder::new("dataset_cache"));
     let world = World::new(&library, &Inline);

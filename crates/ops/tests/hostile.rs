@@ -147,7 +147,18 @@ fn nasty_numbers_are_refused_or_served() {
     let mut rng = Rng(7);
     let mut failures = Vec::new();
     for family in [
-        "array", "index", "linalg", "ragged", "sets", "sparse", "string",
+        "array",
+        "index",
+        "linalg",
+        "microfrontend",
+        "protos",
+        "ragged",
+        "sdca",
+        "sets",
+        "sparse",
+        "stochastic_cast",
+        "string",
+        "uniform_conv",
     ] {
         let path = format!("{}/rows/{family}.jsonl", env!("CARGO_MANIFEST_DIR"));
         let text = std::fs::read_to_string(path).expect("readable rows");

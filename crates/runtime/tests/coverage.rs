@@ -31,8 +31,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "_Arg _Dense _DestroyTemporaryVariable _ForNext _ForStart _ForTest _FusedConv2D _FusedConv3D \
          _FusedDepthwiseConv2dNative _FusedElementwise _FusedMatMul _Gelu _GeluTanh _HardSwish \
          _LayerNorm _MatMulApplyAdagrad _MatMulApplyAdam _MatMulApplyGradientDescent \
-         _MatMulApplyMomentum _MatMulApplyRMSProp _OneShotIterator _Retval _Swish \
-         _TemporaryVariable _TemporaryVariableName _VarHandlesOp",
+         _MatMulApplyMomentum _MatMulApplyRMSProp _OneShotIterator _Retval _SdcaShrinkL1 _SelectHandle \
+         _Swish _TemporaryVariable _TemporaryVariableName _VarHandlesOp",
     ),
     (
         "tests/graphs.rs scatters graphs over devices: they are the ends of edges between the parts",
@@ -61,7 +61,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "ops/tests/datasets.rs: they write files",
-        "SaveDataset SaveDatasetV2 SnapshotDatasetV2 SnapshotNestedDatasetReader",
+        "SaveDataset SaveDatasetV2 SnapshotDataset SnapshotDatasetV2 SnapshotNestedDatasetReader",
     ),
     (
         "tests/saved_models.rs and tests/files.rs: they read and write checkpoints and files",

@@ -1,6 +1,6 @@
 //! Golden rows: a call of an op and TensorFlow's result, as a line of JSON.
 
-use crate::tensors::{Res, number, tensor};
+use crate::tensors::{Res, base64, number, tensor};
 use ferroflow_opdef::{AttrValue, Attrs, Name};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use serde_json::Value as Json;
@@ -86,6 +86,7 @@ fn attr(json: &Json) -> Res<AttrValue> {
         "f" => AttrValue::Float(number(v)? as f32),
         "b" => AttrValue::Bool(v.as_bool().ok_or("b")?),
         "s" => AttrValue::str(v.as_str().ok_or("s")?),
+        "b64" => AttrValue::Str(base64(v.as_str().ok_or("b64")?)?.into()),
         "type" => AttrValue::Type(DType::from_name(v.as_str().ok_or("type")?).ok_or("type")?),
         "shape" => {
             let dims = v.as_array().map(|d| {

@@ -11,6 +11,8 @@
 //! n = Neg(a)                n/_read_0 = ReadVariableOp(v/_handle, ^a), n = Neg(n/_read_0)
 //! s = RefSwitch(v, p)       s = Switch(v/_handle, p)
 //! i = RefIdentity(v)        i/_handle = Identity(v/_handle), i = ReadVariableOp(i/_handle)
+//! q = RefSelect(k, v, w)     q/_handle = _SelectHandle(k, v/_handle, w/_handle), q = ReadVariableOp(q/_handle)
+//! SdcaShrinkL1(v, w)         _SdcaShrinkL1(v/_handle, w/_handle)
 //! t = TemporaryVariable     t/_handle = _TemporaryVariable, t = ReadVariableOp(t/_handle)
 //! d = DestroyTemporaryVariable(t)  d = _DestroyTemporaryVariable(t/_handle)
 //! b = Assign(s:1, x)        b/_update = AssignVariableOp(s:1, x), b = ReadVariableOp(s:1, ^b/_update)
@@ -97,6 +99,7 @@ fn update_op(op: &str) -> Option<String> {
         "ScatterAdd" | "ScatterSub" | "ScatterMul" | "ScatterDiv" | "ScatterMin" | "ScatterMax"
         | "ScatterUpdate" | "ScatterNdAdd" | "ScatterNdSub" | "ScatterNdMin" | "ScatterNdMax"
         | "ScatterNdUpdate" | "StridedSliceAssign" => Some(format!("Resource{op}")),
+        "SdcaShrinkL1" => Some("_SdcaShrinkL1".to_string()),
         _ if n_optimized(op) > 0 => Some(format!("Resource{op}")),
         _ => None,
     }
@@ -104,6 +107,9 @@ fn update_op(op: &str) -> Option<String> {
 
 /// The number of references that the op writes to: its first inputs.
 fn refs_written(op: &str) -> usize {
+    if op == "SdcaShrinkL1" {
+        return usize::MAX;
+    }
     let writes = update_op(op).is_some() || op == "CountUpTo";
     n_optimized(op).max(usize::from(writes))
 }
@@ -127,7 +133,17 @@ fn control_op(op: &str) -> Option<&str> {
             op.get(3..)
         }
         "DebugGradientRefIdentity" => Some("Identity"),
+        "RefSelect" => Some("_SelectHandle"),
         _ => None,
+    }
+}
+
+/// The inputs of an op of control flow that are references.
+fn refs_passed(node: &Node) -> std::ops::Range<usize> {
+    match node.op() {
+        "RefSelect" => 1..node.inputs.len(),
+        _ if node.class() == NodeClass::Merge => 0..node.inputs.len(),
+        _ => 0..1,
     }
 }
 
@@ -172,16 +188,16 @@ fn roots(graph: &Graph) -> FxHashMap<NodeId, Root> {
         let is_switch = graph.node(id).class() == NodeClass::Switch;
         for &(reader, slot) in consumers.of(id) {
             let node = graph.node(reader);
-            let n_refs = match node.class() {
-                NodeClass::Merge if control_op(node.op()).is_some() => node.inputs.len(),
-                _ if control_op(node.op()).is_some() || update_op(node.op()).is_some() => 1,
-                _ => 0,
+            let refs = match control_op(node.op()) {
+                Some(_) => refs_passed(node),
+                None => 0..usize::from(update_op(node.op()).is_some()),
             };
             let Some(slot) = slot.filter(|slot| *slot == 0 || is_switch) else {
                 continue;
             };
             let from = Output::new(id, slot as usize);
-            if roots.contains_key(&reader) || !node.inputs.iter().take(n_refs).any(|i| *i == from) {
+            let is_ref = node.inputs.get(refs).is_some_and(|r| r.contains(&from));
+            if roots.contains_key(&reader) || !is_ref {
                 continue;
             }
             let root = match control_op(node.op()) {
@@ -417,17 +433,16 @@ impl Lowering<'_, '_> {
 
     /// A node of control flow: the handle goes where the reference went.
     fn control(&mut self, id: NodeId, node: &Node, op: &str, controls: &[NodeId]) -> Result<()> {
-        let is_merge = node.class() == NodeClass::Merge;
-        let n_refs = if is_merge { node.inputs.len() } else { 1 };
+        let refs = refs_passed(node);
         let mut inputs = Vec::with_capacity(node.inputs.len());
         let mut after = Vec::new();
         for (i, &input) in node.inputs.iter().enumerate() {
             match self.reference(input) {
-                Some(to) if i < n_refs => {
+                Some(to) if refs.contains(&i) => {
                     inputs.push(to.handle);
                     after.extend(to.after);
                 }
-                None if i < n_refs => {
+                None if refs.contains(&i) => {
                     return Err(invalid_argument!(
                         "Input {i} of node {} is not a reference to a variable",
                         node.name
@@ -479,7 +494,10 @@ impl Lowering<'_, '_> {
         to: &Reference,
         controls: &[NodeId],
     ) -> Result<()> {
-        let n_slots = n_optimized(node.op());
+        let n_slots = match node.op() {
+            "SdcaShrinkL1" => node.inputs.len(),
+            op => n_optimized(op),
+        };
         let mut inputs = vec![to.handle];
         let mut after: Vec<NodeId> = to.after.into_iter().collect();
         for (i, slot) in node.inputs.iter().enumerate().take(n_slots).skip(1) {

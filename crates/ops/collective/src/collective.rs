@@ -113,6 +113,32 @@ pub(crate) const OPS: &[Op] = &[
     .shape(same_as_first)
     .cost(Cost::Async)
     .kernel(|build| Collective::boxed(build, CollectiveKind::AllToAll, Some(1))),
+    Op::new(
+        "CollectiveReduceScatterV2",
+        "input: T, group_size: int32, group_key: int32, instance_key: int32, \
+         ordering_token: Nordering_token*resource -> data: T | T: type \
+         {bfloat16,float,half,double,int32,int64}; merge_op: string \
+         {'Min','Max','Mul','Add'}; final_op: string {'Id','Div'}; communication_hint: \
+         string = 'auto'; timeout_seconds: float = 0.0; is_stateless: bool = false; \
+         Nordering_token: int >= 0 = 0; max_subdivs_per_device: int = -1 | stateful \
+         distributed",
+    )
+    .shape(|ctx| {
+        let input = ctx.with_rank_at_least(0, 1)?;
+        let rest = input.dims().map(|dims| dims.iter().copied().skip(1));
+        let out = rest.map(|rest| PartialShape::of([None].into_iter().chain(rest)));
+        ctx.set(0, out.unwrap_or_else(PartialShape::unknown));
+        Ok(())
+    })
+    .cost(Cost::Async)
+    .kernel(|build| {
+        let (merge, divide) = merge_of(build)?;
+        Collective::boxed(
+            build,
+            CollectiveKind::ReduceScatter { merge, divide },
+            Some(1),
+        )
+    }),
 ];
 
 pub(crate) fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
@@ -123,7 +149,15 @@ pub(crate) fn same_as_first(ctx: &mut ShapeCtx) -> Result<()> {
 /// The operation of a collective.
 #[derive(Clone, Copy)]
 pub(crate) enum CollectiveKind {
-    Reduce { merge: Merge, divide: bool },
+    Reduce {
+        merge: Merge,
+        divide: bool,
+    },
+    /// Each member gets its part of what all have reduced.
+    ReduceScatter {
+        merge: Merge,
+        divide: bool,
+    },
     Gather,
     Send,
     Receive,
@@ -242,12 +276,15 @@ impl Collective {
                 Shape::checked(&indices::ints(shape)?)?
             }
             (None, CollectiveKind::Gather, [part, ..]) => gathered_shape(part, size)?,
+            (None, CollectiveKind::ReduceScatter { .. }, [part, ..]) => part_shape(part, size)?,
             (None, _, [part, ..]) => part.shape().clone(),
             _ => return Err(internal!("a collective needs an input")),
         };
         let dtype = self.dtype;
         let op = match self.kind {
-            CollectiveKind::Reduce { merge, divide } => CollectiveOp::Reduce {
+            CollectiveKind::Reduce { merge, divide }
+            | CollectiveKind::ReduceScatter { merge, divide } => CollectiveOp::Reduce {
+                scatter: matches!(self.kind, CollectiveKind::ReduceScatter { .. }),
                 merge: merge_fn(dtype, merge),
                 finish: divide.then(|| -> FinishFn {
                     Arc::new(move |sum: &mut Tensor, n| divided(dtype, sum, n))
@@ -341,6 +378,11 @@ impl CollectiveKind {
                 check_shapes(&parts, instance)?;
                 reduced(dtype, &parts, merge, divide)?
             }
+            CollectiveKind::ReduceScatter { merge, divide } => {
+                let parts = all(parts)?;
+                check_shapes(&parts, instance)?;
+                return scattered(dtype, &reduced(dtype, &parts, merge, divide)?, parts.len());
+            }
             CollectiveKind::Gather => {
                 let parts = all(parts)?;
                 check_shapes(&parts, instance)?;
@@ -420,6 +462,30 @@ fn gathered_shape(part: &Tensor, size: usize) -> Result<Shape> {
     prepended(n.saturating_mul(size), &Shape::from(row))
 }
 
+/// The shape of one of `n` equal parts of the first dimension.
+fn part_shape(whole: &Tensor, n: usize) -> Result<Shape> {
+    let first = whole.shape().first().copied();
+    let Some(part) = first.filter(|d| d.is_multiple_of(n)).map(|d| d / n) else {
+        return Err(invalid_argument!(
+            "input to reduce-scatter first dimension size ({}) must be a multiple of the group size ({n})",
+            first.unwrap_or(0)
+        ));
+    };
+    indices::shape_of([part].into_iter().chain(whole.shape()[1..].iter().copied()))
+}
+
+/// Part `i` of the first dimension goes to member `i`.
+fn scattered(dtype: DType, whole: &Tensor, n: usize) -> Result<Vec<Tensor>> {
+    let (rows, shape) = (rows(whole)?, part_shape(whole, n)?);
+    let part = shape.first().copied().unwrap_or(0);
+    let member = |i: usize| {
+        let taken = rows[i * part..(i + 1) * part].iter();
+        let taken: Vec<_> = taken.map(|t| (Some(t), t.num_elements())).collect();
+        joined(dtype, shape.clone(), &taken)
+    };
+    (0..n).map(member).collect()
+}
+
 fn gathered(dtype: DType, parts: &[&Tensor]) -> Result<Tensor> {
     let Some(first) = parts.first() else {
         return Err(internal!("a collective needs members"));
@@ -494,14 +560,19 @@ fn divided(dtype: DType, sum: &mut Tensor, n: usize) -> Result<()> {
     }
 }
 
-fn reduce(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+/// Returns what the attrs say about a reduction, and whether it ends with a division.
+fn merge_of(build: &KernelBuild) -> Result<(Merge, bool)> {
     let merge = match build.attrs.str("merge_op")? {
         "Add" => Merge::Add,
         "Mul" => Merge::Mul,
         "Min" => Merge::Min,
         _ => Merge::Max,
     };
-    let divide = build.attrs.str("final_op")? == "Div";
+    Ok((merge, build.attrs.str("final_op")? == "Div"))
+}
+
+fn reduce(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (merge, divide) = merge_of(build)?;
     Collective::boxed(build, CollectiveKind::Reduce { merge, divide }, Some(1))
 }
 

@@ -1,7 +1,7 @@
 //! Control flow ops, which engines implement themselves; this file has their schemas and shapes
 //! (TensorFlow: `core/kernels/control_flow_ops.cc`).
 
-use ferroflow_base::{Result, aborted};
+use ferroflow_base::{Result, aborted, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelCtx, Op, ShapeCtx};
 use ferroflow_tensor::PartialShape;
@@ -40,6 +40,21 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(merge)
     .cost(Cost::Cheap),
+    Op::new(
+        "RefSelect",
+        "index: int32, inputs: Ref(N*T) -> output: Ref(T) | T: type; N: int >= 1",
+    )
+    .shape(selected_shape)
+    .cost(Cost::Cheap),
+    // RefSelect where references have become handles.
+    Op::new(
+        "_SelectHandle",
+        "index: int32, inputs: N*T -> output: T | T: type; N: int >= 1",
+    )
+    .shape(selected_shape)
+    .cost(Cost::Cheap)
+    .kernel(|_| Ok(Box::new(select)))
+    .not_differentiable(),
     Op::new(
         "Enter",
         "data: T -> output: T | T: type; frame_name: string; is_constant: bool = false; \
@@ -96,6 +111,35 @@ fn all_like_first(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// Infers the dimensions that all inputs agree on; inputs on a loop's back edge are unknown.
+fn selected_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.with_rank(0, 0)?;
+    let first = ctx.input(1);
+    let same = first.to_full().is_some() && (2..ctx.num_inputs()).all(|i| ctx.input(i) == first);
+    ctx.set(0, if same { first } else { PartialShape::unknown() });
+    Ok(())
+}
+
+fn select(ctx: &mut KernelCtx) -> Result<()> {
+    let index = ctx.input(0)?;
+    if !index.shape().is_scalar() {
+        return Err(invalid_argument!(
+            "Index must be a scalar, but it has shape {}",
+            index.shape()
+        ));
+    }
+    let n = ctx.num_inputs() - 1;
+    let index = index.slice::<i32>()?[0];
+    match usize::try_from(index) {
+        Ok(i) if i < n => {
+            let chosen = ctx.input(i + 1)?.clone();
+            ctx.set_output(0, chosen)
+        }
+        _ => Err(invalid_argument!(
+            "Index must be in the range [0, {n}) but got {index}"
+        )),
+    }
+}
+
 fn merge(ctx: &mut ShapeCtx) -> Result<()> {
     let mut shape = ctx.input(0);
     for i in 1..ctx.num_inputs() {

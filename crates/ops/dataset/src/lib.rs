@@ -11,14 +11,17 @@ mod common;
 mod consume;
 mod csv;
 mod elements;
+mod fastest_branch;
 mod files;
 mod flat_map;
 mod generator;
+mod global_shuffle;
 mod graphs;
 mod group;
 mod handles;
 mod index_flat_map;
 mod iterator;
+mod lmdb;
 mod map;
 mod multi_device;
 mod optional;
@@ -29,8 +32,11 @@ mod rounds;
 mod seeds;
 mod shuffle;
 mod snapshot;
+mod snapshot_chunks;
 mod snapshot_files;
+mod snapshot_v1;
 mod sources;
+mod sql;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
@@ -41,13 +47,16 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("consume", consume::OPS),
     ("csv", csv::OPS),
     ("elements", elements::OPS),
+    ("fastest_branch", fastest_branch::OPS),
     ("files", files::OPS),
     ("flat_map", flat_map::OPS),
     ("generator", generator::OPS),
+    ("global_shuffle", global_shuffle::OPS),
     ("graphs", graphs::OPS),
     ("group", group::OPS),
     ("index_flat_map", index_flat_map::OPS),
     ("iterator", iterator::OPS),
+    ("lmdb", lmdb::OPS),
     ("map", map::OPS),
     ("multi_device", multi_device::OPS),
     ("optional", optional::OPS),
@@ -58,6 +67,9 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("seeds", seeds::OPS),
     ("shuffle", shuffle::OPS),
     ("snapshot", snapshot::OPS),
+    ("snapshot_chunks", snapshot_chunks::OPS),
+    ("snapshot_v1", snapshot_v1::OPS),
     ("sources", sources::OPS),
+    ("sql", sql::OPS),
 ];
 // codegen:end

@@ -11,7 +11,7 @@ use ferroflow_base::{Code, Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, StepServices};
 use ferroflow_resources::dataset::{Components, Dataset, DatasetIterator, Prefetch, Source, State};
-use ferroflow_resources::resource::{ContainerInfo, HandleKernel, Resource};
+use ferroflow_resources::resource::{ContainerInfo, HandleKernel, Resource, handle, resource};
 use ferroflow_tensor::Tensor;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -243,6 +243,11 @@ pub(crate) const OPS: &[Op] = &[
     .shape(shapes::scalar)
     .kernel(summary),
     Op::new(
+        "StatsAggregatorSetSummaryWriter",
+        "stats_aggregator: resource, summary: resource -> | | stateful",
+    )
+    .kernel(set_writer),
+    Op::new(
         "ChooseFastestDataset",
         "input_datasets: N*variant -> handle: variant | N: int >= 2; num_experiments: int; \
          output_types: list(type) >= 1; output_shapes: list(shape) >= 1",
@@ -407,6 +412,14 @@ fn thread_pool(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn counter(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| set_anonymous(ctx, Unused)))
+}
+
+/// Checks the handles: there are no statistics to write.
+fn set_writer(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        resource::<Unused>(ctx, 0)?;
+        handle(ctx, 1).map(drop)
+    }))
 }
 
 /// An empty Summary message: nothing is counted.

@@ -80,7 +80,7 @@ pub(crate) const OPS: &[Op] = &[
 
 /// Returns the compression of an attr. Snappy, which `AUTO` means in TensorFlow, is not supported;
 /// files that this engine chooses the compression of are not compressed.
-fn compression(build: &KernelBuild) -> Result<RecordCompression> {
+pub(crate) fn compression(build: &KernelBuild) -> Result<RecordCompression> {
     match build.attrs.str("compression")? {
         "" | "AUTO" => Ok(RecordCompression::None),
         "GZIP" => Ok(RecordCompression::Gzip),
@@ -118,6 +118,7 @@ impl Target {
             dtypes: self.dtypes.clone(),
             n_elements: n,
             is_final,
+            created: 0,
         }
     }
 

@@ -29,6 +29,8 @@ pub(crate) struct Metadata {
     pub(crate) n_elements: u64,
     /// Whether all elements have been written.
     pub(crate) is_final: bool,
+    /// Microseconds since 1970, once it has been written.
+    pub(crate) created: u64,
 }
 
 impl Metadata {
@@ -52,6 +54,7 @@ impl Metadata {
             dtypes: Vec::new(),
             n_elements: 0,
             is_final: false,
+            created: 0,
         };
         let from = &mut content;
         while !from.is_empty() {
@@ -63,6 +66,7 @@ impl Metadata {
                     read.run = String::from_utf8(text.to_vec()).ok()?;
                     *from = rest;
                 }
+                (3, WireType::Varint) => read.created = decode_varint(from).ok()?,
                 (6, WireType::Varint) => read.n_elements = decode_varint(from).ok()?,
                 (1000, WireType::Varint) => read.is_final = decode_varint(from).ok()? != 0,
                 _ => skip_field(wire, tag, from, DecodeContext::default()).ok()?,
@@ -116,13 +120,18 @@ impl Writers {
     /// Begins a run.
     pub(crate) fn create(folder: &Path, compression: RecordCompression) -> Result<Writers> {
         let run = RandomState::new().hash_one(0u8).to_string();
-        Ok(Writers {
-            folder: folder.join(&run),
-            run,
+        Ok(Writers::named(folder, &run, compression))
+    }
+
+    /// Begins a run of this name.
+    pub(crate) fn named(folder: &Path, run: &str, compression: RecordCompression) -> Writers {
+        Writers {
+            folder: folder.join(run),
+            run: run.to_string(),
             compression,
             by_shard: BTreeMap::new(),
             n: 0,
-        })
+        }
     }
 
     pub(crate) fn run(&self) -> &str {
@@ -194,6 +203,20 @@ impl ShardReader {
         Ok(ShardReader {
             files: entries(folder, ".snapshot").into_iter(),
             current: None,
+            compression,
+            n_components,
+        })
+    }
+
+    /// Opens a single file.
+    pub(crate) fn of_file(
+        file: &Path,
+        compression: RecordCompression,
+        n_components: usize,
+    ) -> Result<ShardReader> {
+        Ok(ShardReader {
+            current: Some(RecordReader::open(file, compression)?),
+            files: Vec::new().into_iter(),
             compression,
             n_components,
         })

@@ -61,7 +61,7 @@ fn checked_splits(ctx: &KernelCtx, n_splits: usize, n_values: usize) -> Result<V
                 pair[1]
             ));
         }
-        if n_rows.is_some_and(|n| n + 1 != splits.len() as i64) {
+        if n_rows.is_some_and(|n: i64| n != splits.len() as i64 - 1) {
             return Err(mismatch());
         }
         n_rows = splits.last().copied();

@@ -19,6 +19,7 @@ mod random_poisson;
 mod random_shuffle;
 mod range_sampler;
 mod stateless;
+mod stochastic_cast;
 mod truncated;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
@@ -35,5 +36,6 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("random_poisson", random_poisson::OPS),
     ("random_shuffle", random_shuffle::OPS),
     ("stateless", stateless::OPS),
+    ("stochastic_cast", stochastic_cast::OPS),
 ];
 // codegen:end

@@ -212,7 +212,7 @@ fn dot(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 /// Returns codes of a row of floats with its scale and zero point, which fit its range.
-fn quantized_row(row: &[f32], out: &mut [i8]) -> (f32, i32) {
+pub(crate) fn quantized_row(row: &[f32], out: &mut [i8]) -> (f32, i32) {
     const LIMITS: [i32; 2] = [-128, 127];
     let low = f64::from(row.iter().fold(0f32, |a, b| a.min(*b)));
     let high = f64::from(row.iter().fold(0f32, |a, b| a.max(*b)));

@@ -324,6 +324,7 @@ impl Member {
         };
         match &request.op {
             CollectiveOp::Reduce {
+                scatter,
                 merge,
                 finish,
                 offsets,
@@ -336,7 +337,11 @@ impl Member {
                 };
                 let rings = algorithms::rings(&group.devices_per_task(), &chosen);
                 drop(input);
-                algorithms::reduce(&via, part, merge, finish.as_ref(), rings).await
+                let sum = algorithms::reduce(&via, part, merge, finish.as_ref(), rings).await?;
+                match scatter {
+                    true => sum.view(rank * shape.num_elements(), shape),
+                    false => Ok(sum),
+                }
             }
             CollectiveOp::Gather => algorithms::gather(&via, part()?, shape).await,
             CollectiveOp::AllToAll => algorithms::all_to_all(&via, part()?).await,
@@ -435,6 +440,7 @@ impl Member {
 /// The number of an operation in TensorFlow's `CollectiveType`.
 fn kind(op: &CollectiveOp) -> i32 {
     match op {
+        CollectiveOp::Reduce { scatter: true, .. } => 5,
         CollectiveOp::Reduce { .. } => 0,
         CollectiveOp::Broadcast { .. } => BROADCAST,
         CollectiveOp::Gather => 2,
