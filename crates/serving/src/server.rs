@@ -210,7 +210,11 @@ impl Server {
                 ended().await;
                 finish(&front.calls, options.grace).await;
             };
-            let all = async { tokio::try_join!(rpc, socket, pages, async { Ok(ended().await) }) };
+            let stopped = async {
+                ended().await;
+                Ok(())
+            };
+            let all = async { tokio::try_join!(rpc, socket, pages, stopped) };
             tokio::select! {
                 served = all => served.map(|_| ()),
                 () = late => Ok(()),
