@@ -4,7 +4,7 @@ use super::merge::{are_alike, merge, num_rows, pad_alike, split};
 use crate::config::read_batching;
 use crate::manager::lock;
 use crate::metrics::Metrics;
-use crate::step::Step;
+use crate::step::{Step, contained};
 use crate::trace::{self, Traced};
 use ferroflow_base::{Result, Status, internal, invalid_argument, resource_exhausted};
 use ferroflow_model::proto::serving::BatchingParameters;
@@ -377,7 +377,14 @@ impl Batcher {
                         .partition(|t| are_alike(&t.step.args, &like)),
                 };
                 tasks = rest;
-                self.run_batch(alike, &parameters);
+                // Requests of a batch that panics receive an error, as their senders are dropped.
+                let ran = contained(|| {
+                    self.run_batch(alike, &parameters);
+                    Ok(())
+                });
+                if let Err(e) = ran {
+                    tracing::error!("{e}");
+                }
             }
         }
     }
