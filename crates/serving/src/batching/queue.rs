@@ -102,6 +102,19 @@ impl Parameters {
         })
     }
 
+    /// Most rows of a batch of requests like this one. In adaptive mode batches of large rows are small: a row of an image
+    /// keeps a processor busy alone, and the intermediate values of many leave its caches.
+    fn most_rows(&self, args: &[Tensor], rows: usize) -> usize {
+        /// Bytes of the inputs of a batch.
+        const ADAPTIVE: usize = 2 << 20;
+        if !self.adaptive {
+            return self.max_batch_size;
+        }
+        let bytes: usize = args.iter().map(Tensor::byte_len).sum();
+        let fit = ADAPTIVE / (bytes / rows.max(1)).max(1);
+        fit.clamp(1, self.max_batch_size)
+    }
+
     /// The size to which a batch of `rows` rows is padded.
     fn padded_size(&self, rows: usize) -> usize {
         let mut sizes = self.allowed_sizes.iter();
@@ -283,7 +296,8 @@ impl Batcher {
         }
         // A thread is needed for a batch's timer, and for the batch.
         let mut wakes = parameters.adaptive;
-        let fits = |b: &Batch| !b.is_closed && b.rows + rows <= parameters.max_batch_size;
+        let most = parameters.most_rows(&step.args, rows);
+        let fits = |b: &Batch| !b.is_closed && b.rows + rows <= most;
         if !queue.batches.back().is_some_and(fits) {
             if queue.batches.len() >= parameters.max_enqueued_batches {
                 return Err(resource_exhausted!(
@@ -306,7 +320,7 @@ impl Batcher {
         }
         if let Some(batch) = queue.batches.back_mut() {
             batch.rows += rows;
-            batch.is_closed = batch.rows >= parameters.max_batch_size;
+            batch.is_closed = batch.rows >= most;
             wakes |= batch.is_closed;
             batch.tasks.push(Task {
                 step,
