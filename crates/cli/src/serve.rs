@@ -7,7 +7,7 @@ use ferroflow_runtime::{Pool, SERVE};
 use ferroflow_serving::config::{read_batching, read_monitoring, read_ssl};
 use ferroflow_serving::{
     FrontOptions, LoadOptions, ManagerOptions, ModelSource, Parameters, RestOptions, Server,
-    ServerOptions, TlsOptions, TlsPem,
+    ServerOptions, TlsOptions, TlsPem, TraceOptions,
 };
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -63,6 +63,9 @@ pub struct Args {
     /// Port of the gRPC services; 0 takes a free one.
     #[arg(long, default_value_t = 8500, value_name = "PORT")]
     port: u16,
+    /// Path of a UNIX socket for the gRPC services, besides the port.
+    #[arg(long, value_name = "PATH")]
+    grpc_socket_path: Option<PathBuf>,
     /// Port of the REST API, the metrics and the page; 0 takes a free one.
     #[arg(long, default_value_t = 8501, value_name = "PORT")]
     rest_api_port: u16,
@@ -157,6 +160,23 @@ pub struct Args {
     /// PEM file with the authorities of client certificates, which are then required.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_client_ca: Option<PathBuf>,
+    /// Encrypt the REST port with the same certificate; client certificates as for gRPC.
+    #[arg(long)]
+    rest_api_tls: bool,
+    /// Send spans of requests to this OpenTelemetry collector (OTLP over gRPC): http://HOST:4317.
+    #[arg(long, value_name = "URL")]
+    otlp_endpoint: Option<String>,
+    /// PEM file with the authorities of a collector at an https address.
+    #[arg(long, value_name = "FILE", requires = "otlp_endpoint")]
+    otlp_ca: Option<PathBuf>,
+    /// Share of requests that are traced, from 0 to 1; clients that trace decide for their requests.
+    #[arg(
+        long,
+        default_value_t = 1.0,
+        value_name = "RATE",
+        requires = "otlp_endpoint"
+    )]
+    trace_rate: f64,
     /// File with a token that requests must carry: Authorization: Bearer TOKEN.
     #[arg(long, value_name = "FILE")]
     bearer_token_file: Option<PathBuf>,
@@ -181,8 +201,17 @@ fn seconds(n: i64) -> Duration {
     Duration::from_secs(u64::try_from(n).unwrap_or(0))
 }
 
-fn path_text(path: &Path) -> String {
-    path.display().to_string()
+fn read_file(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| invalid_argument!("cannot read {}: {e}", path.display()))
+}
+
+/// Reads a token; with an empty one the server would accept any request.
+fn read_token(path: &Path) -> Result<String> {
+    let token = String::from_utf8(read_file(path)?).unwrap_or_default();
+    match token.trim() {
+        "" => Err(invalid_argument!("{} has no token", path.display())),
+        token => Ok(token.to_string()),
+    }
 }
 
 impl Args {
@@ -224,6 +253,18 @@ impl Args {
         }))
     }
 
+    fn traces(&self) -> Result<Option<TraceOptions>> {
+        let Some(endpoint) = self.otlp_endpoint.clone() else {
+            return Ok(None);
+        };
+        let authorities = self.otlp_ca.as_deref().map(read_file).transpose()?;
+        Ok(Some(TraceOptions {
+            endpoint,
+            rate: self.trace_rate,
+            authorities,
+        }))
+    }
+
     fn batching(&self, threads: usize) -> Result<Option<(Parameters, bool)>> {
         if self.adaptive_batching {
             return Ok(Some((Parameters::adaptive(threads), false)));
@@ -261,25 +302,32 @@ impl Args {
             0 => Pool::available_threads(),
             n => n,
         };
-        let token = self.bearer_token_file.as_ref().map(|file| {
-            let text = std::fs::read_to_string(file);
-            text.map_err(|e| invalid_argument!("cannot read {}: {e}", path_text(file)))
-        });
+        let token = self.bearer_token_file.as_deref().map(read_token);
         let replays = match self.enable_model_warmup {
             true => self.num_request_iterations_for_warmup.max(1),
             false => 0,
         };
         let at = |port: u16| SocketAddr::new(self.host, port);
+        let tls = self.tls()?;
+        if self.rest_api_tls && tls.is_none() {
+            return Err(invalid_argument!(
+                "--rest-api-tls needs a certificate: --tls-cert or --ssl-config-file"
+            ));
+        }
+        // TensorFlow Serving's scripts give an empty path.
+        let socket = self.grpc_socket_path.clone();
         Ok(ServerOptions {
             grpc: Some(at(self.port)),
             rest: (!self.no_rest_api).then(|| at(self.rest_api_port)),
-            tls: self.tls()?,
+            grpc_socket: socket.filter(|path| !path.as_os_str().is_empty()),
+            rest_tls: tls.clone().filter(|_| self.rest_api_tls),
+            tls,
             max_message: self.max_message_bytes.unwrap_or(usize::MAX),
             rest_options: self.rest_options()?,
             front: FrontOptions {
                 tensor_content: self.enable_serialization_as_tensor_content,
                 max_running: self.max_concurrent_requests,
-                bearer_token: token.transpose()?.map(|t| t.trim().to_string()),
+                bearer_token: token.transpose()?,
             },
             manager: ManagerOptions {
                 load: LoadOptions {
@@ -306,6 +354,7 @@ impl Args {
             model_config: self.model_config_file.clone(),
             config_poll: seconds(self.model_config_file_poll_wait_seconds),
             version_poll: seconds(self.file_system_poll_wait_seconds),
+            traces: self.traces()?,
             grace: Duration::from_secs(self.drain_seconds),
         })
     }
@@ -313,8 +362,9 @@ impl Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
-    // The next message of a hundred megabytes should reuse the memory of the last one.
-    ferroflow_tensor::return_freed_memory_after(Duration::from_millis(10));
+    // Memory that the next layer or batch needs again must not go back to the system in between: the system would clear
+    // every page of it, which took three quarters of the time of a batch of MobileNetV2.
+    ferroflow_tensor::return_freed_memory_after(Duration::from_secs(2));
     start_logging(args.log_json);
     let server = args.options().and_then(Server::bind)?;
     let mut out = std::io::stdout();
@@ -324,7 +374,8 @@ pub fn run(args: &Args) -> Result<()> {
         let _ = say(format!("GRPC {at}"));
     }
     if let Some(at) = server.rest_address() {
-        let _ = say(format!("REST http://{at}"));
+        let scheme = if args.rest_api_tls { "https" } else { "http" };
+        let _ = say(format!("REST {scheme}://{at}"));
     }
     tell(args.log_json, "serving; stop it with ^C");
     server.run(stop_signal(args.log_json))
@@ -339,17 +390,18 @@ struct ModelServer {
 }
 
 /// TensorFlow Serving's flags that are switches here.
-const SWITCHES: [&str; 6] = [
+const SWITCHES: [&str; 7] = [
     "enable-batching",
     "enable-per-model-batching-parameters",
     "rest-api-enable-cors-support",
     "allow-version-labels-for-unavailable-models",
     "enable-serialization-as-tensor-content",
     "log-json",
+    "rest-api-tls",
 ];
 
 /// TensorFlow Serving's flags that have no effect here: they tune what this server does not have.
-const IGNORED: [&str; 25] = [
+const IGNORED: [&str; 24] = [
     "enable-grpc-healthcheck-service",
     "enable-profiler",
     "enable-signature-method-name-check",
@@ -373,7 +425,6 @@ const IGNORED: [&str; 25] = [
     "xla-cpu-compilation-enabled",
     "xla-gpu-compilation-enabled",
     "platform-config-file",
-    "grpc-socket-path",
     "v",
 ];
 

@@ -18,6 +18,6 @@ mod wire;
 pub use calls::{Calls, MAX_STEPS, UnderWay, finish};
 pub use deadline::{client_timeout, deadline_exceeded};
 pub use status::{message, to_tonic};
-pub use tls::{TlsOptions, TlsPem, tls_config};
+pub use tls::{TlsAcceptor, TlsOptions, TlsPem, tls_acceptor, tls_config};
 pub use unary::{Boxed, CancelOnDrop, HttpRequest, HttpResponse, answer, blocking, unary, unknown};
 pub use wire::Wire;

@@ -2,6 +2,13 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use std::path::PathBuf;
+use std::sync::Arc;
+pub use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::crypto::ring::default_provider;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::WebPkiClientVerifier;
+use tokio_rustls::rustls::{RootCertStore, ServerConfig};
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 /// The files of a server's certificate and key.
@@ -51,4 +58,41 @@ pub fn tls_config(pem: TlsPem) -> ServerTlsConfig {
         Some(authorities) => config.client_ca_root(Certificate::from_pem(authorities)),
         None => config,
     }
+}
+
+/// What encrypts the connections of an HTTP/1.1 server with this certificate.
+///
+/// # Errors
+/// INVALID_ARGUMENT if a certificate or the key is unusable.
+pub fn tls_acceptor(pem: &TlsPem) -> Result<TlsAcceptor> {
+    let bad = |what: &str, e: &dyn std::fmt::Display| invalid_argument!("TLS: {what}: {e}");
+    let certificates = |text: &[u8]| {
+        let read: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+        read.map_err(|e| bad("the certificate", &e))
+    };
+    let chain = certificates(&pem.certificate)?;
+    let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|e| bad("the key", &e))?;
+    let provider = Arc::new(default_provider());
+    let builder = ServerConfig::builder_with_provider(provider.clone())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| bad("the protocol", &e))?;
+    let builder = match &pem.client_authorities {
+        Some(authorities) => {
+            let mut roots = RootCertStore::empty();
+            for authority in certificates(authorities)? {
+                let added = roots.add(authority);
+                added.map_err(|e| bad("an authority of clients", &e))?;
+            }
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            let verifier = verifier.map_err(|e| bad("the authorities of clients", &e))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+        None => builder.with_no_client_auth(),
+    };
+    let mut config = builder
+        .with_single_cert(chain, key)
+        .map_err(|e| bad("the certificate and the key", &e))?;
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
 }

@@ -7,6 +7,7 @@ use crate::manager::ModelManager;
 use crate::metrics::{Metrics, Recent};
 use crate::request_log::RequestLogs;
 use crate::step::Step;
+use crate::trace::{self, Traced, Traces};
 use ferroflow_base::{Result, invalid_argument, resource_exhausted};
 use ferroflow_model::proto::Any;
 use ferroflow_model::proto::serving::metric::ValueIncrease;
@@ -24,7 +25,7 @@ use prost::Message;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::runtime::Handle;
 
 /// The only metadata that a model has.
@@ -74,6 +75,7 @@ pub struct Front {
     pub(crate) batcher: Option<Arc<Batcher>>,
     pub(crate) logs: RequestLogs,
     pub(crate) is_stopping: AtomicBool,
+    pub(crate) traces: Option<Traces>,
 }
 
 impl Front {
@@ -118,13 +120,20 @@ impl Front {
     pub async fn run(self: &Arc<Self>, step: Step) -> Result<Vec<Tensor>> {
         let began = Instant::now();
         let model = step.servable.clone();
+        let span = traced(&step);
         let result = match &self.batcher {
-            Some(batcher) if batcher.accepts(&step) => batcher.submit(step)?.wait().await,
-            _ if step.is_short() => step.run(&RunOptions::default()),
+            Some(batcher) if batcher.accepts(&step) => batcher.submit_in(step, span)?.wait().await,
+            _ if step.is_short() => {
+                trace::step(span.as_slice(), || step.run(&RunOptions::default()))
+            }
             _ => {
                 let _permit = self.calls.begin_step()?;
+                let arrived = span.as_ref().map(|_| SystemTime::now());
                 blocking(&Handle::current(), move |cancel| {
-                    step.run(&cancelled_by(cancel))
+                    if let (Some(span), Some(arrived)) = (&span, arrived) {
+                        span.waited(arrived);
+                    }
+                    trace::step(span.as_slice(), || step.run(&cancelled_by(cancel)))
                 })
                 .await
             }
@@ -140,10 +149,16 @@ impl Front {
     ) -> Result<R> {
         let _permit = self.calls.begin_step()?;
         let batcher = self.batcher.clone();
+        let request = Traced::current();
         blocking(&Handle::current(), move |cancel| {
-            f(&mut |step| match &batcher {
-                Some(batcher) if batcher.accepts(&step) => batcher.submit(step)?.block(),
-                _ => step.run(&cancelled_by(cancel)),
+            f(&mut |step| {
+                let span = request.clone().inspect(|span| describe(span, &step));
+                match &batcher {
+                    Some(batcher) if batcher.accepts(&step) => {
+                        batcher.submit_in(step, span)?.block()
+                    }
+                    _ => trace::step(span.as_slice(), || step.run(&cancelled_by(cancel))),
+                }
             })
         })
         .await
@@ -394,6 +409,17 @@ fn status_proto(error: Option<&ferroflow_base::Status>) -> StatusProto {
         error_code: error.map_or(0, |e| e.code() as i32),
         error_message: error.map_or(String::new(), ferroflow_rpc::message),
     }
+}
+
+/// The span of the request, which names the step.
+fn traced(step: &Step) -> Option<Traced> {
+    Traced::current().inspect(|span| describe(span, step))
+}
+
+fn describe(span: &Traced, step: &Step) {
+    span.set("ferroflow.model", step.servable.name().to_string());
+    span.set("ferroflow.version", step.servable.version());
+    span.set("ferroflow.signature", step.signature.clone());
 }
 
 fn cancelled_by(cancel: &CancelToken) -> RunOptions {

@@ -2,12 +2,14 @@
 
 use crate::front::{Entry, Front};
 use crate::reflection::reflect;
+use crate::trace::Traced;
 use ferroflow_base::{Code, Result, Status, not_found};
 use ferroflow_model::proto::health::health_check_response::ServingStatus;
 use ferroflow_model::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use ferroflow_rpc::{
     Boxed, HttpRequest, HttpResponse, Wire, answer, blocking, to_tonic, unary, unknown,
 };
+use opentelemetry::KeyValue;
 use prost::Message;
 use std::convert::Infallible;
 use std::future::Future;
@@ -27,6 +29,17 @@ pub(crate) const SERVICES: [&str; 4] = [
     "grpc.reflection.v1.ServerReflection",
 ];
 
+/// Methods that name spans.
+const METHODS: [&str; 7] = [
+    "Predict",
+    "Classify",
+    "Regress",
+    "MultiInference",
+    "GetModelMetadata",
+    "GetModelStatus",
+    "HandleReloadConfigRequest",
+];
+
 /// How often a watched state is looked at.
 const WATCH: Duration = Duration::from_millis(500);
 
@@ -39,7 +52,7 @@ pub(crate) struct Services {
 }
 
 macro_rules! service {
-    ($service:ident, $name:literal, $dispatch:ident) => {
+    ($service:ident, $name:literal, $dispatch:ident, $is_traced:literal) => {
         #[doc = concat!("`", $name, "`.")]
         #[derive(Clone)]
         pub(crate) struct $service(pub(crate) Services);
@@ -67,9 +80,21 @@ macro_rules! service {
                     return Box::pin(async { Ok(refused) });
                 }
                 let front = services.front.clone();
-                answer(&front.calls, request, |method, request| {
+                let is_traced = $is_traced && front.traces.is_some();
+                let traced = is_traced.then(|| {
+                    let method = request.uri().path().rsplit('/').next();
+                    let method = METHODS.iter().find(|m| method == Some(**m));
+                    (*method.unwrap_or(&"_OTHER"), request.headers().clone())
+                });
+                let answered = answer(&front.calls, request, |method, request| {
                     services.$dispatch(method, request)
-                })
+                });
+                match traced {
+                    Some((method, headers)) => Box::pin(async move {
+                        in_span(&front, &headers, ($name, method), answered).await
+                    }),
+                    None => answered,
+                }
             }
         }
     };
@@ -77,20 +102,54 @@ macro_rules! service {
 service!(
     PredictionService,
     "tensorflow.serving.PredictionService",
-    prediction
+    prediction,
+    true
 );
-service!(ModelService, "tensorflow.serving.ModelService", model);
-service!(Health, "grpc.health.v1.Health", health);
+service!(ModelService, "tensorflow.serving.ModelService", model, true);
+service!(Health, "grpc.health.v1.Health", health, false);
 service!(
     Reflection,
     "grpc.reflection.v1.ServerReflection",
-    reflection
+    reflection,
+    false
 );
 service!(
     ReflectionAlpha,
     "grpc.reflection.v1alpha.ServerReflection",
-    reflection
+    reflection,
+    false
 );
+
+/// Answers a call in a span, if it is sampled.
+async fn in_span(
+    front: &Front,
+    headers: &http::HeaderMap,
+    (service, method): (&'static str, &'static str),
+    answered: Boxed<std::result::Result<HttpResponse, Infallible>>,
+) -> std::result::Result<HttpResponse, Infallible> {
+    let Some(traces) = &front.traces else {
+        return answered.await;
+    };
+    let attributes = vec![
+        KeyValue::new("rpc.system", "grpc"),
+        KeyValue::new("rpc.service", service),
+        KeyValue::new("rpc.method", method),
+    ];
+    let name = format!("{service}/{method}");
+    let report = |answer: &std::result::Result<HttpResponse, Infallible>, span: &Traced| {
+        let Ok(answer) = answer else { return };
+        // Successful responses have their status at the end.
+        let status = tonic::Status::from_header_map(answer.headers());
+        let code = status.as_ref().map_or(0, |s| s.code() as i64);
+        span.set("rpc.grpc.status_code", code);
+        if let Some(status) = status.filter(|_| code != 0) {
+            span.failed(status.message().to_string());
+        }
+    };
+    traces
+        .request(headers, name, attributes, answered, report)
+        .await
+}
 
 impl Services {
     /// A method that runs a step.

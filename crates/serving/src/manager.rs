@@ -9,6 +9,7 @@ use crate::config::ModelSource;
 use crate::metrics::Metrics;
 use crate::servable::{LoadOptions, Servable};
 use crate::source::aspired;
+use crate::step::contained;
 use crate::warmup;
 use ferroflow_base::{
     Result, Status, failed_precondition, invalid_argument, not_found, resource_exhausted,
@@ -362,12 +363,13 @@ impl ModelManager {
     /// Opens and warms up a version.
     fn load(self: &Arc<Self>, name: &str, number: i64, path: &Path, bytes: u64) {
         let began = Instant::now();
-        let opened = self.loads.run(|| {
+        let open = || {
             self.reserve(name, number, bytes)?;
             let servable = Arc::new(Servable::open(name, number, path, &self.options.load)?);
             warmup::run(&servable, &self.options, &self.metrics)?;
-            Result::Ok(servable)
-        });
+            Ok(servable)
+        };
+        let opened = self.loads.run(|| contained(open));
         let mut models = lock(&self.state);
         let version = models
             .get_mut(name)

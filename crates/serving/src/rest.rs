@@ -9,6 +9,7 @@ use crate::json::{
     predict_from_json, regressions_to_json, status_to_json, tensors_to_json,
 };
 use crate::step::{Step, signature_name};
+use crate::trace::Traced;
 use ferroflow_base::{Code, Result, Status, invalid_argument};
 use ferroflow_model::proto::serving::{
     ClassificationRequest, GetModelMetadataRequest, GetModelStatusRequest, Int64Value, ModelSpec,
@@ -210,6 +211,14 @@ impl Front {
                 request.path
             ));
         };
+        if let Some(span) = Traced::current() {
+            let mark = if request.method == "POST" { ":" } else { "/" };
+            let mark = if verb.is_empty() { "" } else { mark };
+            span.rename(format!(
+                "{} /v1/models/{{model}}{mark}{verb}",
+                request.method
+            ));
+        }
         match verb.as_str() {
             "predict" => self.rest_predict(&spec, request.body).await,
             "classify" => {

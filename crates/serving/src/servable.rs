@@ -2,7 +2,7 @@
 
 use crate::batching::Parameters;
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
-use ferroflow_model::proto::{SignatureDef, TensorInfo, tensor_info::Encoding};
+use ferroflow_model::proto::{MetaGraphDef, SignatureDef, TensorInfo, tensor_info::Encoding};
 use ferroflow_model::shape_to_proto;
 use ferroflow_runtime::{
     Callable, CompileRequest, CompiledModel, DEFAULT_SIGNATURE, ModelSignature, Pool, RunOptions,
@@ -123,6 +123,7 @@ impl Servable {
         if SavedModel::is_at(path) {
             let tags: Vec<&str> = options.tags.iter().map(String::as_str).collect();
             let (model, meta) = SavedModel::open_with_meta_graph(path, &tags, session)?;
+            check_complete(path, &meta)?;
             let ports = model.signatures().clone();
             return Ok((Model::Saved(Box::new(model)), meta.signature_def, ports));
         }
@@ -290,6 +291,26 @@ impl Servable {
         if let Err(e) = crate::cache::write(folder, session, requests, &self.defs) {
             tracing::info!(model = self.name, version = self.version, "not cached: {e}");
         }
+    }
+}
+
+/// Checks that a SavedModel with variables has a checkpoint of them. TensorFlow loads one without, whose steps then fail;
+/// here a directory that is being copied must not replace a version that serves.
+fn check_complete(path: &Path, meta: &MetaGraphDef) -> Result<()> {
+    let restores = meta
+        .saver_def
+        .as_ref()
+        .is_some_and(|s| !s.restore_op_name.is_empty());
+    let nodes = meta.graph_def.as_ref().map_or(&[][..], |g| &g.node);
+    let is_variable = |op: &str| ["VarHandleOp", "VariableV2", "Variable"].contains(&op);
+    let has_variables = nodes.iter().any(|n| is_variable(&n.op));
+    let index = path.join("variables/variables.index");
+    match restores && has_variables && !index.exists() {
+        true => Err(ferroflow_base::not_found!(
+            "{} does not exist: the SavedModel has variables, and may not have been copied as a whole",
+            index.display()
+        )),
+        false => Ok(()),
     }
 }
 

@@ -4,49 +4,43 @@ use crate::batching::{Batcher, Parameters};
 use crate::config::{ModelSource, read_models};
 use crate::front::{Front, FrontOptions};
 use crate::grpc::{Health, ModelService, PredictionService, Reflection, ReflectionAlpha, Services};
+use crate::http_server;
 use crate::manager::{ManagerOptions, ModelManager};
 use crate::metrics::{Metrics, Recent};
 use crate::request_log::RequestLogs;
-use crate::rest::{Request, Response, RestOptions};
-use crate::{page, rest};
-use axum::body::{Body, Bytes};
-use axum::extract::State;
-use axum::response::IntoResponse;
-use axum::routing::get;
-use axum::serve::ListenerExt;
-use ferroflow_base::{Code, Result, Status, invalid_argument, resource_exhausted};
-use ferroflow_rpc::{Calls, MAX_STEPS, TlsPem, deadline_exceeded, finish, tls_config};
-use flate2::Compression;
-use flate2::read::GzDecoder;
-use flate2::write::GzEncoder;
-use http::header::{
-    ACCEPT_ENCODING, ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS,
-    ACCESS_CONTROL_ALLOW_ORIGIN, CONTENT_ENCODING, CONTENT_TYPE, ORIGIN,
-};
-use http::{HeaderMap, HeaderValue, Method, StatusCode};
-use std::io::{Read, Write};
+use crate::rest::RestOptions;
+use crate::trace::{TraceOptions, Traces};
+use ferroflow_base::{Code, Result, Status, invalid_argument};
+use ferroflow_rpc::{Calls, MAX_STEPS, TlsAcceptor, TlsPem, finish, tls_acceptor, tls_config};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
+use tokio_stream::wrappers::UnixListenerStream;
 use tonic::transport::ServerTlsConfig;
-use tonic::transport::server::TcpIncoming;
+use tonic::transport::server::{Router, TcpIncoming};
 
 /// Flow control window of a connection, bytes.
 const WINDOW: u32 = 8 << 20;
-/// Responses from this size are compressed for clients that accept it, bytes.
-const COMPRESSED: usize = 1024;
+/// How often a connection without calls is asked whether its client lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(300);
 
 /// Options of a server.
 #[derive(Clone)]
 pub struct ServerOptions {
     /// The address of the gRPC services, if any; port 0 selects a free one.
     pub grpc: Option<SocketAddr>,
+    /// The path of a UNIX socket for the gRPC services, if any.
+    pub grpc_socket: Option<PathBuf>,
     /// The address of the REST API, if any.
     pub rest: Option<SocketAddr>,
-    /// Encrypts gRPC connections, if set.
+    /// Encrypts gRPC connections, if set; not those of the UNIX socket.
     pub tls: Option<TlsPem>,
+    /// Encrypts connections of the REST API, if set.
+    pub rest_tls: Option<TlsPem>,
     /// Largest gRPC request, bytes.
     pub max_message: usize,
     /// Options of the REST API.
@@ -65,6 +59,8 @@ pub struct ServerOptions {
     pub config_poll: Duration,
     /// How often new versions are searched; once if zero.
     pub version_poll: Duration,
+    /// Where spans of requests are sent, if they are.
+    pub traces: Option<TraceOptions>,
     /// How long requests may run after the server was asked to stop.
     pub grace: Duration,
 }
@@ -73,8 +69,10 @@ pub struct ServerOptions {
 pub struct Server {
     runtime: tokio::runtime::Runtime,
     grpc: Option<(TcpListener, SocketAddr)>,
+    grpc_socket: Option<UnixListener>,
     rest: Option<(TcpListener, SocketAddr)>,
     tls: Option<ServerTlsConfig>,
+    rest_tls: Option<TlsAcceptor>,
     front: Arc<Front>,
     options: ServerOptions,
 }
@@ -91,6 +89,7 @@ impl Server {
     /// unusable. Models that cannot be loaded are reported in the log and by their status.
     pub fn bind(options: ServerOptions) -> Result<Server> {
         let tls = options.tls.clone().map(tls_config);
+        let rest_tls = options.rest_tls.as_ref().map(tls_acceptor).transpose()?;
         let sources = match &options.model_config {
             Some(path) => read_models(path)?,
             None => options.models.clone(),
@@ -110,6 +109,11 @@ impl Server {
         };
         let grpc = options.grpc.map(bind).transpose()?;
         let rest = options.rest.map(bind).transpose()?;
+        let guard = runtime.enter();
+        let grpc_socket = options.grpc_socket.as_deref();
+        let grpc_socket = grpc_socket.map(bind_socket).transpose()?;
+        let traces = options.traces.as_ref().map(Traces::new).transpose()?;
+        drop(guard);
         let metrics = Arc::new(Metrics::default());
         let logs = RequestLogs::new(metrics.clone());
         logs.set(&sources);
@@ -123,6 +127,7 @@ impl Server {
             is_stopping: Default::default(),
             logs,
             metrics,
+            traces,
         });
         if let Err(e) = front.manager.set_models(sources) {
             tracing::error!("{e}");
@@ -130,8 +135,10 @@ impl Server {
         Ok(Server {
             runtime,
             grpc,
+            grpc_socket,
             rest,
             tls,
+            rest_tls,
             front,
             options,
         })
@@ -160,94 +167,109 @@ impl Server {
     pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<()> {
         let (front, options) = (self.front.clone(), self.options);
         start_polling(&front, &options);
-        let (stopped, stopping) = tokio::sync::watch::channel(false);
-        let grpc = self.grpc.map(|(listener, _)| {
-            let services = Services {
-                front: front.clone(),
-                max_message: options.max_message,
-            };
-            (listener, services)
-        });
-        let tls = self.tls;
+        let (stopped, stopping) = watch::channel(false);
+        let services = Services {
+            front: front.clone(),
+            max_message: options.max_message,
+        };
+        let ended = || {
+            let mut stopping = stopping.clone();
+            async move {
+                let _ = stopping.wait_for(|s| *s).await;
+            }
+        };
         let served = self.runtime.block_on(async {
             tokio::spawn(front.clone().record_totals());
-            let signalled = front.clone();
-            tokio::spawn(async move {
-                stop.await;
-                signalled
-                    .is_stopping
-                    .store(true, std::sync::atomic::Ordering::Relaxed);
-                let _ = stopped.send(true);
-            });
-            let ended = |mut stopping: tokio::sync::watch::Receiver<bool>| async move {
-                let _ = stopping.wait_for(|s| *s).await;
-            };
+            tokio::spawn(signal(front.clone(), stop, stopped));
             let rpc = async {
-                match grpc {
-                    Some((listener, services)) => {
-                        serve_grpc(listener, services, tls, ended(stopping.clone())).await
-                    }
-                    None => {
-                        ended(stopping.clone()).await;
-                        Ok(())
-                    }
-                }
+                let Some((listener, _)) = self.grpc else {
+                    return Ok(());
+                };
+                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+                let served = routes(services.clone(), self.tls)?
+                    .serve_with_incoming_shutdown(incoming, ended());
+                served.await.map_err(|e| unavailable("serving failed", e))
+            };
+            let socket = async {
+                let Some(listener) = self.grpc_socket else {
+                    return Ok(());
+                };
+                let incoming = UnixListenerStream::new(listener);
+                let served =
+                    routes(services.clone(), None)?.serve_with_incoming_shutdown(incoming, ended());
+                served.await.map_err(|e| unavailable("serving failed", e))
             };
             let pages = async {
-                match self.rest {
-                    Some((listener, _)) => {
-                        let pages = router(front.clone(), options.rest_options.clone());
-                        let listener = listener.tap_io(|io| drop(io.set_nodelay(true)));
-                        let served = axum::serve(listener, pages);
-                        let served = served.with_graceful_shutdown(ended(stopping.clone()));
-                        served.await.map_err(|e| unavailable("serving failed", e))
-                    }
-                    None => {
-                        ended(stopping.clone()).await;
-                        Ok(())
-                    }
+                if let Some((listener, _)) = self.rest {
+                    let pages = http_server::router(front.clone(), options.rest_options.clone());
+                    http_server::serve(listener, pages, self.rest_tls, ended()).await;
                 }
+                Ok(())
             };
             let late = async {
-                ended(stopping.clone()).await;
+                ended().await;
                 finish(&front.calls, options.grace).await;
             };
+            let stopped = async {
+                ended().await;
+                Ok(())
+            };
+            let all = async { tokio::try_join!(rpc, socket, pages, stopped) };
             tokio::select! {
-                served = async { tokio::try_join!(rpc, pages) } => served.map(|_| ()),
+                served = all => served.map(|_| ()),
                 () = late => Ok(()),
             }
         });
+        if let Some(path) = &options.grpc_socket {
+            let _ = std::fs::remove_file(path);
+        }
         if let Some(batcher) = &front.batcher {
             batcher.stop();
+        }
+        if let Some(traces) = &front.traces {
+            traces.shutdown();
         }
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         served
     }
 }
 
-async fn serve_grpc(
-    listener: TcpListener,
-    services: Services,
-    tls: Option<ServerTlsConfig>,
-    stop: impl Future<Output = ()>,
-) -> Result<()> {
+/// Tells everything that the server stops, once `stop` is ready.
+async fn signal(front: Arc<Front>, stop: impl Future<Output = ()>, stopped: watch::Sender<bool>) {
+    stop.await;
+    front
+        .is_stopping
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    let _ = stopped.send(true);
+}
+
+/// Listens at a UNIX socket; one that an earlier server left is removed.
+fn bind_socket(path: &Path) -> Result<UnixListener> {
+    let is_socket = |m: std::fs::Metadata| m.file_type().is_socket();
+    if std::fs::symlink_metadata(path).is_ok_and(is_socket) {
+        let _ = std::fs::remove_file(path);
+    }
+    UnixListener::bind(path)
+        .map_err(|e| unavailable(&format!("cannot listen at {}", path.display()), e))
+}
+
+/// The gRPC services.
+fn routes(services: Services, tls: Option<ServerTlsConfig>) -> Result<Router> {
     let mut builder = tonic::transport::Server::builder()
         .tcp_nodelay(true)
+        .http2_keepalive_interval(Some(KEEP_ALIVE))
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW);
     if let Some(tls) = tls {
         let configured = builder.tls_config(tls);
         builder = configured.map_err(|e| invalid_argument!("TLS: {e}"))?;
     }
-    let router = builder
+    Ok(builder
         .add_service(PredictionService(services.clone()))
         .add_service(ModelService(services.clone()))
         .add_service(Health(services.clone()))
         .add_service(Reflection(services.clone()))
-        .add_service(ReflectionAlpha(services));
-    let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let served = router.serve_with_incoming_shutdown(incoming, stop).await;
-    served.map_err(|e| unavailable("serving failed", e))
+        .add_service(ReflectionAlpha(services)))
 }
 
 /// Starts the threads that search for versions and read the configuration again.
@@ -293,158 +315,4 @@ fn start_polling(front: &Arc<Front>, options: &ServerOptions) {
         };
         every(options.config_poll, Box::new(reload));
     }
-}
-
-#[derive(Clone)]
-struct Pages {
-    front: Arc<Front>,
-    options: RestOptions,
-}
-
-fn router(front: Arc<Front>, options: RestOptions) -> axum::Router {
-    let metrics_path = options.metrics_path.clone();
-    let metrics = |State(pages): State<Pages>| async move {
-        ([(CONTENT_TYPE, "text/plain")], pages.front.metrics.text())
-    };
-    let ready = |State(pages): State<Pages>| async move {
-        match pages.front.is_ready() {
-            true => (StatusCode::OK, "ok\n"),
-            false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n"),
-        }
-    };
-    axum::Router::new()
-        .route("/", get(|| async { axum::response::Html(page::PAGE) }))
-        .route("/healthz", get(|| async { "ok\n" }))
-        .route("/readyz", get(ready))
-        .route("/ferroflow/overview", get(overview))
-        .route(&metrics_path, get(metrics))
-        .fallback(api)
-        .with_state(Pages { front, options })
-}
-
-async fn overview(State(pages): State<Pages>, headers: HeaderMap) -> axum::response::Response {
-    match pages.front.authorize(&headers) {
-        Ok(()) => {
-            let json = pages.front.overview().to_string();
-            ([(CONTENT_TYPE, "application/json")], json).into_response()
-        }
-        Err(e) => to_http(Response::error(&e), false),
-    }
-}
-
-/// A request of the REST API.
-async fn api(
-    State(pages): State<Pages>,
-    request: axum::extract::Request,
-) -> axum::response::Response {
-    // Counted, so that the server waits for it when it stops.
-    let call = pages.front.calls.begin();
-    let accepts_gzip = request
-        .headers()
-        .get(ACCEPT_ENCODING)
-        .and_then(|v| v.to_str().ok())
-        .is_some_and(|v| v.split(',').any(|e| e.trim().starts_with("gzip")));
-    let cors = pages.options.cors;
-    let timeout = pages.options.timeout;
-    let answered = tokio::time::timeout(timeout, answer(pages, request)).await;
-    let response = answered.unwrap_or_else(|_| Response::error(&deadline_exceeded()));
-    let mut response = to_http(response, accepts_gzip);
-    if cors {
-        let headers = response.headers_mut();
-        headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, HeaderValue::from_static("*"));
-        headers.insert(
-            ACCESS_CONTROL_ALLOW_METHODS,
-            HeaderValue::from_static("POST, GET"),
-        );
-        headers.insert(
-            ACCESS_CONTROL_ALLOW_HEADERS,
-            HeaderValue::from_static("Content-Type"),
-        );
-    }
-    drop(call);
-    response
-}
-
-async fn answer(pages: Pages, request: axum::extract::Request) -> Response {
-    let (parts, body) = request.into_parts();
-    if parts.method == Method::OPTIONS {
-        let origin = parts.headers.get(ORIGIN).map_or(&b""[..], |v| v.as_bytes());
-        let is_web = origin.starts_with(b"http://") || origin.starts_with(b"https://");
-        return match is_web {
-            true => Response {
-                status: StatusCode::OK,
-                body: Vec::new(),
-            },
-            false => Response::error(&ferroflow_base::failed_precondition!(
-                "Origin header is missing in CORS preflight"
-            )),
-        };
-    }
-    let read = async {
-        pages.front.authorize(&parts.headers)?;
-        let body = axum::body::to_bytes(body, pages.options.max_body).await;
-        let body = body.map_err(|e| unreadable(&e, pages.options.max_body))?;
-        uncompressed(&parts.headers, body, pages.options.max_body)
-    };
-    match read.await {
-        Ok(body) => {
-            let request = Request {
-                method: parts.method.as_str(),
-                path: parts.uri.path(),
-                body: &body,
-            };
-            pages.front.rest(request).await
-        }
-        Err(e) => Response::error(&e),
-    }
-}
-
-fn unreadable(e: &axum::Error, max: usize) -> Status {
-    match std::error::Error::source(e).is_some_and(|s| s.is::<http_body_util::LengthLimitError>()) {
-        true => resource_exhausted!("the body is larger than {max} bytes, the most it may have"),
-        false => invalid_argument!("the body cannot be read: {e}"),
-    }
-}
-
-/// Returns the body without gzip.
-fn uncompressed(headers: &HeaderMap, body: Bytes, max: usize) -> Result<Bytes> {
-    match headers.get(CONTENT_ENCODING).map(HeaderValue::as_bytes) {
-        None | Some(b"identity") => Ok(body),
-        Some(b"gzip") => {
-            let mut out = Vec::new();
-            let limit = u64::try_from(max).unwrap_or(u64::MAX).saturating_add(1);
-            let read = GzDecoder::new(&body[..]).take(limit).read_to_end(&mut out);
-            read.map_err(|e| invalid_argument!("the body is not gzip: {e}"))?;
-            match out.len() > max {
-                true => Err(resource_exhausted!(
-                    "the body is larger than {max} bytes, the most it may have"
-                )),
-                false => Ok(out.into()),
-            }
-        }
-        Some(other) => Err(invalid_argument!(
-            "the content encoding {} is not supported",
-            String::from_utf8_lossy(other)
-        )),
-    }
-}
-
-fn to_http(response: rest::Response, accepts_gzip: bool) -> axum::response::Response {
-    let mut body = response.body;
-    let mut is_compressed = false;
-    if accepts_gzip && body.len() >= COMPRESSED {
-        let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
-        let written = encoder.write_all(&body).and_then(|()| encoder.finish());
-        if let Ok(smaller) = written {
-            (body, is_compressed) = (smaller, true);
-        }
-    }
-    let mut http = axum::response::Response::new(Body::from(body));
-    *http.status_mut() = response.status;
-    let headers = http.headers_mut();
-    headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-    if is_compressed {
-        headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
-    }
-    http
 }

@@ -3,11 +3,12 @@
 //! The rules and messages are those of TensorFlow Serving's `predict_util.cc` and of `GetInputValues`.
 
 use crate::servable::Servable;
-use ferroflow_base::{Result, failed_precondition, invalid_argument};
+use ferroflow_base::{Result, failed_precondition, internal, invalid_argument};
 use ferroflow_model::proto::TensorProto;
 use ferroflow_model::tensor_from_proto;
 use ferroflow_runtime::{DEFAULT_SIGNATURE, RunOptions, SignatureTensor, Tensor};
 use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A request that is ready to run.
@@ -44,6 +45,15 @@ impl Given for TensorProto {
         }
         tensor_from_proto(self, None)?.get()
     }
+}
+
+/// Runs `f`; a panic becomes an error, so that it costs one request or version and not a thread that others need.
+///
+/// # Errors
+/// Those of `f`; INTERNAL if it panics.
+pub(crate) fn contained<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
+    let ran = catch_unwind(AssertUnwindSafe(f));
+    ran.unwrap_or_else(|_| Err(internal!("a thread panicked (please report this)")))
 }
 
 /// Joins keys as TensorFlow lists sets.

@@ -1,4 +1,4 @@
-//! Batching, limits, logs, metrics and security.
+//! Batching, limits, logs and metrics.
 
 mod support;
 
@@ -305,30 +305,6 @@ fn the_server_reports_its_health_and_metrics() {
 }
 
 #[test]
-fn requests_need_the_token() {
-    let mut options = options(vec![half()]);
-    options.front.bearer_token = Some("secret".to_string());
-    let world = World::new(options);
-    let predict = |token: &str| {
-        let head = format!("POST /v1/models/half:predict HTTP/1.1{token}");
-        world.http(&head, b"{\"instances\": [2]}").0
-    };
-    for (token, status) in [
-        ("", 401),
-        ("\r\nAuthorization: Bearer no", 401),
-        ("\r\nAuthorization: secret", 401),
-        ("\r\nAuthorization: Bearer secret", 200),
-    ] {
-        assert_eq!(predict(token), status, "{token}");
-    }
-    let answer: Result<GetModelStatusResponse, _> = world.call(
-        "/tensorflow.serving.ModelService/GetModelStatus",
-        GetModelStatusRequest::default(),
-    );
-    assert_eq!(answer.unwrap_err().code(), tonic::Code::Unauthenticated);
-}
-
-#[test]
 fn sampled_requests_are_logged_and_replayed() {
     let folder = Folder::new("logs");
     let prefix = folder.0.join("log");
@@ -503,45 +479,4 @@ fn reflection_describes_the_services() {
         ask(Ask::FileContainingSymbol("no.Such".to_string())),
         Answer::ErrorResponse(_)
     ));
-}
-
-#[test]
-fn connections_are_encrypted() {
-    let file = |name: &str| {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../remote/tests/tls");
-        std::fs::read(folder.join(name)).unwrap()
-    };
-    for demands_certificate in [false, true] {
-        let mut options = options(vec![half()]);
-        options.tls = Some(ferroflow_serving::TlsPem {
-            certificate: file("server.pem"),
-            key: file("server.key"),
-            client_authorities: demands_certificate.then(|| file("ca.pem")),
-        });
-        let world = World::new(options);
-        let answer = world.runtime.block_on(async {
-            let tls = tonic::transport::ClientTlsConfig::new()
-                .ca_certificate(tonic::transport::Certificate::from_pem(file("ca.pem")))
-                .domain_name("localhost");
-            let address = format!("https://{}", world.grpc);
-            let channel = tonic::transport::Channel::from_shared(address).unwrap();
-            let channel = channel.tls_config(tls).unwrap().connect().await;
-            let mut grpc = tonic::client::Grpc::new(channel.map_err(|e| e.to_string())?);
-            grpc.ready().await.map_err(|e| e.to_string())?;
-            let path = tonic::codegen::http::uri::PathAndQuery::from_static(
-                "/grpc.health.v1.Health/Check",
-            );
-            let codec =
-                tonic_prost::ProstCodec::<HealthCheckRequest, HealthCheckResponse>::default();
-            let request = tonic::Request::new(HealthCheckRequest::default());
-            let answer = grpc.unary(request, path, codec).await;
-            answer
-                .map(|a| a.into_inner().status)
-                .map_err(|e| e.to_string())
-        });
-        match demands_certificate {
-            false => assert_eq!(answer, Ok(1)),
-            true => assert!(answer.is_err(), "{answer:?}"),
-        }
-    }
 }

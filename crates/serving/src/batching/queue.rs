@@ -4,14 +4,16 @@ use super::merge::{are_alike, merge, num_rows, pad_alike, split};
 use crate::config::read_batching;
 use crate::manager::lock;
 use crate::metrics::Metrics;
-use crate::step::Step;
+use crate::step::{Step, contained};
+use crate::trace::{self, Traced};
 use ferroflow_base::{Result, Status, internal, invalid_argument, resource_exhausted};
 use ferroflow_model::proto::serving::BatchingParameters;
 use ferroflow_rpc::CancelOnDrop;
 use ferroflow_runtime::{CancelToken, RunOptions, Tensor};
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::oneshot;
 
 /// How requests are merged.
@@ -100,6 +102,19 @@ impl Parameters {
         })
     }
 
+    /// Most rows of a batch of requests like this one. In adaptive mode batches of large rows are small: a row of an image
+    /// keeps a processor busy alone, and the intermediate values of many leave its caches.
+    fn most_rows(&self, args: &[Tensor], rows: usize) -> usize {
+        /// Bytes of the inputs of a batch.
+        const ADAPTIVE: usize = 2 << 20;
+        if !self.adaptive {
+            return self.max_batch_size;
+        }
+        let bytes: usize = args.iter().map(Tensor::byte_len).sum();
+        let fit = ADAPTIVE / (bytes / rows.max(1)).max(1);
+        fit.clamp(1, self.max_batch_size)
+    }
+
     /// The size to which a batch of `rows` rows is padded.
     fn padded_size(&self, rows: usize) -> usize {
         let mut sizes = self.allowed_sizes.iter();
@@ -112,6 +127,8 @@ struct Task {
     step: Step,
     rows: usize,
     arrived: Instant,
+    /// The span of the request, if it is sampled, and when it arrived.
+    span: Option<(Traced, SystemTime)>,
     cancel: CancelToken,
     done: oneshot::Sender<Result<Vec<Tensor>>>,
 }
@@ -255,6 +272,11 @@ impl Batcher {
     /// # Errors
     /// RESOURCE_EXHAUSTED if too many batches wait; INVALID_ARGUMENT if the request is larger than a batch.
     pub fn submit(&self, step: Step) -> Result<Waiting> {
+        self.submit_in(step, None)
+    }
+
+    /// As [`submit`](Self::submit); the request's spans belong to `span`.
+    pub(crate) fn submit_in(&self, step: Step, span: Option<Traced>) -> Result<Waiting> {
         let rows = num_rows(&step.args)?;
         let address = Arc::as_ptr(&step.servable) as usize;
         let key = (address, step.signature.clone(), step.outputs.clone());
@@ -272,7 +294,10 @@ impl Batcher {
                 parameters.max_batch_size
             ));
         }
-        let fits = |b: &Batch| !b.is_closed && b.rows + rows <= parameters.max_batch_size;
+        // A thread is needed for a batch's timer, and for the batch.
+        let mut wakes = parameters.adaptive;
+        let most = parameters.most_rows(&step.args, rows);
+        let fits = |b: &Batch| !b.is_closed && b.rows + rows <= most;
         if !queue.batches.back().is_some_and(fits) {
             if queue.batches.len() >= parameters.max_enqueued_batches {
                 return Err(resource_exhausted!(
@@ -285,6 +310,7 @@ impl Batcher {
             if let Some(last) = queue.batches.back_mut() {
                 last.is_closed = true;
             }
+            wakes = true;
             queue.batches.push_back(Batch {
                 tasks: Vec::new(),
                 rows: 0,
@@ -294,17 +320,21 @@ impl Batcher {
         }
         if let Some(batch) = queue.batches.back_mut() {
             batch.rows += rows;
-            batch.is_closed = batch.rows >= parameters.max_batch_size;
+            batch.is_closed = batch.rows >= most;
+            wakes |= batch.is_closed;
             batch.tasks.push(Task {
                 step,
                 rows,
                 arrived: Instant::now(),
+                span: span.map(|span| (span, SystemTime::now())),
                 cancel: cancel.clone(),
                 done,
             });
         }
         drop(state);
-        self.arrived.notify_one();
+        if wakes {
+            self.arrived.notify_one();
+        }
         let hung_up = CancelOnDrop(cancel);
         Ok(Waiting { result, hung_up })
     }
@@ -361,7 +391,14 @@ impl Batcher {
                         .partition(|t| are_alike(&t.step.args, &like)),
                 };
                 tasks = rest;
-                self.run_batch(alike, &parameters);
+                // Requests of a batch that panics receive an error, as their senders are dropped.
+                let ran = contained(|| {
+                    self.run_batch(alike, &parameters);
+                    Ok(())
+                });
+                if let Err(e) = ran {
+                    tracing::error!("{e}");
+                }
             }
         }
     }
@@ -374,6 +411,7 @@ impl Batcher {
         let Some(first) = tasks.first() else {
             return;
         };
+        let spans = batch_spans(&tasks, all, padding);
         self.metrics
             .batch(first.step.servable.name(), &waited, padding);
         // A single request can be cancelled, the others of a batch cannot wait for one client.
@@ -382,9 +420,10 @@ impl Batcher {
             ..Default::default()
         };
         let results = match all > parameters.max_batch_size && parameters.splits {
-            true => run_large(&first.step, all, parameters, &options).map(|r| vec![r]),
-            false => run_merged(&tasks, &rows, padding, parameters, &options),
+            true => run_large(&first.step, all, parameters, &options, &spans).map(|r| vec![r]),
+            false => run_merged(&tasks, &rows, padding, parameters, &options, &spans),
         };
+        spans.iter().for_each(|s| s.end_with(&results));
         match results {
             Ok(results) => {
                 for (task, result) in tasks.into_iter().zip(results) {
@@ -405,6 +444,7 @@ impl Batcher {
                         parameters.padded_size(task.rows) - task.rows,
                         parameters,
                         &RunOptions::default(),
+                        task.span.as_ref().map(|(s, _)| s.clone()).as_slice(),
                     );
                     let result = result.map(|mut r| r.pop().unwrap_or_default());
                     let _ = task.done.send(result);
@@ -414,6 +454,28 @@ impl Batcher {
     }
 }
 
+/// Ends the wait of the sampled requests and begins their spans of the batch.
+fn batch_spans(tasks: &[Task], rows: usize, padding: usize) -> Vec<Traced> {
+    static BATCHES: AtomicI64 = AtomicI64::new(0);
+    let sampled = tasks.iter().filter_map(|t| t.span.as_ref());
+    let mut id = None;
+    let begin = |(span, arrived): &(Traced, SystemTime)| {
+        span.waited(*arrived);
+        let batch = span.child("batch", SystemTime::now());
+        let id = *id.get_or_insert_with(|| BATCHES.fetch_add(1, Ordering::Relaxed));
+        batch.set("ferroflow.batch.id", id);
+        for (key, n) in [
+            ("ferroflow.batch.requests", tasks.len()),
+            ("ferroflow.batch.rows", rows),
+            ("ferroflow.batch.padding", padding),
+        ] {
+            batch.set(key, n as i64);
+        }
+        batch
+    };
+    sampled.map(begin).collect()
+}
+
 /// Runs requests as one batch.
 fn run_merged(
     tasks: &[Task],
@@ -421,14 +483,16 @@ fn run_merged(
     padding: usize,
     parameters: &Parameters,
     options: &RunOptions,
+    spans: &[Traced],
 ) -> Result<Vec<Vec<Tensor>>> {
     let Some(first) = tasks.first().map(|t| &t.step) else {
         return Ok(Vec::new());
     };
     let run = |args| {
-        first
-            .servable
-            .run(&first.signature, args, &first.outputs, options)
+        let (servable, outputs) = (&first.servable, &first.outputs);
+        trace::step(spans, || {
+            servable.run(&first.signature, args, outputs, options)
+        })
     };
     if tasks.len() == 1 && padding == 0 {
         return Ok(vec![run(first.args.clone())?]);
@@ -446,6 +510,7 @@ fn run_large(
     rows: usize,
     parameters: &Parameters,
     options: &RunOptions,
+    spans: &[Traced],
 ) -> Result<Vec<Tensor>> {
     let mut sizes = vec![parameters.max_batch_size; rows / parameters.max_batch_size];
     sizes.extend(Some(rows % parameters.max_batch_size).filter(|n| *n > 0));
@@ -453,9 +518,10 @@ fn run_large(
     for (part, size) in split(&step.args, &sizes, 0)?.into_iter().zip(&sizes) {
         let padding = parameters.padded_size(*size) - size;
         let part = merge(&[part], padding)?;
-        let outputs = step
-            .servable
-            .run(&step.signature, part, &step.outputs, options)?;
+        let outputs = trace::step(spans, || {
+            let servable = &step.servable;
+            servable.run(&step.signature, part, &step.outputs, options)
+        })?;
         results.extend(split(&outputs, &[*size], padding)?);
     }
     merge(&results, 0)

@@ -42,8 +42,10 @@ pub fn options(models: Vec<ModelSource>) -> ServerOptions {
     let at = Some("127.0.0.1:0".parse().unwrap());
     ServerOptions {
         grpc: at,
+        grpc_socket: None,
         rest: at,
         tls: None,
+        rest_tls: None,
         max_message: 1 << 20,
         rest_options: RestOptions {
             cors: false,
@@ -58,6 +60,7 @@ pub fn options(models: Vec<ModelSource>) -> ServerOptions {
         model_config: None,
         config_poll: Duration::ZERO,
         version_poll: Duration::ZERO,
+        traces: None,
         grace: Duration::from_secs(600),
     }
 }
@@ -103,7 +106,11 @@ impl World {
     }
 
     /// Sends a gRPC request and returns the response, both encoded or decoded as the types say.
-    pub fn call<Q, R>(&self, method: &str, request: Q) -> Result<R, tonic::Status>
+    pub fn call<Q, R>(
+        &self,
+        method: &str,
+        request: impl tonic::IntoRequest<Q>,
+    ) -> Result<R, tonic::Status>
     where
         Q: prost::Message + Default + 'static,
         R: prost::Message + Default + 'static,
@@ -119,16 +126,19 @@ impl World {
             let mut grpc = tonic::client::Grpc::new(channel);
             grpc.ready().await.unwrap();
             let codec = tonic_prost::ProstCodec::<Q, R>::default();
-            let answer = grpc
-                .unary(tonic::Request::new(request), path, codec)
-                .await?;
+            let answer = grpc.unary(request.into_request(), path, codec).await?;
             Ok(answer.into_inner())
         })
     }
 
+    /// A connection to the REST port.
+    pub fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.rest).unwrap()
+    }
+
     /// Sends an HTTP request; returns the status, the headers and the body.
     pub fn http(&self, head: &str, body: &[u8]) -> (u16, String, Vec<u8>) {
-        let mut stream = TcpStream::connect(self.rest).unwrap();
+        let mut stream = self.connect();
         let length = body.len();
         let head =
             format!("{head}\r\nHost: x\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
