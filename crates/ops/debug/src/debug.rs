@@ -52,7 +52,8 @@ pub(crate) const OPS: &[Op] = &[
         }
         check_unpublished(b)?;
         Ok(Box::new(pass))
-    }),
+    })
+    .gradient(|g| g.set(0, g.dy(0))),
     Op::new(
         "DebugIdentityV3",
         "input: T -> output: T | T: type; device_name: string = ''; tensor_name: string = \

@@ -23,7 +23,8 @@ pub(crate) const OPS: &[Op] = &[
         ctx.set(1, PartialShape::scalar());
         Ok(())
     })
-    .kernel(vocabulary),
+    .kernel(vocabulary)
+    .not_differentiable(),
     Op::new(
         "LoadAndRemapMatrix",
         "ckpt_path: string, old_tensor_name: string, row_remapping: int64, col_remapping: int64, \
@@ -37,7 +38,8 @@ pub(crate) const OPS: &[Op] = &[
         ctx.set(0, shape);
         Ok(())
     })
-    .kernel(matrix),
+    .kernel(matrix)
+    .not_differentiable(),
 ];
 
 /// Returns the lines of the file whose name input `i` holds.

@@ -2,11 +2,10 @@
 //! `core/kernels/sparse/mat_mul_op.h`, `sparse_mat_mul_op.cc`, `transpose_op.cc`).
 
 use crate::csr::{Csr, Owned, Part};
+use crate::csr_gradients::{with_dense_gradient, with_sparse_gradient};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::field::Field;
-use ferroflow_opdef::{
-    AttrValue, Attrs, Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel,
-};
+use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{Complex32, Complex64, DType, PartialShape, Shape, dispatch};
 
 /// The ops of this file.
@@ -45,7 +44,8 @@ pub(crate) const OPS: &[Op] = &[
         Ok(())
     })
     .cost(Cost::Expensive)
-    .kernel(with_sparse),
+    .kernel(with_sparse)
+    .gradient(with_sparse_gradient),
     Op::new(
         "SparseMatrixTranspose",
         "input: variant -> output: variant | conjugate: bool = false; type: type \
@@ -384,46 +384,4 @@ fn transpose_all<T: Field>(ctx: &mut KernelCtx, side: Side) -> Result<()> {
     let rank = shape.len();
     shape.swap(rank - 1, rank - 2);
     ctx.set_output(0, Csr::of_parts(shape, parts)?.into_tensor()?)
-}
-
-/// The gradient of a product whose factors are neither conjugated nor transposed afterwards.
-fn with_dense_gradient(g: &mut GradientCtx) -> Result<()> {
-    let on = |name: &str| g.attrs().bool(name);
-    let (t_a, t_b) = (on("transpose_a")?, on("transpose_b")?);
-    if on("adjoint_a")? || on("adjoint_b")? || on("transpose_output")? || on("conjugate_output")? {
-        return Err(ferroflow_base::unimplemented_error!(
-            "the gradient of SparseMatrixMatMul with adjoint factors or a transposed result is not \
-             implemented: transpose them with ops of their own"
-        ));
-    }
-    let (a, b, dy) = (g.x(0), g.x(1), g.dy(0).conj());
-    let flag = |name: &'static str, on: bool| (name, AttrValue::Bool(on));
-    let db = dy.make(
-        "SparseMatrixMatMul",
-        &[a, dy],
-        &[flag("transpose_a", !t_a), flag("transpose_output", t_b)],
-    );
-    g.set(1, db.conj())?;
-    // The conjugate of the product: transposes are adjoints of conjugates.
-    let b = if t_a == t_b { b.conj() } else { b };
-    let product = match t_a {
-        false => dy.op_with("BatchMatMulV2", &[b], &[flag("adj_y", !t_b)]),
-        true => {
-            let flags = [flag("adj_x", t_b), flag("adj_y", true)];
-            b.op_with("BatchMatMulV2", &[dy.conj()], &flags)
-        }
-    };
-    let product = product.conj();
-    let da = stored(a, product);
-    g.set(0, da)
-}
-
-/// Keeps the elements of a dense matrix that a sparse one stores.
-fn stored<'g>(pattern: Expr<'g>, dense: Expr<'g>) -> Expr<'g> {
-    let places = pattern.make(
-        "CSRSparseMatrixToSparseTensor",
-        &[pattern],
-        &[("type", AttrValue::Type(dense.dtype()))],
-    );
-    dense.make("DenseToCSRSparseMatrix", &[dense, places], &[])
 }

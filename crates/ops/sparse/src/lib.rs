@@ -6,6 +6,7 @@
 // codegen:begin
 mod csr;
 mod csr_cholesky;
+mod csr_gradients;
 mod csr_product;
 mod minimum_degree;
 mod serialize_sparse;
