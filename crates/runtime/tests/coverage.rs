@@ -19,9 +19,9 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     (
         "tests/stateful_ops.rs: their effects are files and resources",
-        "CloseSummaryWriter CreateSummaryFileWriter DeleteSessionTensor FlushSummaryWriter \
+        "CloseSummaryWriter DeleteSessionTensor FlushSummaryWriter \
          GetSessionHandle GetSessionHandleV2 GetSessionTensor ImportEvent ResourceCreateOp \
-         ResourceInitializedOp ResourceUsingOp StubResourceHandleOp SummaryWriter \
+         ResourceInitializedOp ResourceUsingOp StubResourceHandleOp \
          WriteAudioSummary WriteGraphSummary WriteHistogramSummary WriteImageSummary \
          WriteRawProtoSummary WriteScalarSummary WriteSummary",
     ),
