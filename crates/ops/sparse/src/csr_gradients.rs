@@ -89,7 +89,13 @@ pub(crate) fn with_sparse_gradient(g: &mut GradientCtx) -> Result<()> {
 
 /// Keeps the elements of a sparse matrix that another one stores; those that it lacks are zero.
 fn pruned<'g>(pattern: Expr<'g>, matrix: Expr<'g>, ty: &(&'static str, AttrValue)) -> Expr<'g> {
-    let parts = |x: Expr<'g>| x.node("CSRSparseMatrixToSparseTensor", &[x], &[ty.clone()]);
+    let parts = |x: Expr<'g>| {
+        x.node(
+            "CSRSparseMatrixToSparseTensor",
+            &[x],
+            std::slice::from_ref(ty),
+        )
+    };
     let (wanted, found) = (parts(pattern), parts(matrix));
     let ([places, _, shape], [at, values, _]) = (&wanted[..], &found[..]) else {
         return matrix.nothing();

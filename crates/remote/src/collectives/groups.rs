@@ -275,7 +275,7 @@ fn compare_names(a: &str, b: &str) -> Ordering {
     key(a).cmp(&key(b)).then_with(|| a.cmp(b))
 }
 
-/// A collective whose members are arriving, at the leader.
+/// A collective whose members are arriving or, later, have arrived, at the leader.
 struct Instance {
     kind: i32,
     data_type: i32,
@@ -287,11 +287,30 @@ struct Instance {
     failed: Option<Status>,
 }
 
-/// The collectives by step, group and instance.
+/// The collectives by group and instance. As in TensorFlow they stay for later steps, whose members may
+/// not ask again.
 #[derive(Default)]
-pub(crate) struct Instances(Mutex<HashMap<(i64, i32, i32), Instance>>);
+pub(crate) struct Instances(Mutex<HashMap<(i32, i32), Instance>>);
 
 impl Instance {
+    /// Whether a request begins another collective under the same keys: after all members of the last one
+    /// have arrived, or once it has failed.
+    fn is_over(
+        &self,
+        request: &CompleteInstanceRequest,
+        dims: &[i64],
+        rank: usize,
+        n: usize,
+    ) -> bool {
+        let is_same = (self.kind, self.data_type) == (request.r#type, request.data_type)
+            && self.shape == dims
+            && request.is_source == (self.source == Some(rank));
+        match self.failed {
+            Some(_) => self.arrived.contains(&request.device),
+            None => self.arrived.len() >= n && !is_same,
+        }
+    }
+
     /// Checks a member against those that came before.
     fn join(
         &mut self,
@@ -330,6 +349,31 @@ impl Instance {
     }
 }
 
+impl Instance {
+    /// Tells the members of a broadcast the rank of the source.
+    fn finish(&mut self, key: i32) {
+        let source = self.source.ok_or_else(|| {
+            internal!(
+                "Instance {key} found no source for broadcast.  This could mean that there were \
+                 group_size={} BcastRecvs but no BcastSend.",
+                self.arrived.len()
+            )
+        });
+        self.failed = source.as_ref().err().cloned();
+        for waiter in self.waiting.drain(..) {
+            // A member that hung up has no use for it.
+            let _ = waiter.send(source.clone());
+        }
+    }
+}
+
+/// What a member learns when it arrives.
+enum Arrival {
+    /// The rank of the source, of a broadcast.
+    Known(Option<usize>),
+    Waiting(oneshot::Receiver<Result<usize>>),
+}
+
 impl Instances {
     /// Checks a member against the others and returns the source's rank, of a broadcast once all members
     /// have arrived.
@@ -342,25 +386,26 @@ impl Instances {
         group: &Group,
         request: &CompleteInstanceRequest,
     ) -> Result<Option<usize>> {
-        let receiver = self.arrive(group, request)?;
-        let Some(receiver) = receiver else {
-            return Ok(None);
+        let receiver = match self.arrive(group, request)? {
+            Arrival::Known(source) => return Ok(source),
+            Arrival::Waiting(receiver) => receiver,
         };
         let left = |_| internal!("the step ended before all members arrived");
         receiver.await.map_err(left)?.map(Some)
     }
 
-    fn arrive(
-        &self,
-        group: &Group,
-        request: &CompleteInstanceRequest,
-    ) -> Result<Option<oneshot::Receiver<Result<usize>>>> {
-        let key = (request.step_id, request.group_key, request.instance_key);
+    fn arrive(&self, group: &Group, request: &CompleteInstanceRequest) -> Result<Arrival> {
+        let key = (request.group_key, request.instance_key);
         let shape = request.shape.as_ref();
         let dims = shape.map(|s| s.dim.iter().map(|d| d.size).collect());
         let dims: Vec<i64> = dims.unwrap_or_default();
         let rank = group.rank(&request.device)?;
+        let n = group.members.len();
         let mut instances = lock(&self.0);
+        let known = instances.get(&key);
+        if known.is_some_and(|known| known.is_over(request, &dims, rank, n)) {
+            instances.remove(&key);
+        }
         let instance = instances.entry(key).or_insert_with(|| Instance {
             kind: request.r#type,
             data_type: request.data_type,
@@ -382,43 +427,25 @@ impl Instances {
                 let _ = waiter.send(Err(error.clone()));
             }
         }
-        let receiver = (joined.is_ok() && request.r#type == BROADCAST).then(|| {
-            let (sender, receiver) = oneshot::channel();
-            instance.waiting.push(sender);
-            receiver
-        });
-        if instance.arrived.len() >= group.members.len()
-            && let Some(instance) = instances.remove(&key)
-        {
-            drop(instances);
-            finish(instance, request.instance_key);
+        joined?;
+        let is_complete = instance.arrived.len() >= n;
+        match request.r#type == BROADCAST {
+            false => Ok(Arrival::Known(None)),
+            true if is_complete && !is_new => Ok(Arrival::Known(instance.source)),
+            true => {
+                let (sender, receiver) = oneshot::channel();
+                instance.waiting.push(sender);
+                if is_complete {
+                    instance.finish(request.instance_key);
+                }
+                Ok(Arrival::Waiting(receiver))
+            }
         }
-        joined.map(|()| receiver)
-    }
-
-    /// Forgets the collectives of a step.
-    pub(crate) fn end_step(&self, step: i64) {
-        lock(&self.0).retain(|(of, _, _), _| *of != step);
     }
 
     /// Forgets all collectives.
     pub(crate) fn clear(&self) {
         lock(&self.0).clear();
-    }
-}
-
-/// Tells the members of a broadcast the rank of the source.
-fn finish(instance: Instance, key: i32) {
-    let source = instance.source.ok_or_else(|| {
-        internal!(
-            "Instance {key} found no source for broadcast.  This could mean that there were \
-             group_size={} BcastRecvs but no BcastSend.",
-            instance.arrived.len()
-        )
-    });
-    for waiter in instance.waiting {
-        // A member that hung up has no use for it.
-        let _ = waiter.send(source.clone());
     }
 }
 

@@ -82,7 +82,6 @@ impl CollectiveManager {
     /// Forgets a step that is over.
     pub(crate) fn end_step(&self, step: i64) {
         self.buffers.end_step(step);
-        self.instances.end_step(step);
     }
 
     /// `CompleteGroup`, at the leader.
@@ -395,7 +394,8 @@ impl Member {
             subdiv_offset: Vec::new(),
             device: self.device.name.clone(),
             is_source: matches!(request.op, CollectiveOp::Broadcast { is_source: true }),
-            step_id: self.step,
+            // As TensorFlow sends it: all steps share an instance.
+            step_id: 0,
         };
         let Some(leader) = self.manager.leader() else {
             return self.manager.instances.complete(group, &instance).await;
