@@ -421,3 +421,15 @@ def dataset_graphs(b):
                                   **NUMBERS)
     iterate(b, again(shuffled), 6)
     b.step(raw.DatasetFromGraph(graph_def="no graph"), error="Could not parse GraphDef")
+
+
+@case("v1")
+def dataset_graphs_with_tables(b):
+    """Tables that a function captures are written with their contents."""
+    table = raw.HashTableV2(key_dtype=L, value_dtype=L)
+    fill = raw.InitializeTableV2(table_handle=table, keys=tf.constant([0, 1, 2], L), values=tf.constant([5, 6, 7], L))
+    found = tf.function(lambda x, t: raw.LookupTableFindV2(table_handle=t, keys=x, default_value=tf.constant(-1, L)))
+    found = found.get_concrete_function(tf.TensorSpec([], L), tf.TensorSpec([], tf.resource))
+    mapped = raw.MapDataset(input_dataset=numbers(0, 5, 1), other_arguments=[table], f=found, **NUMBERS)
+    b.step(targets=fill.name)
+    iterate(b, raw.DatasetFromGraph(graph_def=raw.DatasetToGraphV2(input_dataset=mapped)), 5)

@@ -11,6 +11,7 @@ use ferroflow_model::proto::{
 use ferroflow_model::tensor_to_attr_proto;
 use ferroflow_opdef::{AttrValue, DatasetGraphs, FUNCTION_LIBRARY, FuncRef, StepServices};
 use ferroflow_resources::dataset::Dataset;
+use ferroflow_resources::table::Table;
 use ferroflow_tensor::{DType, Tensor};
 use prost::Message;
 use std::collections::{HashMap, HashSet};
@@ -137,32 +138,70 @@ impl Writer {
         // The handle of a generator of seeds names none elsewhere: there is a new one then.
         let is_seeds = op.starts_with("ShuffleDataset") || op.starts_with("ShuffleAndRepeat");
         if tensor.dtype() == DType::Resource && !is_seeds {
-            return Err(failed_precondition!(
-                "{op} uses a resource, which a graph of the dataset cannot hold"
-            ));
+            return self.resource(tensor, op);
         }
+        self.constant(tensor)
+    }
+
+    fn constant(&mut self, tensor: &Tensor) -> Result<String> {
         let value = tensor_to_attr_proto(tensor)?;
         let attrs = [
-            (
-                "dtype".to_string(),
-                attr_value::Value::Type(tensor.dtype() as i32),
-            ),
-            (
-                "value".to_string(),
-                attr_value::Value::Tensor(Box::new(value)),
-            ),
+            ("dtype", attr_value::Value::Type(tensor.dtype() as i32)),
+            ("value", attr_value::Value::Tensor(Box::new(value))),
         ];
-        let name = format!("Const/_{}", self.nodes.len());
+        Ok(self.node("Const", Vec::new(), attrs))
+    }
+
+    /// Adds the nodes of a table with its contents; other resources have no graph.
+    fn resource(&mut self, tensor: &Tensor, op: &str) -> Result<String> {
+        let value = tensor.resources()?.first().and_then(|h| h.value.clone());
+        let table = value.and_then(|value| value.downcast::<Table>().ok());
+        let table = table.ok_or_else(|| {
+            failed_precondition!(
+                "{op} uses a resource other than a table, which a graph of the dataset cannot hold"
+            )
+        })?;
+        let (keys, values) = table.dtypes();
+        let types = |names: [&'static str; 2]| {
+            let [k, v] = names;
+            let of = |dtype: DType| attr_value::Value::Type(dtype as i32);
+            [(k, of(keys)), (v, of(values))]
+        };
+        let (kind, fill) = match table.is_static() {
+            true => ("HashTableV2", ("InitializeTableV2", ["Tkey", "Tval"])),
+            false => (
+                "MutableHashTableV2",
+                ("LookupTableImportV2", ["Tin", "Tout"]),
+            ),
+        };
+        let node = self.node(kind, Vec::new(), types(["key_dtype", "value_dtype"]));
+        let (keys, values) = table.export()?;
+        let contents = vec![node.clone(), self.constant(&keys)?, self.constant(&values)?];
+        let filled = self.node(fill.0, contents, types(fill.1));
+        let resource = attr_value::Value::Type(DType::Resource as i32);
+        Ok(self.node(
+            "Identity",
+            vec![node, format!("^{filled}")],
+            [("T", resource)],
+        ))
+    }
+
+    fn node<const N: usize>(
+        &mut self,
+        op: &str,
+        input: Vec<String>,
+        attrs: [(&str, attr_value::Value); N],
+    ) -> String {
+        let name = format!("{op}/_{}", self.nodes.len());
+        let attr = |(name, value): (&str, _)| (name.to_string(), AttrProto { value: Some(value) });
         self.nodes.push(NodeDef {
             name: name.clone(),
-            op: "Const".to_string(),
-            attr: attrs
-                .into_iter()
-                .map(|(name, value)| (name, AttrProto { value: Some(value) }))
-                .collect(),
+            op: op.to_string(),
+            input,
+            attr: attrs.into_iter().map(attr).collect(),
             ..Default::default()
         });
-        Ok(name)
+        name
     }
 
     fn collect_functions(&mut self, value: &AttrValue) {

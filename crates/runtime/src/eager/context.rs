@@ -4,6 +4,7 @@ use super::functions::{FunctionCall, Functions};
 use super::{AttrValue, Attrs, MAX_KEPT, Machine};
 use crate::RunOptions;
 use crate::cluster::Cluster;
+use crate::dataset_graphs::SessionDatasetGraphs;
 use ferroflow_base::{Result, internal, invalid_argument, not_found};
 use ferroflow_graph::DeviceSet;
 use ferroflow_model::proto::FunctionDef;
@@ -100,6 +101,7 @@ impl EagerContext {
 
     /// Computes on the threads of `pool`, with variables and other state that others may share.
     pub fn with_resources(pool: Arc<Pool>, resources: Resources) -> EagerContext {
+        resources.set_dataset_graphs(Arc::new(SessionDatasetGraphs));
         EagerContext {
             machine: Arc::new(Machine::with_resources(pool, resources)),
             defs: RwLock::default(),
