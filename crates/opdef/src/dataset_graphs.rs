@@ -27,9 +27,9 @@ pub trait DatasetGraphs: Send + Sync {
 }
 
 impl Resources {
-    /// Sets what writes and makes datasets, unless it is set.
+    /// Sets what writes and makes datasets in this session and those forked from it, unless it is set.
     pub fn set_dataset_graphs(&self, graphs: Arc<dyn DatasetGraphs>) {
-        // The first one serves all sessions that share the resources.
+        // The first one stays.
         let _ = self.dataset_graphs_slot().set(graphs);
     }
 

@@ -48,6 +48,7 @@ struct SessionState {
     /// Generated names that this session put into containers.
     private: Mutex<FxHashSet<(String, TypeId, String)>>,
     collectives: OnceLock<Arc<dyn Collectives>>,
+    dataset_graphs: OnceLock<Arc<dyn DatasetGraphs>>,
 }
 
 impl SessionState {
@@ -59,6 +60,7 @@ impl SessionState {
             containers: containers.clone(),
             private: Mutex::default(),
             collectives: OnceLock::new(),
+            dataset_graphs: OnceLock::new(),
         })
     }
 }
@@ -85,7 +87,6 @@ type Container = FxHashMap<(TypeId, String), Shared>;
 struct Containers {
     id: u64,
     by_name: Mutex<FxHashMap<String, Container>>,
-    dataset_graphs: OnceLock<Arc<dyn DatasetGraphs>>,
 }
 
 impl Containers {
@@ -100,7 +101,6 @@ impl Default for Containers {
         Containers {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             by_name: Mutex::default(),
-            dataset_graphs: OnceLock::new(),
         }
     }
 }
@@ -124,7 +124,7 @@ fn find_or_make<T: Any + Send + Sync>(
 
 impl Resources {
     pub(crate) fn dataset_graphs_slot(&self) -> &OnceLock<Arc<dyn DatasetGraphs>> {
-        &self.containers.dataset_graphs
+        &self.own.dataset_graphs
     }
 
     pub(crate) fn collectives_slot(&self) -> &OnceLock<Arc<dyn Collectives>> {
@@ -149,6 +149,9 @@ impl Resources {
         };
         if let Some(collectives) = self.collectives() {
             fork.set_collectives(collectives.clone());
+        }
+        if let Some(graphs) = self.dataset_graphs_slot().get() {
+            fork.set_dataset_graphs(graphs.clone());
         }
         fork
     }

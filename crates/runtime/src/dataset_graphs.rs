@@ -1,6 +1,7 @@
 //! [`SessionDatasetGraphs`]: datasets written as graphs, and made from them (TensorFlow:
 //! `core/data/serialization_utils.cc`).
 
+use crate::eager::functions::Functions;
 use crate::{Pool, RunOptions, Session, SessionOptions};
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_graph::export_attr;
@@ -23,7 +24,20 @@ const PRODUCER: i32 = 1395;
 const RESULT: &str = "dataset";
 
 /// Converts datasets for the kernels of sessions.
-pub(crate) struct SessionDatasetGraphs;
+#[derive(Default)]
+pub(crate) struct SessionDatasetGraphs {
+    /// Those of an eager context, if any: datasets may come from other functions.
+    functions: Option<Arc<Functions>>,
+}
+
+impl SessionDatasetGraphs {
+    /// Finds functions that a graph's library lacks among those of a context.
+    pub(crate) fn with_functions(functions: Arc<Functions>) -> Self {
+        SessionDatasetGraphs {
+            functions: Some(functions),
+        }
+    }
+}
 
 impl DatasetGraphs for SessionDatasetGraphs {
     fn graph_of(&self, dataset: &Tensor, library: &[u8]) -> Result<Vec<u8>> {
@@ -48,7 +62,7 @@ impl DatasetGraphs for SessionDatasetGraphs {
                 .collect(),
             ..Default::default()
         });
-        let library = reachable(&writer.functions, library)?;
+        let library = self.reachable(&writer.functions, library)?;
         let graph = GraphDef {
             node: writer.nodes,
             library: Some(library),
@@ -213,40 +227,53 @@ impl Writer {
     }
 }
 
-/// The functions of a library that `roots` need.
-fn reachable(roots: &[String], library: FunctionDefLibrary) -> Result<FunctionDefLibrary> {
-    let mut queue = roots.to_vec();
-    let mut by_name: HashMap<String, FunctionDef> = HashMap::new();
-    for function in library.function {
-        let name = function.signature.as_ref().map(|s| s.name.clone());
-        by_name.insert(name.unwrap_or_default(), function);
-    }
-    if let Some(root) = roots.iter().find(|root| !by_name.contains_key(*root)) {
-        return Err(failed_precondition!(
-            "the dataset's function '{root}' is not in the library of the graph that writes it"
-        ));
-    }
-    let mut seen = HashSet::new();
-    let mut function = Vec::new();
-    while let Some(name) = queue.pop() {
-        if !seen.insert(name.clone()) {
-            continue;
+impl SessionDatasetGraphs {
+    /// The functions that `roots` need: of a library or of the context.
+    fn reachable(
+        &self,
+        roots: &[String],
+        library: FunctionDefLibrary,
+    ) -> Result<FunctionDefLibrary> {
+        let mut by_name: HashMap<String, FunctionDef> = HashMap::new();
+        for function in library.function {
+            let name = function.signature.as_ref().map(|s| s.name.clone());
+            by_name.insert(name.unwrap_or_default(), function);
         }
-        let Some(found) = by_name.remove(&name) else {
-            continue;
+        let mut find = |name: &str| {
+            let known = by_name.remove(name);
+            let context = self.functions.as_ref();
+            known.or_else(|| context?.get(name).map(|f| FunctionDef::clone(&f)))
         };
-        for node in &found.node_def {
-            queue.push(node.op.clone());
-            for value in node.attr.values() {
-                called_by(value, &mut queue);
+        let mut queue = roots.to_vec();
+        let mut seen = HashSet::new();
+        let mut function = Vec::new();
+        while let Some(name) = queue.pop() {
+            if !seen.insert(name.clone()) {
+                continue;
             }
+            let Some(found) = find(&name) else {
+                // An op, unless the dataset itself calls it.
+                if roots.contains(&name) {
+                    return Err(failed_precondition!(
+                        "the dataset's function '{name}' is not in the library of the graph that \
+                         writes it"
+                    ));
+                }
+                continue;
+            };
+            for node in &found.node_def {
+                queue.push(node.op.clone());
+                for value in node.attr.values() {
+                    called_by(value, &mut queue);
+                }
+            }
+            function.push(found);
         }
-        function.push(found);
+        Ok(FunctionDefLibrary {
+            function,
+            ..Default::default()
+        })
     }
-    Ok(FunctionDefLibrary {
-        function,
-        ..Default::default()
-    })
 }
 
 fn called_by(value: &AttrProto, names: &mut Vec<String>) {

@@ -40,7 +40,7 @@ pub type CallOutputs = SmallVec<[Tensor; 1]>;
 pub struct EagerContext {
     machine: Arc<Machine>,
     defs: RwLock<FxHashMap<String, Arc<CallDef>>>,
-    functions: Functions,
+    functions: Arc<Functions>,
 }
 
 /// An op or a function, with its calls that were prepared.
@@ -101,11 +101,13 @@ impl EagerContext {
 
     /// Computes on the threads of `pool`, with variables and other state that others may share.
     pub fn with_resources(pool: Arc<Pool>, resources: Resources) -> EagerContext {
-        resources.set_dataset_graphs(Arc::new(SessionDatasetGraphs));
+        let functions = Arc::<Functions>::default();
+        let graphs = SessionDatasetGraphs::with_functions(functions.clone());
+        resources.set_dataset_graphs(Arc::new(graphs));
         EagerContext {
             machine: Arc::new(Machine::with_resources(pool, resources)),
             defs: RwLock::default(),
-            functions: Functions::default(),
+            functions,
         }
     }
 

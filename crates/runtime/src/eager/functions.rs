@@ -16,7 +16,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// The functions of a context, by name.
 #[derive(Default)]
-pub(super) struct Functions(RwLock<BTreeMap<String, Arc<FunctionDef>>>);
+pub(crate) struct Functions(RwLock<BTreeMap<String, Arc<FunctionDef>>>);
 
 /// A call that a session runs.
 pub(super) struct FunctionCall {
@@ -60,7 +60,7 @@ impl Functions {
         removed.map(drop).ok_or_else(missing)
     }
 
-    pub(super) fn get(&self, name: &str) -> Option<Arc<FunctionDef>> {
+    pub(crate) fn get(&self, name: &str) -> Option<Arc<FunctionDef>> {
         let functions = self.0.read().unwrap_or_else(PoisonError::into_inner);
         functions.get(name).cloned()
     }

@@ -3,7 +3,7 @@
 mod context;
 mod conveniences;
 mod executor;
-mod functions;
+pub(crate) mod functions;
 
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::PreparedOp;

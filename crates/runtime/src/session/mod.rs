@@ -223,7 +223,7 @@ impl Session {
 
     fn with_state(state: GraphExecutionState, options: SessionOptions) -> Session {
         let pool = options.pool();
-        let graphs = Arc::new(SessionDatasetGraphs);
+        let graphs = Arc::<SessionDatasetGraphs>::default();
         options.resources.set_dataset_graphs(graphs);
         Session {
             steps: Arc::new(RunningSteps::new(pool.clone())),
