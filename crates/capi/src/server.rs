@@ -101,16 +101,13 @@ pub unsafe extern "C" fn TF_NewServer(
             invalid_argument!("Could not parse provided bytes into a ServerDef protocol buffer")
         })?;
         let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), port_of(&def)?);
-        let def = ferroflow_remote::ServerDef::from_bytes(bytes)?;
         let server = Server::bind(ServerOptions {
             address,
             monitor: None,
             tls: None,
             max_message: usize::MAX,
             master: MasterOptions {
-                cpus: def.defaults.cpus.unwrap_or(1),
-                threads: def.defaults.threads.unwrap_or(0),
-                server: def,
+                server: ferroflow_remote::ServerDef::from_bytes(bytes)?,
                 ..Default::default()
             },
         })?;

@@ -108,13 +108,8 @@ pub fn run(args: &Args) -> Result<()> {
         max_message: args.max_message_bytes.unwrap_or(usize::MAX),
         master: MasterOptions {
             server: def.clone(),
-            cpus: args
-                .cpus
-                .map_or(def.defaults.cpus.unwrap_or(1), usize::from),
-            threads: match args.threads {
-                0 => def.defaults.threads.unwrap_or(0),
-                n => n,
-            },
+            cpus: args.cpus.map_or(0, usize::from),
+            threads: args.threads,
             session_idle: match args.session_gc_seconds {
                 0 => None,
                 s => Some(Duration::from_secs(s)),

@@ -34,7 +34,7 @@ pub struct Resources {
 impl Default for Resources {
     fn default() -> Self {
         let containers = Arc::<Containers>::default();
-        let own = SessionState::beside(&containers);
+        let own = SessionState::beside(&containers, Services::default());
         Resources { containers, own }
     }
 }
@@ -47,20 +47,25 @@ struct SessionState {
     containers: Arc<Containers>,
     /// Generated names that this session put into containers.
     private: Mutex<FxHashSet<(String, TypeId, String)>>,
+    services: Services,
+}
+
+/// What a session's kernels use of its engine and its server; sessions forked from it have the same.
+#[derive(Clone, Default)]
+struct Services {
     collectives: OnceLock<Arc<dyn Collectives>>,
     dataset_graphs: OnceLock<Arc<dyn DatasetGraphs>>,
 }
 
 impl SessionState {
-    fn beside(containers: &Arc<Containers>) -> Arc<SessionState> {
+    fn beside(containers: &Arc<Containers>, services: Services) -> Arc<SessionState> {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Arc::new(SessionState {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
             hidden: Mutex::default(),
             containers: containers.clone(),
             private: Mutex::default(),
-            collectives: OnceLock::new(),
-            dataset_graphs: OnceLock::new(),
+            services,
         })
     }
 }
@@ -124,11 +129,11 @@ fn find_or_make<T: Any + Send + Sync>(
 
 impl Resources {
     pub(crate) fn dataset_graphs_slot(&self) -> &OnceLock<Arc<dyn DatasetGraphs>> {
-        &self.own.dataset_graphs
+        &self.own.services.dataset_graphs
     }
 
     pub(crate) fn collectives_slot(&self) -> &OnceLock<Arc<dyn Collectives>> {
-        &self.own.collectives
+        &self.own.services.collectives
     }
 
     /// Returns the resources of a new session that shares all containers.
@@ -143,17 +148,11 @@ impl Resources {
     /// assert_eq!(*second.session_local("n", || Ok(2u32)).unwrap(), 2);
     /// ```
     pub fn fork_session(&self) -> Resources {
-        let fork = Resources {
+        let services = self.own.services.clone();
+        Resources {
             containers: self.containers.clone(),
-            own: SessionState::beside(&self.containers),
-        };
-        if let Some(collectives) = self.collectives() {
-            fork.set_collectives(collectives.clone());
+            own: SessionState::beside(&self.containers, services),
         }
-        if let Some(graphs) = self.dataset_graphs_slot().get() {
-            fork.set_dataset_graphs(graphs.clone());
-        }
-        fork
     }
 
     /// Returns the resource of this type and name that is local to the session, created if needed.

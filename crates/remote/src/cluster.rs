@@ -42,20 +42,19 @@ pub(crate) struct GrpcCluster {
 }
 
 impl GrpcCluster {
-    /// Connects to the tasks of a session's cluster: that of its configuration, if any, else that of the
-    /// server. `None` if this task is alone in it.
+    /// Connects to the tasks of a session's cluster, which are `peers`. `None` if this task is alone in it.
     ///
     /// # Errors
     /// The reason of `cancel`, with the tasks that did not answer; those of the tasks.
     pub(crate) fn connect(
         task: &Arc<Task>,
         own: &Devices,
+        peers: &Arc<Peers>,
         handle: &str,
         config: &ConfigProto,
         cancel: &CancelToken,
     ) -> Result<Option<Arc<GrpcCluster>>> {
         let name = own.task().clone();
-        let peers = task.peers_of(config)?;
         let filters = config.device_filters.iter().map(|f| DeviceSpec::parse(f));
         let filters: Vec<DeviceSpec> = filters.collect::<Result<_>>()?;
         let is_wanted = |task: &&TaskName| {
@@ -82,7 +81,7 @@ impl GrpcCluster {
         let cluster = GrpcCluster {
             task: task.clone(),
             own: name,
-            peers,
+            peers: peers.clone(),
             others,
             devices,
             task_of,

@@ -332,6 +332,17 @@ impl Devices {
         self.attributes.iter().map(|d| d.name.clone()).collect()
     }
 
+    /// The device that another task calls by this name, whatever that calls this task.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it does not exist.
+    pub(crate) fn local(&self, name: &str) -> Result<&DeviceAttributes> {
+        let local = name.rsplit('/').next().unwrap_or_default();
+        let mut devices = self.attributes.iter().filter(|_| !local.is_empty());
+        let device = devices.find(|d| d.name.ends_with(local));
+        device.ok_or_else(|| invalid_argument!("{name} unknown device."))
+    }
+
     pub(crate) fn attributes(&self) -> &[DeviceAttributes] {
         &self.attributes
     }

@@ -8,6 +8,7 @@ use crate::master_session::{
     ClientCallable, MasterSession, StepObserver, check_ends, lock, millis,
 };
 use crate::monitor::Metrics;
+use crate::peers::Peers;
 use crate::recent_requests::RecentRequests;
 use crate::task::Task;
 use crate::tensors::{decode_feeds, encode_fetch, response};
@@ -22,8 +23,8 @@ use ferroflow_model::proto::{
 };
 use ferroflow_runtime::cluster::Cluster;
 use ferroflow_runtime::{
-    Callable, CancelToken, DeviceSet, Pool, Resources, RunOptions, Session, SessionOptions,
-    Signature, TensorConnection,
+    Callable, CancelToken, DeviceSet, Resources, RunOptions, Session, SessionOptions, Signature,
+    TensorConnection,
 };
 use ferroflow_tensor::Tensor;
 use std::collections::HashMap;
@@ -40,9 +41,9 @@ const SHORT_FEEDS: usize = 1 << 14;
 pub struct MasterOptions {
     /// The cluster, and the task of this server in it.
     pub server: ServerDef,
-    /// Number of virtual CPU devices.
+    /// Number of virtual CPU devices; 0 means that of the server's configuration, else 1.
     pub cpus: usize,
-    /// Threads that compute; 0 means all processors.
+    /// Threads that compute; 0 means as many as the server's configuration says, else all processors.
     pub threads: usize,
     /// Closes sessions that are unused for this long; `None` keeps all.
     pub session_idle: Option<Duration>,
@@ -54,7 +55,7 @@ impl Default for MasterOptions {
     fn default() -> Self {
         MasterOptions {
             server: ServerDef::single("localhost", "localhost:0"),
-            cpus: 1,
+            cpus: 0,
             threads: 0,
             session_idle: Some(Duration::from_secs(24 * 3600)),
             max_sessions: 100_000,
@@ -94,11 +95,7 @@ impl Step {
 impl Master {
     /// Returns a master without sessions; `runtime` serves its connections to other tasks.
     pub fn new(options: MasterOptions, runtime: Handle) -> Self {
-        let threads = match options.threads {
-            0 => Pool::available_threads(),
-            n => n,
-        };
-        let task = Task::new(options.server.clone(), options.cpus, threads, runtime);
+        let task = Task::new(&options, runtime);
         Master {
             task: Arc::new(task),
             sessions: Mutex::default(),
@@ -145,9 +142,12 @@ impl Master {
         let timeout = millis(config.operation_timeout_in_ms);
         let limited = timeout.map(|t| cancel.with_timeout(t));
         let cancel = limited.as_ref().unwrap_or(cancel);
-        let cluster = GrpcCluster::connect(&self.task, &own_devices, &handle, &config, cancel)?;
+        let peers = self.task.peers_of(&config)?;
+        let connected =
+            GrpcCluster::connect(&self.task, &own_devices, &peers, &handle, &config, cancel);
+        let cluster = connected?;
         let graph = request.graph_def.unwrap_or_default();
-        let session = self.open(graph, &config, own_devices, cluster.clone());
+        let session = self.open(graph, &config, own_devices, &peers, cluster.clone());
         let inserted = session.and_then(|session| self.insert(&handle, session));
         if let (Err(_), Some(cluster)) = (&inserted, &cluster) {
             cluster.close();
@@ -164,14 +164,14 @@ impl Master {
         graph: GraphDef,
         config: &ConfigProto,
         own_devices: Arc<Devices>,
+        peers: &Arc<Peers>,
         cluster: Option<Arc<GrpcCluster>>,
     ) -> Result<MasterSession> {
         let resources = match isolates_state(config) {
             true => Resources::default(),
             false => self.task.resources.fork_session(),
         };
-        let peers = self.task.peers_of(config)?;
-        self.task.join_collectives(&resources, &own_devices, &peers);
+        self.task.join_collectives(&resources, &own_devices, peers);
         let graph_keys = resources.collectives().map(|_| GraphKeys::new(&graph));
         let devices = match &cluster {
             Some(cluster) => cluster.device_set(config.allow_soft_placement),

@@ -131,10 +131,14 @@ impl Endpoint {
     fn dispatch_coordination(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
         macro_rules! at_leader {
             (|$leader:ident, $request:ident| $answer:expr) => {
-                self.coordination(request, |task, $request| async move {
-                    let $leader = task.coordination.coordinator()?;
-                    $answer
-                })
+                self.of_task(
+                    request,
+                    crate::coordination::to_tonic,
+                    |task, $request| async move {
+                        let $leader = task.coordination.coordinator()?;
+                        $answer
+                    },
+                )
             };
         }
         match method {
@@ -155,13 +159,17 @@ impl Endpoint {
             "CancelBarrier" => at_leader!(|c, r| c.cancel_barrier(&r)),
             "GetAliveTasks" => at_leader!(|c, r| c.alive_tasks(r).await),
             "PollForError" => at_leader!(|c, r| c.poll_for_error(&r)),
-            "ReportErrorToTask" => self.coordination(request, |task, r| async move {
-                let r: ReportErrorToTaskRequest = r;
-                let code = Code::from_number(r.error_code).unwrap_or(Code::Unknown);
-                let agent = task.coordination.agent()?;
-                agent.set_error(&Status::new(code, r.error_message));
-                Ok(ReportErrorToTaskResponse {})
-            }),
+            "ReportErrorToTask" => self.of_task(
+                request,
+                crate::coordination::to_tonic,
+                |task, r| async move {
+                    let r: ReportErrorToTaskRequest = r;
+                    let code = Code::from_number(r.error_code).unwrap_or(Code::Unknown);
+                    let agent = task.coordination.agent()?;
+                    agent.set_error(&Status::new(code, r.error_message));
+                    Ok(ReportErrorToTaskResponse {})
+                },
+            ),
             _ => unknown(),
         }
     }
@@ -173,16 +181,16 @@ impl Endpoint {
             "RecvTensor" => unary(request, limit, move |r| async move {
                 w.recv_tensor(r).await.map_err(|e| to_tonic(&e))
             }),
-            "RecvBuf" => self.collective(request, |task, r| async move {
+            "RecvBuf" => self.of_task(request, to_tonic, |task, r| async move {
                 task.collectives.recv_buf(&task.devices, r).await
             }),
-            "CompleteGroup" => self.collective(request, |task, r| async move {
+            "CompleteGroup" => self.of_task(request, to_tonic, |task, r| async move {
                 task.collectives.complete_group(r).await
             }),
-            "CompleteInstance" => self.collective(request, |task, r| async move {
+            "CompleteInstance" => self.of_task(request, to_tonic, |task, r| async move {
                 task.collectives.complete_instance(r).await
             }),
-            "GetStepSequence" => self.collective(request, |task, r| async move {
+            "GetStepSequence" => self.of_task(request, to_tonic, |task, r| async move {
                 task.collectives.step_sequence(&r)
             }),
             "CleanupGraph" => unary(
@@ -215,8 +223,13 @@ impl Endpoint {
         self.cancellable(request, move |message, _| handler(message))
     }
 
-    /// A method of the coordination service.
-    fn coordination<Q, R, F, A>(self, request: HttpRequest, handler: F) -> Boxed<HttpResponse>
+    /// A method that waits without a thread; `to_status` says how its service reports errors.
+    fn of_task<Q, R, F, A>(
+        self,
+        request: HttpRequest,
+        to_status: fn(&Status) -> tonic::Status,
+        handler: F,
+    ) -> Boxed<HttpResponse>
     where
         Q: Message + Default + 'static,
         R: Message + 'static,
@@ -225,22 +238,7 @@ impl Endpoint {
     {
         let task = self.master.task().clone();
         unary(request, self.max_message, move |message: Q| async move {
-            let answer = handler(task, message).await;
-            answer.map_err(|e| crate::coordination::to_tonic(&e))
-        })
-    }
-
-    /// A method of collectives.
-    fn collective<Q, R, F, A>(self, request: HttpRequest, handler: F) -> Boxed<HttpResponse>
-    where
-        Q: Message + Default + 'static,
-        R: Message + 'static,
-        F: FnOnce(Arc<Task>, Q) -> A + Send + 'static,
-        A: Future<Output = Result<R>> + Send + 'static,
-    {
-        let task = self.master.task().clone();
-        unary(request, self.max_message, move |message: Q| async move {
-            handler(task, message).await.map_err(|e| to_tonic(&e))
+            handler(task, message).await.map_err(|e| to_status(&e))
         })
     }
 

@@ -5,6 +5,7 @@ use crate::config::addresses;
 use crate::coordination::Coordination;
 use crate::device::{Devices, ServerDef};
 use crate::handles::HandleTable;
+use crate::master::MasterOptions;
 use crate::peers::Peers;
 use crate::rendezvous::RendezvousManager;
 use crate::worker_session::WorkerSessions;
@@ -30,11 +31,21 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// The task of a server with this many CPU devices and threads; `runtime` serves its connections.
-    pub(crate) fn new(server: ServerDef, cpus: usize, threads: usize, runtime: Handle) -> Self {
+    /// The task of a server; `runtime` serves its connections.
+    pub(crate) fn new(options: &MasterOptions, runtime: Handle) -> Self {
+        let server = options.server.clone();
+        let asked = &server.defaults;
+        let cpus = match options.cpus {
+            0 => asked.cpus.unwrap_or(1),
+            n => n,
+        };
+        let threads = match options.threads {
+            0 => asked.threads.unwrap_or_else(Pool::available_threads),
+            n => n,
+        };
         let handles = Arc::<HandleTable>::default();
         Task {
-            devices: Arc::new(Devices::cpus(&server.task, cpus.max(1))),
+            devices: Arc::new(Devices::cpus(&server.task, cpus)),
             pool: Arc::new(Pool::new(threads)),
             resources: Resources::default(),
             peers: Arc::new(Peers::new(&server.cluster, Arc::default(), runtime)),

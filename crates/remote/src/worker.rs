@@ -335,11 +335,7 @@ impl Worker {
         };
         let incarnation = u64::from_str_radix(incarnation, 16)
             .map_err(|_| invalid_argument!("Invalid  rendezvous key: {key}"))?;
-        let local = source.rsplit('/').next().unwrap_or_default();
-        let of_name = |d: &&ferroflow_model::proto::DeviceAttributes| d.name.ends_with(local);
-        let device = self.task.devices.attributes().iter().find(of_name);
-        let device = device.filter(|_| !local.is_empty());
-        let device = device.ok_or_else(|| invalid_argument!("{source} unknown device."))?;
+        let device = self.task.devices.local(source)?;
         match device.incarnation == incarnation {
             true => Ok(source),
             false => Err(aborted!(

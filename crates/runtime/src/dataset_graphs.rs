@@ -108,7 +108,7 @@ impl DatasetGraphs for SessionDatasetGraphs {
 #[derive(Default)]
 struct Writer {
     nodes: Vec<NodeDef>,
-    /// The nodes of datasets that several read.
+    /// The nodes of datasets and tables that several read.
     known: HashMap<usize, String>,
     functions: Vec<String>,
 }
@@ -175,6 +175,10 @@ impl Writer {
                 "{op} uses a resource other than a table, which a graph of the dataset cannot hold"
             )
         })?;
+        let address = Arc::as_ptr(&table).cast::<()>() as usize;
+        if let Some(known) = self.known.get(&address) {
+            return Ok(known.clone());
+        }
         let (keys, values) = table.dtypes();
         let types = |names: [&'static str; 2]| {
             let [k, v] = names;
@@ -193,11 +197,13 @@ impl Writer {
         let contents = vec![node.clone(), self.constant(&keys)?, self.constant(&values)?];
         let filled = self.node(fill.0, contents, types(fill.1));
         let resource = attr_value::Value::Type(DType::Resource as i32);
-        Ok(self.node(
+        let filled = self.node(
             "Identity",
             vec![node, format!("^{filled}")],
             [("T", resource)],
-        ))
+        );
+        self.known.insert(address, filled.clone());
+        Ok(filled)
     }
 
     fn node<const N: usize>(

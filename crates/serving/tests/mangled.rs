@@ -9,24 +9,13 @@ use ferroflow_model::proto::serving::*;
 use ferroflow_model::tensor_to_proto;
 use ferroflow_runtime::Tensor;
 use ferroflow_serving::{Entry, ModelSource};
+use ferroflow_testkit::random::Rng;
 use prost::Message;
 use std::path::Path;
 use support::{World, models, options};
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % n
-    }
-}
-
 /// `bytes` with some of them changed, cut off or repeated.
-fn mangled(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+fn mangled(bytes: &[u8], random: &mut Rng) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     // What means something to the readers is more often met.
     let marks = b"{}[]\",:-0123456789eE+.\\ntfbNI \xff\x00";
@@ -122,7 +111,7 @@ fn damaged_bodies() {
         r#"{"signature_name": "regress", "context": {"c": 1}, "examples": [{"x": [1.0, Infinity], "s": "text é"}]}"#,
     ];
     let world = world();
-    let mut random = Random(3);
+    let mut random = Rng(3);
     for round in 0..1500 {
         let body = bodies[round % bodies.len()].as_bytes();
         post(&world, &mangled(body, &mut random));
@@ -180,7 +169,7 @@ fn messages() -> Vec<Vec<u8>> {
 fn damaged_messages() {
     let world = world();
     let messages = messages();
-    let mut random = Random(5);
+    let mut random = Rng(5);
     for round in 0..3000 {
         call(
             &world,

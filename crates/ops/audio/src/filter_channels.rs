@@ -86,7 +86,7 @@ impl FilterBank {
                 sum = sum.wrapping_add((*weight as u64).wrapping_mul(energy));
                 rest = rest.wrapping_add((*other as u64).wrapping_mul(energy));
             }
-            out.push(root64(sum).wrapping_shr(shift as u32));
+            out.push(rounded_root(sum).wrapping_shr(shift as u32));
             carried = rest;
         }
         // The first channel is the slope up to the first center.
@@ -95,49 +95,16 @@ impl FilterBank {
     }
 }
 
-/// Returns a square root, rounded.
-fn root32(mut n: u32) -> u32 {
-    if n == 0 {
-        return 0;
-    }
-    let mut root = 0u32;
-    let highest = (32 - bits(n)) | 1;
-    let mut bit = 1u32 << (31 - highest);
-    for _ in 0..(31 - highest) / 2 + 1 {
-        if n >= root + bit {
-            n -= root + bit;
-            root = (root >> 1) + bit;
-        } else {
-            root >>= 1;
-        }
-        bit >>= 2;
-    }
-    if n > root && root != 0xFFFF {
-        root += 1;
-    }
-    root & 0xFFFF
-}
-
-fn root64(mut n: u64) -> u32 {
-    if let Ok(n) = u32::try_from(n) {
-        return root32(n);
-    }
-    let mut root = 0u64;
-    let highest = n.leading_zeros() | 1;
-    let mut bit = 1u64 << (63 - highest);
-    for _ in 0..(63 - highest) / 2 + 1 {
-        if n >= root + bit {
-            n -= root + bit;
-            root = (root >> 1) + bit;
-        } else {
-            root >>= 1;
-        }
-        bit >>= 2;
-    }
-    if n > root && root != 0xFFFF_FFFF {
-        root += 1;
-    }
-    root as u32
+/// Returns a square root, rounded; that of a 32-bit number never exceeds 16 bits.
+fn rounded_root(n: u64) -> u32 {
+    let root = n.isqrt();
+    let most = if n <= u64::from(u32::MAX) {
+        0xFFFF
+    } else {
+        0xFFFF_FFFF
+    };
+    let is_nearer_to_next = n - root * root > root && root < most;
+    (root + u64::from(is_nearer_to_next)) as u32
 }
 
 /// Subtracts an estimate of the noise.

@@ -172,6 +172,25 @@ pub(crate) enum Merge {
     Max,
 }
 
+impl Merge {
+    /// Returns the operation of this name in the attrs of TensorFlow's ops.
+    pub(crate) fn of(name: &str) -> Merge {
+        match name {
+            "Add" => Merge::Add,
+            "Mul" => Merge::Mul,
+            "Min" => Merge::Min,
+            _ => Merge::Max,
+        }
+    }
+}
+
+/// Returns how long a collective waits, if limited.
+pub(crate) fn timeout_of(attrs: &Attrs) -> Result<Option<Duration>> {
+    let seconds = attrs.float("timeout_seconds")?;
+    let timeout = Duration::try_from_secs_f32(seconds).ok();
+    Ok(timeout.filter(|t| !t.is_zero()))
+}
+
 struct Collective {
     kind: CollectiveKind,
     dtype: DType,
@@ -200,7 +219,6 @@ impl Collective {
             Some(_) => Some(keys_of(attrs)?),
             None => None,
         };
-        let seconds = attrs.float("timeout_seconds")?;
         Ok(Box::new(Collective {
             kind,
             dtype: build.output(0)?,
@@ -210,9 +228,7 @@ impl Collective {
                 build.device.to_string(),
                 COUNT.fetch_add(1, Ordering::Relaxed),
             ),
-            timeout: Duration::try_from_secs_f32(seconds)
-                .ok()
-                .filter(|t| !t.is_zero()),
+            timeout: timeout_of(attrs)?,
             node: build.node.to_string(),
             shape: attrs.shape("shape").ok().cloned(),
             rings: (
@@ -562,12 +578,7 @@ fn divided(dtype: DType, sum: &mut Tensor, n: usize) -> Result<()> {
 
 /// Returns what the attrs say about a reduction, and whether it ends with a division.
 fn merge_of(build: &KernelBuild) -> Result<(Merge, bool)> {
-    let merge = match build.attrs.str("merge_op")? {
-        "Add" => Merge::Add,
-        "Mul" => Merge::Mul,
-        "Min" => Merge::Min,
-        _ => Merge::Max,
-    };
+    let merge = Merge::of(build.attrs.str("merge_op")?);
     Ok((merge, build.attrs.str("final_op")? == "Div"))
 }
 

@@ -1,7 +1,7 @@
 //! Collectives of a communicator: CollectiveInitializeCommunicator, CollectiveReduceV3,
 //! CollectiveAllToAllV3; and CollectiveAssignGroupV2 (TensorFlow: `core/kernels/collective_ops.cc`).
 
-use crate::collective::{CollectiveKind, Merge, same_as_first};
+use crate::collective::{CollectiveKind, Merge, same_as_first, timeout_of};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_functors::shapes;
 use ferroflow_functors::summarize::summary;
@@ -45,12 +45,7 @@ pub(crate) const OPS: &[Op] = &[
     .shape(same_as_first)
     .cost(Cost::Async)
     .kernel(|b| {
-        let merge = match b.attrs.str("reduction")? {
-            "Add" => Merge::Add,
-            "Mul" => Merge::Mul,
-            "Min" => Merge::Min,
-            _ => Merge::Max,
-        };
+        let merge = Merge::of(b.attrs.str("reduction")?);
         let divide = false;
         member(b, CollectiveKind::Reduce { merge, divide })
     }),
@@ -127,18 +122,12 @@ struct Communicator {
     timeout: Option<Duration>,
 }
 
-fn timeout_of(build: &KernelBuild) -> Result<Option<Duration>> {
-    let seconds = build.attrs.float("timeout_seconds")?;
-    let timeout = Duration::try_from_secs_f32(seconds).ok();
-    Ok(timeout.filter(|t| !t.is_zero()))
-}
-
 struct Initialize {
     timeout: Option<Duration>,
 }
 
 fn initialize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let timeout = timeout_of(build)?;
+    let timeout = timeout_of(build.attrs)?;
     Ok(Box::new(Initialize { timeout }))
 }
 
@@ -230,7 +219,7 @@ fn member(build: &KernelBuild, kind: CollectiveKind) -> Result<Box<dyn OpKernel>
     Ok(Box::new(Member {
         kind,
         dtype: build.output(0)?,
-        timeout: timeout_of(build)?,
+        timeout: timeout_of(build.attrs)?,
     }))
 }
 

@@ -414,7 +414,7 @@ fn counter(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| set_anonymous(ctx, Unused)))
 }
 
-/// Checks the handles: there are no statistics to write.
+/// Checks the handles: no statistics exist that it could write.
 fn set_writer(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         resource::<Unused>(ctx, 0)?;

@@ -5,10 +5,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::Attrs;
 use ferroflow_tensor::DType;
 use prost_reflect::prost_types::FileDescriptorSet;
-use prost_reflect::{
-    Cardinality, DescriptorPool, ExtensionDescriptor, FieldDescriptor, Kind, MessageDescriptor,
-    Value,
-};
+use prost_reflect::{Cardinality, DescriptorPool, Kind, MessageDescriptor, Value};
 use std::path::Path;
 
 /// Parses the descriptors of files.
@@ -192,52 +189,37 @@ pub(crate) struct Field {
     pub default: Value,
 }
 
+/// Reads the descriptor of a field or of an extension, which have the same methods.
+macro_rules! described {
+    ($field:expr) => {{
+        let field = $field;
+        let (kind, is_repeated) = (field.kind(), field.cardinality() == Cardinality::Repeated);
+        Field {
+            number: field.number(),
+            name: field.full_name().to_string(),
+            kind: Type::of(&kind, field.is_group()),
+            is_repeated,
+            is_packed: field.is_packed(),
+            default: match is_repeated {
+                true => Value::default_value(&kind),
+                false => field.default_value(),
+            },
+        }
+    }};
+}
+
 impl Field {
-    fn new(field: &FieldDescriptor) -> Self {
-        let (kind, is_repeated) = (field.kind(), field.cardinality() == Cardinality::Repeated);
-        Field {
-            number: field.number(),
-            name: field.full_name().to_string(),
-            kind: Type::of(&kind, field.is_group()),
-            is_repeated,
-            is_packed: field.is_packed(),
-            default: if is_repeated {
-                Value::default_value(&kind)
-            } else {
-                field.default_value()
-            },
-        }
-    }
-
-    fn extension(field: &ExtensionDescriptor) -> Self {
-        let (kind, is_repeated) = (field.kind(), field.cardinality() == Cardinality::Repeated);
-        Field {
-            number: field.number(),
-            name: field.full_name().to_string(),
-            kind: Type::of(&kind, field.is_group()),
-            is_repeated,
-            is_packed: field.is_packed(),
-            default: if is_repeated {
-                Value::default_value(&kind)
-            } else {
-                field.default_value()
-            },
-        }
-    }
-
     /// Returns a message's field by its name, or an extension by its full name.
     pub(crate) fn of(message: &MessageDescriptor, name: &str, extensions: bool) -> Result<Self> {
         if let Some(field) = message.get_field_by_name(name) {
-            return Ok(Field::new(&field));
+            return Ok(described!(&field));
         }
         let extension = message
             .get_extension_by_full_name(name)
             .filter(|_| extensions);
-        extension
-            .map(|field| Field::extension(&field))
-            .ok_or_else(|| {
-                let of = message.full_name();
-                invalid_argument!("Unknown field: {name} in message type {of}")
-            })
+        extension.map(|field| described!(&field)).ok_or_else(|| {
+            let of = message.full_name();
+            invalid_argument!("Unknown field: {name} in message type {of}")
+        })
     }
 }

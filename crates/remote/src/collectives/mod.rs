@@ -11,9 +11,7 @@ use crate::device::{Devices, TaskName};
 use crate::master_session::lock;
 use crate::peers::Peers;
 use buffers::Buffers;
-use ferroflow_base::{
-    Code, Result, Status, deadline_exceeded, failed_precondition, internal, invalid_argument,
-};
+use ferroflow_base::{Code, Result, Status, deadline_exceeded, failed_precondition, internal};
 use ferroflow_model::proto::{
     CleanupGraphRequest, CleanupGraphResponse, CompleteGroupRequest, CompleteGroupResponse,
     CompleteInstanceRequest, CompleteInstanceResponse, DeviceAttributes, GetStepSequenceRequest,
@@ -121,11 +119,7 @@ impl CollectiveManager {
         devices: &Devices,
         request: RecvBufRequest,
     ) -> Result<RecvBufResponse> {
-        let local = request.src_device.rsplit('/').next().unwrap_or_default();
-        let mut known = devices.attributes().iter();
-        let device = known.find(|d| !local.is_empty() && d.name.ends_with(local));
-        let device =
-            device.ok_or_else(|| invalid_argument!("{} unknown device.", request.src_device))?;
+        let device = devices.local(&request.src_device)?;
         if request.src_incarnation != 0 && request.src_incarnation != device.incarnation {
             return Err(failed_precondition!(
                 "RecvBuf expects a different device incarnation: {} vs. {}. Your worker job (\"{}\") \

@@ -90,7 +90,10 @@ impl GraphKeys {
         let graph = lock(&self.graph);
         let graph = graph.as_ref()?;
         let mut known = lock(&self.known);
-        *known.entry(signature.clone()).or_insert_with(|| {
+        if let Some(known) = known.get(signature) {
+            return *known;
+        }
+        let key = {
             let ends = signature.fetches.iter().chain(&signature.targets);
             let feeds = signature
                 .feeds
@@ -98,7 +101,9 @@ impl GraphKeys {
                 .map(|f| f.strip_suffix(":0").unwrap_or(f));
             let feeds = feeds.chain(signature.feeds.iter().map(String::as_str));
             graph_key(graph, ends.map(String::as_str), &feeds.collect())
-        })
+        };
+        known.insert(signature.clone(), key);
+        key
     }
 }
 
