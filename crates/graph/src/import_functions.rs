@@ -256,7 +256,7 @@ impl<'a> Importer<'a> {
     /// A function as a graph with `_Arg` and `_Retval` nodes.
     fn function(&mut self, function: &FunctionDef, attrs: &Attrs) -> Result<Function> {
         let signature = function.signature.clone().unwrap_or_default();
-        let mut body = Body {
+        let mut body = PartialBody {
             graph: Graph::new(),
             nodes: FxHashMap::default(),
             args: FxHashMap::default(),
@@ -319,7 +319,7 @@ impl<'a> Importer<'a> {
         graph.add(node)
     }
 
-    fn connect(&self, body: &mut Body, id: NodeId, def: &NodeDef) -> Result<()> {
+    fn connect(&self, body: &mut PartialBody, id: NodeId, def: &NodeDef) -> Result<()> {
         let find = |name: &str| {
             let node = body.nodes.get(name).map(|(id, _)| *id);
             node.or_else(|| body.args.get(name).copied())
@@ -331,7 +331,7 @@ impl<'a> Importer<'a> {
     }
 
     /// The output that an input inside a body names: `ARG` or `NODE:OUTPUT:POSITION`.
-    fn source(&self, body: &Body, input: &str) -> Result<Output> {
+    fn source(&self, body: &PartialBody, input: &str) -> Result<Output> {
         if let Some(arg) = body.args.get(input) {
             return Ok(Output::new(*arg, 0));
         }
@@ -381,7 +381,7 @@ impl<'a> Importer<'a> {
 }
 
 /// A function's body while it is imported.
-struct Body<'a> {
+struct PartialBody<'a> {
     graph: Graph,
     nodes: FxHashMap<&'a str, (NodeId, &'a NodeDef)>,
     args: FxHashMap<&'a str, NodeId>,

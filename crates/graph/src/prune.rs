@@ -227,13 +227,13 @@ pub fn prune_connected(
     connections: &[TensorConnection],
     registry: &Registry,
 ) -> Result<PrunedGraph> {
-    let cut = Cut::new(graph, signature, connections)?;
-    let needed = cut.needed()?;
-    cut.copy(&needed, registry)
+    let resolved = ResolvedSignature::new(graph, signature, connections)?;
+    let needed = resolved.needed()?;
+    resolved.copy(&needed, registry)
 }
 
 /// A signature in terms of a graph.
-struct Cut<'a> {
+struct ResolvedSignature<'a> {
     graph: &'a Graph,
     feeds: Vec<Output>,
     fetches: Vec<Output>,
@@ -244,7 +244,7 @@ struct Cut<'a> {
     connected: FxHashMap<Output, Output>,
 }
 
-impl<'a> Cut<'a> {
+impl<'a> ResolvedSignature<'a> {
     fn new(
         graph: &'a Graph,
         signature: &Signature,
@@ -288,7 +288,7 @@ impl<'a> Cut<'a> {
             ));
         }
         let fed = feeds.iter().enumerate().map(|(i, f)| (*f, i)).collect();
-        Ok(Cut {
+        Ok(ResolvedSignature {
             graph,
             feeds,
             fetches,

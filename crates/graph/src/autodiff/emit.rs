@@ -14,7 +14,7 @@ const MAX_SHARED: usize = 256;
 
 /// The place of a node's outputs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Place {
+pub(super) enum NodeScope {
     /// In the graph itself or a loop of it.
     Forward(Option<usize>),
     /// In a loop that computes gradients, by its position in [`Emit::regions`].
@@ -33,7 +33,7 @@ pub(super) struct Region {
     /// The node that nodes without inputs from the region wait for.
     pub(super) pivot: Option<NodeId>,
     /// The loop, unless this is the part that was asked.
-    pub(super) frame: Option<super::loops::Frame>,
+    pub(super) frame: Option<super::loops::LoopFrame>,
     /// Values from elsewhere, and what they are here.
     pub(super) inside: FxHashMap<Output, Output>,
 }
@@ -52,7 +52,7 @@ pub(super) struct Emit<'a, 'r> {
     pub(super) scope: String,
     pub(super) loops: super::loops::Loops,
     n_old: usize,
-    places: Vec<Place>,
+    places: Vec<NodeScope>,
     constants: FxHashMap<(DType, Vec<usize>, Vec<u8>), Output>,
     error: Option<Status>,
 }
@@ -90,15 +90,15 @@ impl<'a, 'r> Emit<'a, 'r> {
     }
 
     /// The place of `value`.
-    pub(super) fn place(&self, value: Output) -> Place {
+    pub(super) fn place(&self, value: Output) -> NodeScope {
         match value.node.index().checked_sub(self.n_old) {
-            Some(new) => self.places.get(new).copied().unwrap_or(Place::Anywhere),
+            Some(new) => self.places.get(new).copied().unwrap_or(NodeScope::Anywhere),
             None => {
                 let node = self.builder.graph.node(value.node);
                 if node.is_free_constant() {
-                    return Place::Anywhere;
+                    return NodeScope::Anywhere;
                 }
-                Place::Forward(self.frames.after(&self.builder.graph, value.node))
+                NodeScope::Forward(self.frames.after(&self.builder.graph, value.node))
             }
         }
     }
@@ -115,7 +115,7 @@ impl<'a, 'r> Emit<'a, 'r> {
     /// Adds a node whose outputs are in `place`; its inputs are available there.
     pub(super) fn add_at(
         &mut self,
-        place: Place,
+        place: NodeScope,
         op: &str,
         inputs: &[Output],
         mut attrs: Attrs,
@@ -139,7 +139,7 @@ impl<'a, 'r> Emit<'a, 'r> {
         let id = self.builder.add_raw(node, home)?;
         let new = id.index().checked_sub(self.n_old);
         let new = new.ok_or_else(|| internal!("a new node has an old number"))?;
-        self.places.resize(new + 1, Place::Anywhere);
+        self.places.resize(new + 1, NodeScope::Anywhere);
         self.places[new] = place;
         Ok(id)
     }
@@ -164,7 +164,7 @@ impl<'a, 'r> Emit<'a, 'r> {
             brought.push(self.bring(*input, self.region)?);
         }
         let mut controls: SmallVec<[NodeId; 2]> = SmallVec::from_slice(controls);
-        let floats = |o: &Output| self.place(*o) == Place::Anywhere;
+        let floats = |o: &Output| self.place(*o) == NodeScope::Anywhere;
         if brought.iter().all(floats) && controls.is_empty() && op != "Const" {
             controls.extend(self.regions[self.region].pivot);
         }
@@ -186,7 +186,7 @@ impl<'a, 'r> Emit<'a, 'r> {
             .with("dtype", AttrValue::Type(value.dtype()))
             .with("value", AttrValue::Tensor(value.into()));
         let prefix = std::mem::take(&mut self.prefix);
-        let id = self.add_at(Place::Anywhere, "Const", &[], attrs, &[]);
+        let id = self.add_at(NodeScope::Anywhere, "Const", &[], attrs, &[]);
         self.prefix = prefix;
         let constant = Output::new(id?, 0);
         if let Some(key) = key {
@@ -205,7 +205,7 @@ impl<'a, 'r> Emit<'a, 'r> {
             let Some(node) = graph.get(id).cloned() else {
                 continue;
             };
-            if matches!(place, Place::Anywhere | Place::Forward(None))
+            if matches!(place, NodeScope::Anywhere | NodeScope::Forward(None))
                 || node.class() == NodeClass::Enter
             {
                 continue;

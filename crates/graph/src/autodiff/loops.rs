@@ -6,7 +6,7 @@
 //! reverse can be reversed. What is the same in all iterations is not kept; its gradient is summed.
 
 use super::branches::{Branches, Side, ends_loop, is_header, is_switch};
-use super::emit::{Emit, Place, Region};
+use super::emit::{Emit, NodeScope, Region};
 use super::reach::is_next_iteration;
 use crate::{Node, NodeId, Output};
 use ferroflow_base::{Result, internal, invalid_argument};
@@ -28,7 +28,7 @@ pub(super) struct Var {
 
 /// The nodes that make a loop.
 #[derive(Clone, Default)]
-pub(super) struct Parts {
+pub(super) struct LoopParts {
     pub(super) vars: Vec<Var>,
     /// Values that enter and stay.
     pub(super) constants: Vec<NodeId>,
@@ -38,14 +38,14 @@ pub(super) struct Parts {
 /// The nodes of the loops, and the branches.
 #[derive(Default)]
 pub(super) struct Loops {
-    parts: FxHashMap<usize, Parts>,
+    parts: FxHashMap<usize, LoopParts>,
     branches: Option<Branches>,
 }
 
 /// A loop being built: the place of its nodes, and their attrs.
 #[derive(Clone)]
-pub(super) struct Frame {
-    pub(super) place: Place,
+pub(super) struct LoopFrame {
+    pub(super) place: NodeScope,
     pub(super) name: String,
     pub(super) parallel: i64,
     pub(super) cond: Output,
@@ -80,7 +80,7 @@ impl Emit<'_, '_> {
     pub(super) fn find_loops(&mut self) -> Result<()> {
         let graph = &self.builder.graph;
         let mut exits: FxHashMap<Output, NodeId> = FxHashMap::default();
-        let mut parts: FxHashMap<usize, Parts> = FxHashMap::default();
+        let mut parts: FxHashMap<usize, LoopParts> = FxHashMap::default();
         // The Merge behind the Switch that an Exit reads.
         let header = |value: Output| {
             let node = graph.node(value.node);
@@ -133,7 +133,7 @@ impl Emit<'_, '_> {
     /// `value` as `region` sees it.
     pub(super) fn bring(&mut self, value: Output, region: usize) -> Result<Output> {
         let place = self.place(value);
-        if place == self.place_of(region) || place == Place::Anywhere {
+        if place == self.place_of(region) || place == NodeScope::Anywhere {
             return Ok(value);
         }
         if let Some(known) = self.regions[region].inside.get(&value) {
@@ -145,11 +145,11 @@ impl Emit<'_, '_> {
                 self.builder.graph.output_name(value)
             ));
         }
-        let brought = if place == Place::Forward(self.regions[region].of) {
+        let brought = if place == NodeScope::Forward(self.regions[region].of) {
             self.carry(value, region)?
         } else {
             let outer = self.bring(value, self.regions[region].parent)?;
-            if self.place(outer) == Place::Anywhere {
+            if self.place(outer) == NodeScope::Anywhere {
                 outer
             } else {
                 self.enter(outer, region, true)?
@@ -159,7 +159,7 @@ impl Emit<'_, '_> {
         Ok(brought)
     }
 
-    fn frame_of(&self, region: usize) -> Result<&Frame> {
+    fn frame_of(&self, region: usize) -> Result<&LoopFrame> {
         let frame = self.regions[region].frame.as_ref();
         frame.ok_or_else(|| internal!("a region without a loop"))
     }
@@ -169,7 +169,7 @@ impl Emit<'_, '_> {
         self.enter_at(&frame, outer, constant)
     }
 
-    fn enter_at(&mut self, frame: &Frame, outer: Output, constant: bool) -> Result<Output> {
+    fn enter_at(&mut self, frame: &LoopFrame, outer: Output, constant: bool) -> Result<Output> {
         let attrs = typed(self.builder.dtype(outer)?)
             .with("frame_name", AttrValue::str(&frame.name))
             .with("is_constant", AttrValue::Bool(constant))
@@ -178,13 +178,13 @@ impl Emit<'_, '_> {
         Ok(Output::new(id, 0))
     }
 
-    pub(super) fn one(&mut self, place: Place, op: &str, inputs: &[Output]) -> Result<Output> {
+    pub(super) fn one(&mut self, place: NodeScope, op: &str, inputs: &[Output]) -> Result<Output> {
         let id = self.add_at(place, op, inputs, Attrs::default(), &[])?;
         Ok(Output::new(id, 0))
     }
 
     /// Begins a variable: returns its Merge, and its value in the body and at the end.
-    fn begin(&mut self, frame: &Frame, entered: Output) -> Result<(Output, Output, Output)> {
+    fn begin(&mut self, frame: &LoopFrame, entered: Output) -> Result<(Output, Output, Output)> {
         let merge = self.one(frame.place, "Merge", &[entered, entered])?;
         let switch = self.one(frame.place, "Switch", &[merge, frame.cond])?;
         Ok((merge, Output::new(switch.node, 1), switch))
@@ -193,28 +193,28 @@ impl Emit<'_, '_> {
     /// Ends a variable whose next value is `next`; returns its last value, in `outside`.
     fn end(
         &mut self,
-        frame: &Frame,
+        frame: &LoopFrame,
         merge: Output,
         next: Output,
         last: Output,
-        outside: Place,
+        outside: NodeScope,
     ) -> Result<Output> {
         let next = self.one(frame.place, "NextIteration", &[next])?;
         self.builder.graph.set_input(merge.node, 1, next);
         self.one(outside, "Exit", &[last])
     }
 
-    pub(super) fn parts(&self, of: usize) -> Result<&Parts> {
+    pub(super) fn parts(&self, of: usize) -> Result<&LoopParts> {
         let parts = self.loops.parts.get(&of);
         parts.ok_or_else(|| internal!("a loop without nodes"))
     }
 
     /// The loop `of` of the graph.
-    pub(super) fn forward(&self, of: usize) -> Result<Frame> {
+    pub(super) fn forward(&self, of: usize) -> Result<LoopFrame> {
         let frame = &self.frames.loops[of];
         let cond = self.parts(of)?.cond;
-        Ok(Frame {
-            place: Place::Forward(Some(of)),
+        Ok(LoopFrame {
+            place: NodeScope::Forward(Some(of)),
             name: frame.name.clone(),
             parallel: frame.parallel_iterations,
             cond: cond.ok_or_else(|| {
@@ -227,8 +227,8 @@ impl Emit<'_, '_> {
     }
 
     /// The place of the outputs of loop `of`.
-    pub(super) fn outside(&self, of: usize) -> Place {
-        Place::Forward(self.frames.loops[of].parent)
+    pub(super) fn outside(&self, of: usize) -> NodeScope {
+        NodeScope::Forward(self.frames.loops[of].parent)
     }
 
     /// Adds a node outside loop `of`, alive if and only if the loop is entered.
@@ -244,7 +244,7 @@ impl Emit<'_, '_> {
         let enters = parts.vars.iter().map(|v| v.enter);
         let enters = enters.chain(parts.constants.iter().copied());
         let mut sources = enters.map(|e| graph.node(e).inputs[0]);
-        let bound = sources.find(|s| self.place(*s) != Place::Anywhere);
+        let bound = sources.find(|s| self.place(*s) != NodeScope::Anywhere);
         let controls: Vec<NodeId> = bound.iter().map(|s| s.node).collect();
         let id = self.add_at(self.outside(of), op, inputs, attrs, &controls)?;
         if let Some(source) = bound {
@@ -308,20 +308,20 @@ impl Emit<'_, '_> {
             let known = self.loops.branches.as_ref();
             let branch = |v| known.map_or(0, |b| b.of(graph, v));
             let (own, its) = (branch(value), branch(from));
-            if own != its || self.place(from) != Place::Forward(Some(of)) {
+            if own != its || self.place(from) != NodeScope::Forward(Some(of)) {
                 break;
             }
             value = from;
         }
         let node = self.builder.graph.node(value.node).clone();
         match node.class() {
-            NodeClass::Enter if self.place(node.inputs[0]) == Place::Anywhere => {
+            NodeClass::Enter if self.place(node.inputs[0]) == NodeScope::Anywhere => {
                 return Ok(node.inputs[0]);
             }
             NodeClass::Enter => {
                 let outer = self.bring(node.inputs[0], self.regions[region].parent)?;
                 return match self.place(outer) {
-                    Place::Anywhere => Ok(outer),
+                    NodeScope::Anywhere => Ok(outer),
                     _ => match self.regions[region].inside.get(&outer) {
                         Some(known) => Ok(*known),
                         None => {
@@ -367,7 +367,7 @@ impl Emit<'_, '_> {
     /// Goes into branches with a list; returns the list inside and what stays outside, by branch.
     fn enter_branches(
         &mut self,
-        place: Place,
+        place: NodeScope,
         mut list: Output,
         path: &[(Output, Side)],
     ) -> Result<(Output, Vec<NodeId>)> {
@@ -388,7 +388,7 @@ impl Emit<'_, '_> {
 
     fn leave_branches(
         &mut self,
-        place: Place,
+        place: NodeScope,
         mut list: Output,
         path: &[(Output, Side)],
         switches: &[NodeId],
@@ -431,7 +431,7 @@ impl Emit<'_, '_> {
         for side in path {
             brought.push((self.bring(side.pred, region)?, *side));
         }
-        let place = Place::Backward(region);
+        let place = NodeScope::Backward(region);
         let frame = self.frame_of(region)?.clone();
         let (merge, list, _) = self.begin(&frame, entered)?;
         let (inner, switches) = self.enter_branches(place, list, &brought)?;
@@ -451,8 +451,8 @@ impl Emit<'_, '_> {
         let forward = self.forward(of)?;
         let n = self.count(of)?;
         let n = self.bring(n, parent)?;
-        let place = Place::Backward(region);
-        let mut frame = Frame {
+        let place = NodeScope::Backward(region);
+        let mut frame = LoopFrame {
             place,
             name: format!("{}/{}", self.scope, forward.name),
             parallel: forward.parallel,
@@ -480,10 +480,10 @@ impl Emit<'_, '_> {
     }
 
     /// The place of nodes in a region.
-    pub(super) fn place_of(&self, region: usize) -> Place {
+    pub(super) fn place_of(&self, region: usize) -> NodeScope {
         match region {
-            0 => Place::Forward(self.regions[0].of),
-            r => Place::Backward(r),
+            0 => NodeScope::Forward(self.regions[0].of),
+            r => NodeScope::Backward(r),
         }
     }
 

@@ -26,7 +26,7 @@ pub(super) struct Reach {
 }
 
 /// The values of a gradient request.
-pub(super) struct Ends<'a> {
+pub(super) struct GradientRequest<'a> {
     pub(super) ys: &'a [Output],
     pub(super) xs: &'a [Output],
     pub(super) stops: &'a FxHashSet<Output>,
@@ -40,7 +40,7 @@ pub(super) fn stops_at(node: &Node) -> bool {
 }
 
 impl Reach {
-    pub(super) fn new(graph: &Graph, frames: &Frames, ends: &Ends) -> Result<Reach> {
+    pub(super) fn new(graph: &Graph, frames: &Frames, ends: &GradientRequest) -> Result<Reach> {
         let n = graph.id_bound();
         let reached = reached_from(graph, ends);
         let (mut between, mut next) = (vec![false; n], vec![None; n]);
@@ -215,7 +215,7 @@ fn common(frames: &Frames, a: Option<usize>, b: Option<usize>) -> Option<usize> 
 }
 
 /// The nodes that depend on an x in a way that gradients can go.
-fn reached_from(graph: &Graph, ends: &Ends) -> Vec<bool> {
+fn reached_from(graph: &Graph, ends: &GradientRequest) -> Vec<bool> {
     let consumers = crate::Consumers::new(graph);
     let mut reached = vec![false; graph.id_bound()];
     let mut stack: Vec<NodeId> = Vec::new();

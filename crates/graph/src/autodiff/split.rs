@@ -31,7 +31,7 @@ pub(super) fn split_forward_backward(
     joint: JointGraph,
     registry: &Registry,
 ) -> Result<(Graph, Graph)> {
-    let parts = Parts::new(&joint)?;
+    let parts = Sides::new(&joint)?;
     let branches = Branches::new(&joint.graph)?;
     let mut forward = joint.graph.clone();
     let mut backward = joint.graph;
@@ -62,13 +62,13 @@ pub(super) fn split_forward_backward(
 }
 
 /// The nodes of the function and those of its gradient.
-struct Parts {
+struct Sides {
     is_forward: Vec<bool>,
     is_backward: Vec<bool>,
 }
 
-impl Parts {
-    fn new(joint: &JointGraph) -> Result<Parts> {
+impl Sides {
+    fn new(joint: &JointGraph) -> Result<Sides> {
         let graph = &joint.graph;
         let n = graph.id_bound();
         let frames = crate::loop_frames(graph)?;
@@ -89,7 +89,7 @@ impl Parts {
             .iter()
             .filter(|(_, node)| node.class() == NodeClass::Retval);
         let gradients = gradients.map(|(id, _)| id);
-        Ok(Parts {
+        Ok(Sides {
             is_backward: needed_by(graph, gradients, |id| is_forward[id.index()]),
             is_forward,
         })
@@ -148,7 +148,7 @@ struct Split<'r> {
 
 impl Split<'_> {
     /// Makes the gradient's nodes read what was kept; returns the argument that passes it.
-    fn redirect(&mut self, parts: &Parts) -> Result<NodeId> {
+    fn redirect(&mut self, parts: &Sides) -> Result<NodeId> {
         let is_elsewhere = |id: NodeId| !parts.is_backward[id.index()];
         let ids: Vec<NodeId> = self.backward.graph.iter().map(|(id, _)| id).collect();
         let (mut reads, mut waits) = (Vec::new(), Vec::new());

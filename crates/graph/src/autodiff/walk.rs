@@ -1,8 +1,8 @@
 //! The reverse traversal from the ys to the xs.
 
-use super::emit::{Emit, Emitter, Place};
+use super::emit::{Emit, Emitter, NodeScope};
 use super::is_differentiable;
-use super::reach::{Ends, Reach, Unit};
+use super::reach::{GradientRequest, Reach, Unit};
 use super::{Gradient, GradientOptions, IndexedSlices, Unconnected};
 use crate::{GraphBuilder, Node, NodeId, Output};
 use ferroflow_base::{Result, Status, internal, invalid_argument, not_found, unimplemented_error};
@@ -32,7 +32,7 @@ pub(super) fn gradients(
     let scope = builder.unique_scope(&options.name);
     let scope = scope.trim_end_matches('/').to_string();
     let stops: FxHashSet<Output> = options.stop_gradients.iter().copied().collect();
-    let ends = Ends {
+    let ends = GradientRequest {
         ys,
         xs: &xs,
         stops: &stops,
@@ -46,7 +46,7 @@ pub(super) fn gradients(
     let emit = Emit::new(builder, frames, shapes, scope, base, pivot);
     for value in ys.iter().chain(&xs) {
         let place = emit.place(*value);
-        if place != Place::Forward(base) && place != Place::Anywhere {
+        if place != NodeScope::Forward(base) && place != NodeScope::Anywhere {
             return Err(invalid_argument!(
                 "'{}' is in another loop than '{}': gradients are taken of and by values of one loop",
                 emit.builder.graph.output_name(*value),
