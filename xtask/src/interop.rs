@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Creates the Python environment, builds the server and compares.
+/// Creates the Python environment, builds the server, compares, and runs short forms of the scripts for clusters.
 pub fn run(root: &Path) -> Res {
     let python = environment(root)?;
     compare(root, &python)
@@ -29,12 +29,16 @@ fn compare(root: &Path, python: &Path) -> Res {
     cargo("the server", &tests)?;
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or(root.join("target"), PathBuf::from);
     eprintln!("== interoperability");
-    command(
-        Command::new(python)
-            .arg(root.join("interop/run.py"))
-            .arg("--server")
-            .arg(target.join("debug/ferroflow")),
-    )
+    let server = target.join("debug/ferroflow");
+    let run = |script: &str, more: &[&str]| {
+        let mut command = Command::new(python);
+        command.arg(root.join("interop").join(script));
+        command.arg("--server").arg(&server).args(more);
+        crate::command(&mut command)
+    };
+    run("run.py", &[])?;
+    run("cluster_graphs.py", &["--graphs", "12"])?;
+    run("cluster_faults.py", &["--rounds", "3", "--longest", "3"])
 }
 
 /// Returns the Python of a virtual environment with the packages of `requirements.txt`.

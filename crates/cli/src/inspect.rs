@@ -6,7 +6,7 @@ use crate::out::say;
 use ferroflow_base::invalid_argument;
 use ferroflow_model::GraphFile;
 use ferroflow_runtime::{
-    CompiledModel, Graph, NodeId, Output, PIPELINE, Result, Session, ShapeMap, Signature, outputs,
+    CompiledModel, Graph, NodeId, PIPELINE, Result, Session, ShapeMap, Signature, flops, outputs,
     registry, to_text,
 };
 use std::collections::BTreeMap;
@@ -27,6 +27,9 @@ pub struct Args {
     /// Prints the graph, one node per line, after this compile pass; `last` means after all.
     #[arg(long, value_name = "PASS")]
     after: Option<String>,
+    /// Shows where each node would run on the tasks of this cluster if it were placed by cost, and why.
+    #[arg(long, value_name = "JOB=TASKS;…")]
+    place: Option<String>,
     /// Lists the ops without gradient, including those of functions.
     #[arg(long)]
     gradients: bool,
@@ -55,6 +58,10 @@ pub fn run(args: &Args) -> Result<()> {
         if args.after.is_some() || args.dot.is_some() || args.svg.is_some() {
             return show_graph(args, model.session());
         }
+        if let Some(cluster) = &args.place {
+            let graph = model.session().graph();
+            return crate::place::show(&graph, &whole(&graph), cluster);
+        }
         if args.gradients {
             show_gradients(&model.session().graph());
             if let Model::Saved(model) = &model {
@@ -65,9 +72,14 @@ pub fn run(args: &Args) -> Result<()> {
         return crate::saved_model::show(&args.model, &model);
     }
     if CompiledModel::is_at(&args.model.model) {
-        if args.after.is_some() || args.dot.is_some() || args.svg.is_some() || args.gradients {
+        if args.after.is_some()
+            || args.dot.is_some()
+            || args.svg.is_some()
+            || args.gradients
+            || args.place.is_some()
+        {
             return Err(invalid_argument!(
-                "--after, --dot, --svg and --gradients need the graph, which a compiled model does \
+                "--after, --dot, --svg, --place and --gradients need the graph, which a compiled model does \
                  not hold; `ferroflow translate --bef-to-mlir {}` prints its functions",
                 args.model.model.display()
             ));
@@ -95,6 +107,9 @@ pub fn run(args: &Args) -> Result<()> {
     let graph = &*session.graph();
     if args.after.is_some() || args.dot.is_some() || args.svg.is_some() {
         return show_graph(args, session);
+    }
+    if let Some(cluster) = &args.place {
+        return crate::place::show(graph, &whole(graph), cluster);
     }
     if args.gradients {
         show_gradients(graph);
@@ -259,52 +274,4 @@ fn show_graph(args: &Args, session: &Session) -> Result<()> {
         crate::out::print(format_args!("{}", to_text(&graph)));
     }
     Ok(())
-}
-
-/// Returns the multiplications and additions of a node whose op is dominated by them.
-fn flops(graph: &Graph, shapes: &ShapeMap, id: NodeId) -> f64 {
-    let node = graph.node(id);
-    let known = |output: Output| -> Vec<f64> {
-        let shape = shapes.get(output);
-        shape
-            .dims()
-            .unwrap_or(&[])
-            .iter()
-            .map(|d| d.unwrap_or(1) as f64)
-            .collect()
-    };
-    let product = |dims: &[f64]| dims.iter().product::<f64>();
-    let out = product(&known(Output::new(id, 0)));
-    let input = |i: usize| node.inputs.get(i).map_or(Vec::new(), |o| known(*o));
-    match node.op() {
-        "Conv2D" | "Conv3D" => {
-            let filter = input(1);
-            let taps = product(&filter[..filter.len().saturating_sub(1)]);
-            2.0 * out * taps
-        }
-        "DepthwiseConv2dNative" => 2.0 * out * product(&input(1)[..input(1).len().min(2)]),
-        "MatMul" | "BatchMatMul" | "BatchMatMulV2" | "BatchMatMulV3" => {
-            let (a, attr) = (
-                input(0),
-                if node.op() == "MatMul" {
-                    "transpose_a"
-                } else {
-                    "adj_x"
-                },
-            );
-            let transposed = node.attrs.bool(attr).unwrap_or(false);
-            let k = if transposed {
-                a.iter().rev().nth(1)
-            } else {
-                a.last()
-            };
-            2.0 * out * k.copied().unwrap_or(1.0)
-        }
-        "Einsum" => {
-            // The contracted size: every letter of the inputs, times two, over nothing kept.
-            let (a, b) = (product(&input(0)), product(&input(1)));
-            2.0 * (a * b * out).sqrt()
-        }
-        _ => 0.0,
-    }
 }

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod cluster;
 mod compile;
 mod draw;
 mod feeds;
@@ -12,6 +13,7 @@ mod inspect_file;
 mod model;
 mod ops;
 mod out;
+mod place;
 mod progress;
 mod run;
 mod saved_model;
@@ -47,7 +49,9 @@ enum Command {
     Ops(ops::Args),
     Trace(trace::Args),
     Serve(Box<serve::Args>),
-    Server(server::Args),
+    Server(Box<server::Args>),
+    #[command(subcommand)]
+    Cluster(cluster::Command),
     /// Translates host programs between MLIR text and BEF; see `translate --help`.
     #[command(disable_help_flag = true)]
     Translate(HostArgs),
@@ -79,6 +83,7 @@ fn main() -> ExitCode {
         Command::Trace(args) => trace::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Server(args) => server::run(&args),
+        Command::Cluster(command) => cluster::run(&command),
         Command::Translate(args) => return host::finish(host::translate(&args.args)),
         Command::Exec(args) => return host::finish(host::exec(&args.args)),
         Command::Opt(args) => return host::finish(host::opt(&args.args)),

@@ -1,7 +1,7 @@
 //! `ferroflow server`: a task of a TensorFlow cluster.
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions, TlsOptions};
+use ferroflow_remote::{MasterOptions, Security, Server, ServerDef, ServerOptions, TlsOptions};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use tracing_subscriber::util::SubscriberInitExt;
 /// tf.compat.v1.Session("grpc://HOST:PORT").
 ///
 /// The task is given by --cluster, --job-name and --task-index, by --server-def, or by the
-/// environment variable TF_CONFIG, or it is task 0 of job `localhost` at --port. The other tasks of
-/// the cluster may be TensorFlow's servers.
+/// environment: the variable TF_CONFIG, or those of SLURM's srun and OpenMPI's mpirun. Or it is task 0
+/// of job `localhost` at --port. The other tasks of the cluster may be TensorFlow's servers.
 ///
 /// Listens on the loopback address unless --host is set: all clients that can connect can run
 /// programs that read and write files.
@@ -44,6 +44,12 @@ pub struct Args {
     /// Port of a cluster of one task; 0 takes a free one.
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
+    /// Under srun or mpirun: the port of the first task on each machine.
+    #[arg(long, default_value_t = 8888, value_name = "PORT")]
+    first_port: u16,
+    /// Under mpirun on several machines: their names, in the order of ranks.
+    #[arg(long, value_name = "HOST:PROCESSES,…")]
+    hosts: Option<String>,
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1", value_name = "ADDRESS")]
     host: IpAddr,
@@ -75,6 +81,14 @@ pub struct Args {
     /// PEM file with the certificate's key.
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
+    /// PEM file with the authorities that sign the certificates of the cluster's tasks: encrypts the
+    /// connections between them. Every task needs --tls-cert and --tls-key, too.
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+    /// File with a secret that the cluster's tasks share: calls without it are refused, except those of
+    /// clients on this machine.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
     /// Write logs as JSON lines.
     #[arg(long)]
     log_json: bool,
@@ -95,6 +109,7 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(path) = &args.session_config {
         def = def.with_session_config(&read(path)?)?;
     }
+    def = def.with_security(security(args)?);
     let address = listen_address(args.host, def.address()?)?;
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
     let server = Server::bind(ServerOptions {
@@ -129,6 +144,10 @@ pub fn run(args: &Args) -> Result<()> {
         let _ = say(format!("MONITOR http://{at}"));
     }
     let json = args.log_json;
+    let n_tasks: usize = def.cluster.values().map(|job| job.len()).sum();
+    if n_tasks > 1 && def.security == Security::default() {
+        tell(json, "connections between the tasks are plaintext");
+    }
     let task = def.task;
     tell(json, &format!("{task} serves {reach}; stop it with ^C"));
     server.run(stop_signal(json))
@@ -184,6 +203,18 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|e| invalid_argument!("cannot read {}: {e}", path.display()))
 }
 
+fn security(args: &Args) -> Result<Security> {
+    let token = args.token_file.as_deref().map(read).transpose()?;
+    let token = token.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_string());
+    if token.as_ref().is_some_and(String::is_empty) {
+        return Err(invalid_argument!("the file of the token is empty"));
+    }
+    Ok(Security {
+        authorities: args.tls_ca.as_deref().map(read).transpose()?,
+        token,
+    })
+}
+
 fn task(args: &Args) -> Result<ServerDef> {
     if let Some(path) = &args.server_def {
         return ServerDef::from_bytes(&read(path)?);
@@ -218,9 +249,20 @@ fn task(args: &Args) -> Result<ServerDef> {
                 args.task_index.unwrap_or(def.task.index),
             )
         }
-        Err(_) => Err(invalid_argument!(
-            "identify the task by --port PORT, --cluster, or the environment variable TF_CONFIG"
-        )),
+        Err(_) => {
+            let job = match args.job_name.as_str() {
+                "" => "worker",
+                job => job,
+            };
+            let read = |name: &str| std::env::var(name).ok();
+            let hosts = args.hosts.as_deref();
+            let found = ServerDef::from_launcher(&read, job, args.first_port, hosts)?;
+            found.ok_or_else(|| {
+                invalid_argument!(
+                    "identify the task by --port PORT, --cluster, or the environment variable TF_CONFIG"
+                )
+            })
+        }
     }
 }
 

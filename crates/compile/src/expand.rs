@@ -1,5 +1,6 @@
 //! Expansion of pruned graphs, with or without optimization.
 
+use crate::groups::run_pre_placement;
 use crate::passes::{composite, dce, inline, references, symbolic_gradient};
 use crate::{ExpandedGraph, Lower, PassCtx, passes};
 use ferroflow_base::Result;
@@ -60,20 +61,17 @@ pub fn expand_for_placement(
     lower: Lower,
     registry: &Registry,
 ) -> Result<PrunedGraph> {
-    pruned.try_map(|graph| {
-        let ctx = PassCtx { registry, lower };
-        rewrite(graph, &ctx, |graph, ctx, _| {
-            symbolic_gradient::run(graph, ctx)
-        })?;
-        rewrite(graph, &ctx, inline::run)?;
-        passes::lower::lower(graph, &ctx)?;
-        // Calls in branches and loops have become visible.
-        let called = rewrite(graph, &ctx, inline::run)?;
-        let mut patch = Patch::new();
-        patch.set_library(graph.library().subset(&called));
-        patch.apply(graph);
-        Ok(())
-    })
+    let ctx = PassCtx { registry, lower };
+    pruned.try_map(|graph| run_pre_placement(graph, &ctx))
+}
+
+/// Inlines calls in the graph and its functions, and drops the functions that nothing calls any more.
+pub(crate) fn inline_all(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let called = rewrite(graph, ctx, inline::run)?;
+    let mut patch = Patch::new();
+    patch.set_library(graph.library().subset(&called));
+    patch.apply(graph);
+    Ok(())
 }
 
 fn expand_graph(graph: &mut Graph, registry: &Registry) -> Result<()> {
@@ -83,16 +81,12 @@ fn expand_graph(graph: &mut Graph, registry: &Registry) -> Result<()> {
     };
     // What is inlined has been expanded.
     rewrite(graph, &ctx, expand_body)?;
-    let called = rewrite(graph, &ctx, inline::run)?;
-    let mut patch = Patch::new();
-    patch.set_library(graph.library().subset(&called));
-    patch.apply(graph);
-    Ok(())
+    inline_all(graph, &ctx)
 }
 
 /// Rewrites a graph and the functions that it then refers to, whose names it returns. `step` is told the
 /// function whose body it rewrites.
-fn rewrite(
+pub(crate) fn rewrite(
     graph: &mut Graph,
     ctx: &PassCtx,
     step: fn(&mut Graph, &PassCtx, Option<&str>) -> Result<()>,

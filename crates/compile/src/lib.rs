@@ -1,6 +1,7 @@
 //! The compiler: a graph goes in, a function body comes out. One file per pass, one visible list.
 //!
-//! Entry points, in reading order: [`expand`], [`optimize`], [`compile`], [`PIPELINE`], [`Pass`], [`Options`], [`emit`].
+//! Entry points, in reading order: [`expand`], [`optimize`], [`compile`], [`PIPELINE`], [`Pass`],
+//! [`PassGroups`], [`Options`], [`emit`].
 //!
 //! Invariants: a pass keeps the values of all `_Retval` nodes and the effects of all targets, up
 //! to rounding; after every pass the graph verifies (checked in debug builds).
@@ -13,6 +14,7 @@ mod control;
 mod emit;
 mod evaluate;
 mod expand;
+mod groups;
 mod pass;
 mod passes;
 mod phases;
@@ -21,6 +23,7 @@ mod view;
 
 pub use emit::emit;
 pub use expand::{expand, expand_for_placement, lowered};
+pub use groups::{PRE_PLACEMENT, PassGroup, PassGroups};
 pub use pass::{Lower, Options, Pass, PassCtx};
 pub use phases::{ExpandedGraph, OptimizedGraph};
 pub use pipeline::{PIPELINE, compile, optimize};

@@ -31,6 +31,15 @@ impl ExpandedGraph {
         patch.apply(&mut self.0);
     }
 
+    /// Rewrites the graph; its `_Arg` and `_Retval` nodes must stay.
+    ///
+    /// # Errors
+    /// Those of `rewrite`.
+    pub fn try_map(mut self, rewrite: impl FnOnce(&mut Graph) -> Result<()>) -> Result<Self> {
+        rewrite(&mut self.0)?;
+        Ok(self)
+    }
+
     /// The graph as one device runs it.
     pub fn on_one_device(self) -> PlacedGraph {
         PlacedGraph::on_one_device(self.0)

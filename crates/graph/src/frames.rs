@@ -23,6 +23,8 @@ pub struct Frames {
     /// All loops.
     pub loops: Vec<LoopFrame>,
     of: Vec<Option<usize>>,
+    /// The loop of each frame name and loop around it.
+    by_name: FxHashMap<String, FxHashMap<Option<usize>, usize>>,
 }
 
 impl Frames {
@@ -43,9 +45,7 @@ impl Frames {
 
     fn child(&self, parent: Option<usize>, enter: &Node) -> Option<usize> {
         let name = enter.attrs.str("frame_name").ok()?;
-        self.loops
-            .iter()
-            .position(|l| l.parent == parent && l.name == name)
+        self.by_name.get(name)?.get(&parent).copied()
     }
 }
 
@@ -63,7 +63,6 @@ pub fn loop_frames(graph: &Graph) -> Result<Frames> {
     let order = topological_order(graph)?;
     frames.of = vec![None; graph.id_bound()];
     let mut reached = vec![false; graph.id_bound()];
-    let mut ids: FxHashMap<(Option<usize>, String), usize> = FxHashMap::default();
     let consumers = Consumers::new(graph);
     // Edges from loops' ends may lead anywhere: frames spread from the roots, edge by edge.
     let is_root = |id: &NodeId| {
@@ -78,14 +77,15 @@ pub fn loop_frames(graph: &Graph) -> Result<Frames> {
         let node = graph.node(id);
         let frame = frames.of(id);
         if node.class() == NodeClass::Enter {
-            let name = node.attrs.str("frame_name")?.to_string();
-            if let Entry::Vacant(e) = ids.entry((frame, name)) {
+            let name = node.attrs.str("frame_name")?;
+            let named = frames.by_name.entry(name.to_string()).or_default();
+            if let Entry::Vacant(e) = named.entry(frame) {
+                e.insert(frames.loops.len());
                 frames.loops.push(LoopFrame {
-                    name: e.key().1.clone(),
+                    name: name.to_string(),
                     parent: frame,
                     parallel_iterations: node.attrs.int("parallel_iterations")?,
                 });
-                e.insert(frames.loops.len() - 1);
             }
         }
         if node.is_free_constant() {

@@ -14,6 +14,8 @@ mod autodiff;
 mod builder;
 mod client;
 mod control_loops;
+mod cost_placement;
+mod costs;
 mod device;
 mod execution_state;
 mod export;
@@ -42,6 +44,7 @@ pub use client::{
     ClientGraph, Consumer, FunctionRequest, ImportOptions, ImportResults, NodeDescription,
     WhileLoop, attr_of_proto, attrs_of_proto, op_def_of_proto, op_def_to_proto,
 };
+pub use costs::{CopyCosts, Costs, flops};
 pub use device::{DeviceSet, DeviceSpec};
 pub use execution_state::{CheckedGraphDef, GraphExecutionState};
 pub use export::{export_attr, export_graph};
@@ -57,6 +60,7 @@ pub const ORIGIN: &str = "_origin";
 pub use order::{Consumers, needed_by, topological_order};
 pub use partition::{Partition, PlacedGraph, partition, partition_by_task};
 pub use patch::Patch;
+pub use placement::{Placement, PlacementReason};
 pub use prune::{ARG, PrunedGraph, RETVAL, Signature, TensorConnection, parse_tensor_name, prune};
 pub use shape_values::integers;
 pub use shapes::{HandleData, ShapeMap, infer_shapes};

@@ -26,6 +26,15 @@ impl PlacedGraph {
     pub fn into_graph(self) -> Graph {
         self.0
     }
+
+    /// Rewrites the graph; its `_Arg` and `_Retval` nodes must stay.
+    ///
+    /// # Errors
+    /// Those of `rewrite`.
+    pub fn try_map(mut self, rewrite: impl FnOnce(&mut Graph) -> Result<()>) -> Result<Self> {
+        rewrite(&mut self.0)?;
+        Ok(self)
+    }
 }
 
 /// The part of a graph that one device or task runs.
@@ -275,6 +284,8 @@ impl Cut<'_> {
             // Any frame may read it, and no step has to send it.
             let mut copy = source.clone();
             copy.name = self.name(&copy.name, "const");
+            // Its value and a control edge from it are carried separately.
+            self.n_edges += 1;
             copy.device = self.device_name(reader);
             let id = self.parts[to].push(copy);
             self.parts[to].received.insert(carried, id);

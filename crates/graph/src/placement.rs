@@ -1,60 +1,204 @@
-//! Placement of nodes on devices.
+//! Placement of nodes on devices (TensorFlow: `core/common_runtime/placer.cc`, `colocation_graph.cc`).
 
 use crate::device::colocated_with;
-use crate::{Consumers, DeviceSet, Graph, Node, NodeId, Output};
+use crate::{Consumers, DeviceSet, DeviceSpec, Graph, Node, NodeId, Output};
 use ferroflow_base::Result;
 use ferroflow_opdef::NodeClass;
 use ferroflow_tensor::DType;
+use rustc_hash::FxHashMap;
+use std::fmt;
+
+/// The device of each node of a graph, with the reason; the lists are indexed by [`NodeId`].
+#[derive(Clone, Debug, Default)]
+pub struct Placement {
+    /// Devices, by position.
+    pub devices: Vec<usize>,
+    /// What decided.
+    pub reasons: Vec<PlacementReason>,
+    /// When each device has computed its nodes, in nanoseconds, if costs decided.
+    pub finish: Vec<u64>,
+}
+
+/// Why a node is on its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlacementReason {
+    /// It requests the device.
+    Requested,
+    /// It is colocated with this node: by request, or since both use a resource or a reference.
+    With(NodeId),
+    /// The nodes that read it have that device.
+    Readers,
+    /// The value that is fetched has that device.
+    Value,
+    /// Nothing asks for another device than the first.
+    First,
+    /// An earlier graph has its state there.
+    Kept,
+    /// It finishes there first.
+    Cost,
+}
+
+impl PlacementReason {
+    /// The reason in words.
+    pub fn text(self, graph: &Graph) -> String {
+        match self {
+            PlacementReason::With(node) => match graph.get(node) {
+                Some(node) => format!("with '{}'", node.name),
+                None => "colocated".to_string(),
+            },
+            other => other.to_string(),
+        }
+    }
+}
+
+impl fmt::Display for PlacementReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            PlacementReason::Requested => "requested",
+            PlacementReason::With(_) => "colocated",
+            PlacementReason::Readers => "with its readers",
+            PlacementReason::Value => "with its value",
+            PlacementReason::First => "first device",
+            PlacementReason::Kept => "its state was placed there",
+            PlacementReason::Cost => "finishes there first",
+        })
+    }
+}
 
 impl DeviceSet {
     /// The device, by position, of each node (indexed by [`NodeId`]).
     ///
+    /// # Errors
+    /// As [`DeviceSet::place_by_rules`].
+    pub fn place_nodes(&self, graph: &Graph) -> Result<Vec<usize>> {
+        self.place_by_rules(graph).map(|placed| placed.devices)
+    }
+
+    /// Places each node as TensorFlow does.
+    ///
     /// A node is on the device it requests; one without a request is with those it is colocated with,
     /// else on the first device, but a constant or a feed is on the device of its only readers and a
-    /// fetch on that of its value. Users of a resource are with the resource, whatever they request.
+    /// fetch on that of its value. Users of a resource or a reference are with it, on a device that all
+    /// of them accept, or else on that which the first one requests.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if no device matches what a node requests.
-    pub fn place_nodes(&self, graph: &Graph) -> Result<Vec<usize>> {
-        let mut groups = Groups((0..graph.id_bound()).collect());
-        for (id, node) in graph.iter() {
-            let resources = node.inputs.iter().filter(|input| {
-                graph.dtype(**input) == Some(DType::Resource) && !forwards_several(node)
+    pub fn place_by_rules(&self, graph: &Graph) -> Result<Placement> {
+        let mut groups = Groups::of(graph);
+        let asked = self.requests(graph, &mut groups)?;
+        let mut placed = Placement {
+            devices: Vec::with_capacity(graph.id_bound()),
+            reasons: Vec::with_capacity(graph.id_bound()),
+            finish: Vec::new(),
+        };
+        for i in 0..graph.id_bound() {
+            let id = NodeId::new(i);
+            let asked = asked[groups.root(id)].as_ref();
+            placed.devices.push(asked.map_or(0, |a| a.device));
+            placed.reasons.push(match asked {
+                Some(asked) if asked.by != id => PlacementReason::With(asked.by),
+                Some(_) => PlacementReason::Requested,
+                None => PlacementReason::First,
             });
-            for input in resources {
-                groups.join(forwarded(graph, *input).node, id);
-            }
-            for other in colocated_with(node).filter_map(|name| graph.find(name)) {
-                groups.join(other, id);
-            }
         }
-        let mut asked = vec![None; graph.id_bound()];
-        for (id, node) in graph.iter().filter(|(_, n)| !n.device.is_empty()) {
-            let device = self.place(&node.name, &node.device)?;
-            asked[groups.root(id)].get_or_insert(device);
-        }
-        let mut places: Vec<usize> = (0..graph.id_bound())
-            .map(|i| asked[groups.root(NodeId::new(i))].unwrap_or(0))
-            .collect();
         let consumers = Consumers::new(graph);
         for (id, node) in graph.iter() {
-            if asked[groups.root(id)].is_some() {
-                continue;
-            }
-            if is_generator(node) {
-                let mut devices = consumers.of(id).iter().map(|(c, _)| places[c.index()]);
-                if let Some(first) = devices.next()
-                    && devices.all(|d| d == first)
-                {
-                    places[id.index()] = first;
-                }
-            } else if node.class() == NodeClass::Retval
-                && let Some(from) = node.inputs.first()
-            {
-                places[id.index()] = places[from.node.index()];
+            if asked[groups.root(id)].is_none() {
+                placed.move_boundary(node, id, &consumers);
             }
         }
-        Ok(places)
+        Ok(placed)
+    }
+
+    /// What the nodes of each group request together, by the group's root.
+    pub(crate) fn requests<'a>(
+        &self,
+        graph: &'a Graph,
+        groups: &mut Groups,
+    ) -> Result<Vec<Option<Asked<'a>>>> {
+        let mut asked: Vec<Option<Asked>> = vec![None; graph.id_bound()];
+        // Few names are requested, by many nodes.
+        let mut known: FxHashMap<&str, usize> = FxHashMap::default();
+        for (id, node) in graph.iter().filter(|(_, n)| !n.device.is_empty()) {
+            let device = match known.get(node.device.as_str()) {
+                Some(device) => *device,
+                None => {
+                    let device = self.place(&node.name, &node.device)?;
+                    known.insert(&node.device, device);
+                    device
+                }
+            };
+            match &mut asked[groups.root(id)] {
+                None => {
+                    asked[groups.root(id)] = Some(Asked {
+                        device,
+                        by: id,
+                        name: &node.device,
+                        others: Vec::new(),
+                    });
+                }
+                Some(group) => {
+                    if group.device != device && group.is_new(&node.device) {
+                        group.narrow(self, &node.device)?;
+                    }
+                }
+            }
+        }
+        Ok(asked)
+    }
+}
+
+impl Placement {
+    /// Moves a node without request that only brings or takes a value to where that is used.
+    pub(crate) fn move_boundary(&mut self, node: &Node, id: NodeId, consumers: &Consumers) {
+        if is_generator(node) {
+            let mut devices = consumers
+                .of(id)
+                .iter()
+                .map(|(c, _)| self.devices[c.index()]);
+            if let Some(first) = devices.next()
+                && devices.all(|d| d == first)
+            {
+                self.devices[id.index()] = first;
+                self.reasons[id.index()] = PlacementReason::Readers;
+            }
+        } else if node.class() == NodeClass::Retval
+            && let Some(from) = node.inputs.first()
+        {
+            self.devices[id.index()] = self.devices[from.node.index()];
+            self.reasons[id.index()] = PlacementReason::Value;
+        }
+    }
+}
+
+/// What a group requests.
+#[derive(Clone)]
+pub(crate) struct Asked<'a> {
+    pub(crate) device: usize,
+    /// The node that requests it.
+    pub(crate) by: NodeId,
+    name: &'a str,
+    /// Further requests of the group.
+    others: Vec<&'a str>,
+}
+
+impl<'a> Asked<'a> {
+    fn is_new(&self, name: &str) -> bool {
+        self.name != name && !self.others.contains(&name)
+    }
+
+    /// Adds a request: moves the group to the first device that all requests match, if there is one.
+    fn narrow(&mut self, devices: &DeviceSet, name: &'a str) -> Result<()> {
+        self.others.push(name);
+        let all = std::iter::once(self.name).chain(self.others.iter().copied());
+        let all: Vec<DeviceSpec> = all.map(DeviceSpec::parse).collect::<Result<_>>()?;
+        let fits = |d: &String| all.iter().all(|spec| spec.matches(d));
+        match devices.names.iter().position(fits) {
+            Some(device) => self.device = device,
+            // The first one decides; further requests are measured against it alone.
+            None => drop(self.others.pop()),
+        }
+        Ok(())
     }
 }
 
@@ -76,16 +220,35 @@ fn forwarded(graph: &Graph, mut output: Output) -> Output {
 }
 
 /// Whether a node produces a value that may as well be produced where it is read.
-fn is_generator(node: &Node) -> bool {
+pub(crate) fn is_generator(node: &Node) -> bool {
     node.class() == NodeClass::Arg
         || (node.inputs.is_empty() && node.controls.is_empty() && !node.def.flags.stateful)
 }
 
 /// Nodes that are on one device, as a forest.
-struct Groups(Vec<usize>);
+pub(crate) struct Groups(Vec<usize>);
 
 impl Groups {
-    fn root(&mut self, node: NodeId) -> usize {
+    /// Groups by resource, reference and request.
+    pub(crate) fn of(graph: &Graph) -> Self {
+        let mut groups = Groups((0..graph.id_bound()).collect());
+        for (id, node) in graph.iter() {
+            let references = node.def.input_references(&node.attrs).unwrap_or_default();
+            for (i, input) in node.inputs.iter().enumerate() {
+                let is_resource =
+                    graph.dtype(*input) == Some(DType::Resource) && !forwards_several(node);
+                if is_resource || references.get(i) == Some(&true) {
+                    groups.join(forwarded(graph, *input).node, id);
+                }
+            }
+            for other in colocated_with(node).filter_map(|name| graph.find(name)) {
+                groups.join(other, id);
+            }
+        }
+        groups
+    }
+
+    pub(crate) fn root(&mut self, node: NodeId) -> usize {
         let mut at = node.index();
         while self.0[at] != at {
             self.0[at] = self.0[self.0[at]];
@@ -94,8 +257,67 @@ impl Groups {
         at
     }
 
-    fn join(&mut self, a: NodeId, b: NodeId) {
+    pub(crate) fn join(&mut self, a: NodeId, b: NodeId) {
         let (a, b) = (self.root(a), self.root(b));
         self.0[a.max(b)] = a.min(b);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::graph;
+
+    /// Places nodes that request what follows `@` in their line on the tasks `a:0`, `a:1`, `b:0`.
+    fn check(text: &str, expect: &str) {
+        let (nodes, devices): (Vec<&str>, Vec<&str>) = text
+            .lines()
+            .map(|line| line.split_once(" @").unwrap_or((line, "")))
+            .unzip();
+        let mut graph = graph(&nodes.join("\n")).expect("valid");
+        for (i, device) in devices.iter().enumerate() {
+            let node = graph.node_mut(NodeId::new(i)).expect("one a line");
+            node.device = device.trim().to_string();
+        }
+        let devices = DeviceSet {
+            names: [
+                "a/replica:0/task:0",
+                "a/replica:0/task:1",
+                "b/replica:0/task:0",
+            ]
+            .map(|task| format!("/job:{task}/device:CPU:0"))
+            .into(),
+            ..Default::default()
+        };
+        let placed = devices.place_by_rules(&graph).expect("can be placed");
+        let nodes = graph.iter().map(|(id, node)| {
+            let reason = placed.reasons[id.index()].text(&graph);
+            format!("{}: {} {reason}", node.name, placed.devices[id.index()])
+        });
+        assert_eq!(nodes.collect::<Vec<_>>().join("; "), expect, "{text}");
+    }
+
+    #[test]
+    fn reasons() {
+        check(
+            "x = Placeholder\ny = Neg(x) @/job:b\nz = Neg(y)",
+            "x: 2 with its readers; y: 2 requested; z: 0 first device",
+        );
+    }
+
+    #[test]
+    fn references_are_with_their_variable() {
+        check(
+            "v = VariableV2 @/job:b\nx = Placeholder\nset = Assign(v, x) @/job:a\nget = Identity(v)",
+            "v: 2 requested; x: 2 with its readers; set: 2 with 'v'; get: 0 first device",
+        );
+    }
+
+    #[test]
+    fn requests_of_a_group_are_merged() {
+        check(
+            "v = VariableV2 @/job:a\nx = Placeholder @/job:b\nset = Assign(v, x) @/task:1/cpu:0",
+            "v: 1 requested; x: 2 requested; set: 1 with 'v'",
+        );
     }
 }

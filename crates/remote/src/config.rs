@@ -6,8 +6,8 @@ use ferroflow_model::proto::{
     ClusterDef, ConfigProto, GraphDef, RewriterConfig, optimizer_options::Level,
     rewriter_config::Toggle,
 };
-use ferroflow_runtime::{CompileOptions, DeviceSet, Lower};
-use std::collections::BTreeMap;
+use ferroflow_runtime::{CompileOptions, Lower, Session};
+use std::collections::{BTreeMap, HashSet};
 
 /// Returns the task of a session whose client describes the cluster: the one at the address that it
 /// connected to.
@@ -132,13 +132,22 @@ fn switched_off(rewriter: &RewriterConfig) -> Vec<String> {
         .collect()
 }
 
-/// Logs the device of each node, for clients that set `log_device_placement`.
-pub(crate) fn log_placement(graph: &GraphDef, devices: &DeviceSet) {
-    for node in &graph.node {
-        let device = devices.place(&node.name, &node.device).ok();
-        let device = device.and_then(|d| devices.names.get(d));
-        let device = device.map_or("no device", String::as_str);
-        tracing::info!("{}: ({}): {device}", node.name, node.op);
+/// Logs the device of each node of a graph, if one is given, with the reason, for clients that set
+/// `log_device_placement`.
+pub(crate) fn log_placement(session: &Session, graph: Option<&GraphDef>) {
+    let Some(graph) = graph else {
+        return;
+    };
+    let new: HashSet<&str> = graph.node.iter().map(|n| n.name.as_str()).collect();
+    match session.explain_placement(None) {
+        Ok(placed) => {
+            for node in placed.iter().filter(|p| new.contains(p.name.as_str())) {
+                let (name, op, device) = (&node.name, &node.op, &node.device);
+                tracing::info!("{name}: ({op}): {device} ({})", node.reason);
+            }
+        }
+        // The steps that need the node say so.
+        Err(e) => tracing::info!("not placed: {}", e.message()),
     }
 }
 

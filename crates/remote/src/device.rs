@@ -1,5 +1,6 @@
 //! Names of tasks and devices, and the attributes of a server's devices.
 
+use crate::security::Security;
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto::{ConfigProto, DeviceAttributes, DeviceLocality};
 use prost::Message;
@@ -51,6 +52,8 @@ pub struct ServerDef {
     pub task: TaskName,
     /// What the server's default configuration asks for.
     pub defaults: ServerDefaults,
+    /// How connections between the tasks are protected.
+    pub security: Security,
 }
 
 /// The parts of a server's default `ConfigProto` that apply to the server itself.
@@ -119,6 +122,7 @@ impl ServerDef {
                 index: 0,
             },
             defaults: ServerDefaults::default(),
+            security: Security::default(),
         }
     }
 
@@ -236,6 +240,7 @@ impl ServerDef {
             cluster,
             task: TaskName { job, index },
             defaults: ServerDefaults::default(),
+            security: Security::default(),
         };
         def.address().map(|_| def.clone())
     }

@@ -85,7 +85,9 @@ impl RemoteContext {
         let resources = eager.resources().fork_session();
         let session = WorkerSession::new(name.clone(), devices.clone(), resources, peers.clone());
         let session = Arc::new(session);
-        task.sessions.insert(handle, session.clone());
+        for dropped in task.sessions.insert(handle, session.clone()) {
+            task.rendezvous.end_session(&dropped);
+        }
         let keep_alive = u64::try_from(keep_alive_secs).ok().filter(|s| *s > 0);
         Ok(RemoteContext {
             id,

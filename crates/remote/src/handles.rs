@@ -3,9 +3,9 @@
 use crate::master_session::lock;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::proto::{TensorProto, VariantTensorDataProto};
-use ferroflow_model::{set_handle_device, tensor_from_proto, tensor_to_proto};
-use ferroflow_runtime::ANONYMOUS;
-use ferroflow_tensor::{DType, ResourceHandle, Tensor};
+use ferroflow_model::{set_handle_device, shape_to_proto, tensor_from_proto, tensor_to_proto};
+use ferroflow_runtime::{ANONYMOUS, decode_variant, encode_variant};
+use ferroflow_tensor::{DType, ResourceHandle, Shape, Tensor, Variant};
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
@@ -66,6 +66,9 @@ impl HandleTable {
     /// # Errors
     /// As [`tensor_to_proto`].
     pub(crate) fn encode(&self, tensor: &Tensor, device: &str) -> Result<TensorProto> {
+        if tensor.dtype() == DType::Variant {
+            return self.encode_variants(tensor, device);
+        }
         let mut proto = tensor_to_proto(tensor)?;
         if tensor.dtype() == DType::Resource {
             let mut known = lock(&self.0);
@@ -88,18 +91,7 @@ impl HandleTable {
         let tensor = tensor_from_proto(proto, None)?.get()?;
         match tensor.dtype() {
             DType::Resource => {}
-            DType::Variant => {
-                let values = tensor.variants()?.iter().filter_map(|v| v.0.as_ref());
-                let mut encoded = values.filter_map(|v| v.downcast_ref::<VariantTensorDataProto>());
-                return match encoded.next() {
-                    None => Ok(tensor),
-                    // Such as a dataset.
-                    Some(variant) => Err(invalid_argument!(
-                        "Unable to decode a variant of type {}: it cannot leave its task",
-                        variant.type_name
-                    )),
-                };
-            }
+            DType::Variant => return self.decode_variants(&tensor),
             _ => return Ok(tensor),
         }
         let known = lock(&self.0);
@@ -110,12 +102,52 @@ impl HandleTable {
         }
         Tensor::from_resources(tensor.shape().clone(), handles)
     }
+
+    fn encode_variants(&self, tensor: &Tensor, device: &str) -> Result<TensorProto> {
+        let encode = |value: &Variant| {
+            let encoded = encode_variant(value, &mut |t| self.encode(t, device))?;
+            match encoded {
+                Some(encoded) => Ok(encoded),
+                None => {
+                    // A number, or a value that is encoded already.
+                    let scalar = Tensor::from_variants(Shape::scalar(), vec![value.clone()])?;
+                    let mut proto = tensor_to_proto(&scalar)?;
+                    Ok(proto.variant_val.pop().unwrap_or_default())
+                }
+            }
+        };
+        let values = tensor.variants()?.iter().map(encode);
+        Ok(TensorProto {
+            dtype: DType::Variant as i32,
+            tensor_shape: Some(shape_to_proto(&tensor.shape().into())),
+            variant_val: values.collect::<Result<_>>()?,
+            ..Default::default()
+        })
+    }
+
+    fn decode_variants(&self, tensor: &Tensor) -> Result<Tensor> {
+        let decode = |value: &Variant| {
+            let encoded = value.0.as_ref().and_then(|v| v.downcast_ref());
+            let Some(encoded): Option<&VariantTensorDataProto> = encoded else {
+                return Ok(value.clone());
+            };
+            let decoded = decode_variant(encoded, &mut |t| self.decode(t))?;
+            decoded.ok_or_else(|| {
+                // Such as a dataset.
+                invalid_argument!(
+                    "Unable to decode a variant of type {}: it cannot leave its task",
+                    encoded.type_name
+                )
+            })
+        };
+        let values = tensor.variants()?.iter().map(decode);
+        Tensor::from_variants(tensor.shape().clone(), values.collect::<Result<_>>()?)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ferroflow_tensor::Shape;
 
     fn handle(name: &str, value: &Arc<Value>) -> Result<Tensor> {
         let handle = ResourceHandle {

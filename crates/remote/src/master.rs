@@ -181,15 +181,12 @@ impl Master {
                 soft: config.allow_soft_placement,
             },
         };
-        if config.log_device_placement {
-            log_placement(&graph, &devices);
-        }
         let graph_options = config.graph_options.as_ref();
         let options = SessionOptions {
             pool: Some(self.task.pool.clone()),
             resources,
             compile: compile_options(config),
-            devices: devices.clone(),
+            devices,
             cluster: cluster.clone().map(|c| -> Arc<dyn Cluster> { c }),
             place_pruned_graph: graph_options.is_some_and(|g| g.place_pruned_graph),
             freeze_variables: false,
@@ -197,14 +194,17 @@ impl Master {
             ..Default::default()
         };
         let experimental = config.experimental.as_ref();
+        let logged = config.log_device_placement.then(|| graph.clone());
+        let session = Session::create(graph, options)?;
+        log_placement(&session, logged.as_ref());
         Ok(MasterSession {
-            session: Session::create(graph, options)?,
+            session,
             callables: Mutex::default(),
             next_callable: AtomicI64::new(0),
             timeout: millis(config.operation_timeout_in_ms),
             devices: own_devices,
             cluster,
-            logs_placement: config.log_device_placement.then_some(devices),
+            logs_placement: config.log_device_placement,
             keeps_graphs: experimental.is_some_and(|e| e.disable_output_partition_graphs),
             cost_model: graph_options
                 .map_or((0, 0), |g| (g.build_cost_model, g.build_cost_model_after)),
@@ -242,15 +242,13 @@ impl Master {
     pub fn extend_session(&self, request: ExtendSessionRequest) -> Result<ExtendSessionResponse> {
         let session = self.find(&request.session_handle)?;
         let graph = request.graph_def.unwrap_or_default();
-        if let Some(devices) = &session.logs_placement {
-            log_placement(&graph, devices);
-        }
         let keys = session.graph_keys.iter();
         keys.for_each(|keys| keys.extend(&graph));
+        let logged = session.logs_placement.then(|| graph.clone());
         let version = request.current_graph_version;
-        Ok(ExtendSessionResponse {
-            new_graph_version: session.session.extend(graph, version)?,
-        })
+        let new_graph_version = session.session.extend(graph, version)?;
+        log_placement(&session.session, logged.as_ref());
+        Ok(ExtendSessionResponse { new_graph_version })
     }
 
     /// The first half of `RunStep`: finds the session and the compiled signature.

@@ -8,9 +8,7 @@ use crate::step_stats::StepTrace;
 use ferroflow_base::{Code, Result, Status, invalid_argument};
 use ferroflow_model::proto::{RunMetadata, RunOptions as RunOptionsProto, run_options::TraceLevel};
 use ferroflow_rpc::deadline_exceeded;
-use ferroflow_runtime::{
-    Callable, CancelToken, DeviceSet, RunOptions, Session, Signature, TraceSink,
-};
+use ferroflow_runtime::{Callable, CancelToken, RunOptions, Session, Signature, TraceSink};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,8 +23,8 @@ pub(crate) struct MasterSession {
     pub(crate) devices: Arc<Devices>,
     /// The other tasks, if any.
     pub(crate) cluster: Option<Arc<GrpcCluster>>,
-    /// The devices, if the client set `log_device_placement`.
-    pub(crate) logs_placement: Option<DeviceSet>,
+    /// The client set `log_device_placement`.
+    pub(crate) logs_placement: bool,
     /// The client set `disable_output_partition_graphs`.
     pub(crate) keeps_graphs: bool,
     /// `build_cost_model` and `build_cost_model_after`.

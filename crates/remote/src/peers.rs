@@ -2,6 +2,7 @@
 
 use crate::device::TaskName;
 use crate::master_session::lock;
+use crate::security::Security;
 use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
 use ferroflow_rpc::Wire;
 use ferroflow_runtime::CancelToken;
@@ -11,19 +12,32 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tonic::client::Grpc;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 
 /// Flow control window of a connection, bytes.
 const WINDOW: u32 = 8 << 20;
 /// A connection that has calls is probed this often, and lost if it does not answer as fast: a
 /// half-open one is noticed within twice this.
 const KEEPALIVE: Duration = Duration::from_secs(9);
+/// How long a task that cannot be reached is told what has ended.
+const NOTIFY_LIMIT: Duration = Duration::from_secs(300);
 /// Interval between messages about a task that does not answer.
 const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Connections by address, shared by all sessions of a server.
-#[derive(Default)]
-pub(crate) struct Connections(Mutex<HashMap<String, Channel>>);
+pub(crate) struct Connections {
+    channels: Mutex<HashMap<String, Channel>>,
+    security: Security,
+}
+
+impl Connections {
+    pub(crate) fn new(security: Security) -> Self {
+        Connections {
+            channels: Mutex::default(),
+            security,
+        }
+    }
+}
 
 /// The tasks of a cluster with their addresses.
 pub(crate) struct Peers {
@@ -74,15 +88,15 @@ impl Peers {
     pub(crate) fn get(&self, task: &TaskName) -> Result<Peer> {
         let address = self.addresses.get(task);
         let address = address.ok_or_else(|| not_found!("{task} is not in the cluster"))?;
-        let mut channels = lock(&self.connections.0);
+        let mut channels = lock(&self.connections.channels);
         let channel = match channels.get(address) {
             Some(channel) => channel.clone(),
             None => {
                 // Connecting needs the runtime's timers.
                 let _context = self.runtime.enter();
-                let endpoint = Endpoint::from_shared(format!("http://{address}"));
+                let endpoint = self.connections.security.endpoint(address);
                 let endpoint = endpoint
-                    .map_err(|e| invalid_argument!("address '{address}' of {task}: {e}"))?
+                    .map_err(|e| e.note(format!("{task}")))?
                     .tcp_nodelay(true)
                     .initial_stream_window_size(WINDOW)
                     .initial_connection_window_size(WINDOW)
@@ -96,6 +110,7 @@ impl Peers {
         Ok(Peer {
             task: task.clone(),
             channel,
+            connections: self.connections.clone(),
             runtime: self.runtime.clone(),
         })
     }
@@ -106,6 +121,7 @@ impl Peers {
 pub(crate) struct Peer {
     pub(crate) task: TaskName,
     channel: Channel,
+    connections: Arc<Connections>,
     runtime: Handle,
 }
 
@@ -168,7 +184,8 @@ impl Peer {
             .map_err(|e| self.unreachable(&path, &e.to_string()))?;
         let uri = http::uri::PathAndQuery::try_from(path.as_str());
         let uri = uri.map_err(|e| invalid_argument!("{path}: {e}"))?;
-        let request = tonic::Request::new(request);
+        let mut request = tonic::Request::new(request);
+        self.connections.security.sign(&mut request)?;
         let answer = client.unary(request, uri, Wire::<Q, R>::default()).await;
         Ok(answer.map_err(failed)?.into_inner())
     }
@@ -203,17 +220,31 @@ impl Peer {
         }
     }
 
-    /// Calls a method whose outcome does not matter.
+    /// Calls a method whose outcome does not matter, again while the task cannot be reached: it may only be
+    /// cut off, and has to free what it holds. Each attempt may take the time `within`.
     pub(crate) fn notify<Q, R>(&self, method: &'static str, request: Q, within: Duration)
     where
-        Q: Message + 'static,
+        Q: Message + Clone + 'static,
         R: Message + Default + 'static,
     {
         let peer = self.clone();
+        let end = Instant::now() + NOTIFY_LIMIT;
         self.runtime.spawn(async move {
-            let call = peer.call::<Q, R>(method, request);
-            if let Ok(Err(e)) = tokio::time::timeout(within, call).await {
-                tracing::debug!("{method} of {}: {}", peer.task, e.message());
+            let mut pause = Duration::from_millis(100);
+            loop {
+                let call = peer.call::<Q, R>(method, request.clone());
+                let failed = match tokio::time::timeout(within, call).await {
+                    Ok(Ok(_)) => return,
+                    Ok(Err(e)) if e.code() != Code::Unavailable => e.message().to_string(),
+                    _ if Instant::now() < end => {
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(Duration::from_secs(5));
+                        continue;
+                    }
+                    _ => "it cannot be reached".to_string(),
+                };
+                tracing::debug!("{method} of {}: {failed}", peer.task);
+                return;
             }
         });
     }

@@ -9,20 +9,32 @@ use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
 use ferroflow_model::proto::{RecvTensorRequest, RecvTensorResponse};
 use ferroflow_runtime::{CancelToken, LocalRendezvous, RecvDone, Rendezvous};
 use ferroflow_tensor::Tensor;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use tokio::sync::watch;
 
 /// The rendezvous of the steps in progress, by step id.
 pub(crate) struct RendezvousManager {
     steps: Mutex<HashMap<u64, Arc<StepRendezvous>>>,
+    ended: Mutex<Ended>,
     handles: Arc<HandleTable>,
 }
+
+/// Steps that were cleaned up lately: a peer may ask for their tensors afterwards.
+#[derive(Default)]
+struct Ended {
+    order: VecDeque<u64>,
+    known: HashSet<u64>,
+}
+
+/// Most steps that are remembered after their end.
+const MAX_ENDED: usize = 10_000;
 
 impl RendezvousManager {
     pub(crate) fn new(handles: Arc<HandleTable>) -> Self {
         RendezvousManager {
             steps: Mutex::default(),
+            ended: Mutex::default(),
             handles,
         }
     }
@@ -34,18 +46,50 @@ impl RendezvousManager {
         steps.entry(step_id).or_insert_with(new).clone()
     }
 
+    /// The rendezvous of a step for a peer that asks for a tensor.
+    ///
+    /// # Errors
+    /// ABORTED if the step is over; nothing would end the request.
+    pub(crate) fn get_for_peer(&self, step_id: u64) -> Result<Arc<StepRendezvous>> {
+        let ended = lock(&self.ended);
+        match ended.known.contains(&step_id) {
+            true => Err(aborted!("Cleanup {step_id}")),
+            false => Ok(self.get(step_id)),
+        }
+    }
+
     /// The rendezvous of an eager context, which has that of an older one no more.
     pub(crate) fn renew(&self, step_id: u64) -> Arc<StepRendezvous> {
         self.cleanup(step_id);
+        lock(&self.ended).known.remove(&step_id);
         self.get(step_id)
     }
 
     /// Removes the rendezvous of a step that is over on all tasks.
     pub(crate) fn cleanup(&self, step_id: u64) {
+        let mut ended = lock(&self.ended);
+        if ended.known.insert(step_id) {
+            ended.order.push_back(step_id);
+        }
+        if ended.order.len() > MAX_ENDED
+            && let Some(oldest) = ended.order.pop_front()
+        {
+            ended.known.remove(&oldest);
+        }
+        drop(ended);
         let removed = lock(&self.steps).remove(&step_id);
         if let Some(removed) = removed {
             removed.abort(aborted!("Cleanup {step_id}"));
         }
+    }
+
+    /// Ends the steps of a session that is over.
+    pub(crate) fn end_session(&self, session: &str) {
+        let steps = lock(&self.steps);
+        let of_session = steps.iter().filter(|(_, step)| step.is_of(session));
+        let ids: Vec<u64> = of_session.map(|(id, _)| *id).collect();
+        drop(steps);
+        ids.into_iter().for_each(|id| self.cleanup(id));
     }
 
     /// The number of steps that were not cleaned up.
@@ -61,6 +105,8 @@ pub(crate) struct StepRendezvous {
     handles: Arc<HandleTable>,
     local: LocalRendezvous,
     route: OnceLock<Route>,
+    /// The handle of the session on a worker, if it is one of those.
+    session: OnceLock<String>,
     /// Ends the requests to other tasks.
     aborted: watch::Sender<Option<Status>>,
 }
@@ -80,6 +126,7 @@ impl StepRendezvous {
             handles,
             local: LocalRendezvous::default(),
             route: OnceLock::new(),
+            session: OnceLock::new(),
             aborted: watch::Sender::new(None),
         }
     }
@@ -101,6 +148,15 @@ impl StepRendezvous {
                 route.own
             )),
         }
+    }
+
+    /// Says which session of this worker the step is of.
+    pub(crate) fn set_session(&self, session: &str) {
+        self.session.get_or_init(|| session.to_string());
+    }
+
+    fn is_of(&self, session: &str) -> bool {
+        self.session.get().is_some_and(|own| own == session)
     }
 
     /// Uses the addresses of a changed cluster from now on.

@@ -2,6 +2,7 @@
 
 use crate::eager::EagerService;
 use crate::master::Master;
+use crate::security::Security;
 use crate::task::Task;
 use crate::worker::Worker;
 use ferroflow_base::{Code, Result, Status};
@@ -67,7 +68,7 @@ pub(crate) struct Endpoint {
 }
 
 macro_rules! service {
-    ($service:ident, $dispatch:ident) => {
+    ($service:ident, $dispatch:ident, $is_of_clients:literal) => {
         impl tower_service::Service<HttpRequest> for $service {
             type Response = HttpResponse;
             type Error = Infallible;
@@ -79,6 +80,9 @@ macro_rules! service {
 
             fn call(&mut self, request: HttpRequest) -> Self::Future {
                 let (endpoint, calls) = (self.0.clone(), self.0.calls.clone());
+                if !endpoint.security().admits(&request, $is_of_clients) {
+                    return Box::pin(async { Ok(refused()) });
+                }
                 rpc::answer(&calls, request, |method, request| {
                     endpoint.$dispatch(method, request)
                 })
@@ -86,12 +90,21 @@ macro_rules! service {
         }
     };
 }
-service!(MasterService, dispatch_master);
-service!(WorkerService, dispatch_worker);
-service!(EagerEndpoint, dispatch_eager);
-service!(CoordinationService, dispatch_coordination);
+service!(MasterService, dispatch_master, true);
+service!(WorkerService, dispatch_worker, false);
+service!(EagerEndpoint, dispatch_eager, false);
+service!(CoordinationService, dispatch_coordination, false);
+
+/// The answer to a call without the token of the cluster.
+fn refused() -> HttpResponse {
+    tonic::Status::unauthenticated("the call does not have the token of the cluster").into_http()
+}
 
 impl Endpoint {
+    fn security(&self) -> &Security {
+        &self.master.task().server.security
+    }
+
     fn dispatch_master(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {
         let m = self.master.clone();
         match method {

@@ -6,7 +6,7 @@ use crate::coordination::Coordination;
 use crate::device::{Devices, ServerDef};
 use crate::handles::HandleTable;
 use crate::master::MasterOptions;
-use crate::peers::Peers;
+use crate::peers::{Connections, Peers};
 use crate::rendezvous::RendezvousManager;
 use crate::worker_session::WorkerSessions;
 use ferroflow_base::Result;
@@ -48,7 +48,11 @@ impl Task {
             devices: Arc::new(Devices::cpus(&server.task, cpus)),
             pool: Arc::new(Pool::new(threads)),
             resources: Resources::default(),
-            peers: Arc::new(Peers::new(&server.cluster, Arc::default(), runtime)),
+            peers: Arc::new(Peers::new(
+                &server.cluster,
+                Arc::new(Connections::new(server.security.clone())),
+                runtime,
+            )),
             rendezvous: RendezvousManager::new(handles.clone()),
             sessions: WorkerSessions::default(),
             coordination: Coordination::default(),

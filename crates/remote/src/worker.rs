@@ -107,7 +107,10 @@ impl Worker {
         let session = WorkerSession::new(name, devices, resources, peers)
             .of_master(request.master_task, request.master_incarnation);
         let sessions = &self.task.sessions;
-        sessions.insert(request.session_handle, Arc::new(session));
+        let dropped = sessions.insert(request.session_handle, Arc::new(session));
+        for handle in dropped {
+            self.task.rendezvous.end_session(&handle);
+        }
         Ok(CreateWorkerSessionResponse {})
     }
 
@@ -117,6 +120,7 @@ impl Worker {
         request: DeleteWorkerSessionRequest,
     ) -> DeleteWorkerSessionResponse {
         self.task.sessions.remove(&request.session_handle);
+        self.task.rendezvous.end_session(&request.session_handle);
         DeleteWorkerSessionResponse {}
     }
 
@@ -220,6 +224,9 @@ impl Worker {
         }
         let rendezvous = self.task.rendezvous.get(request.step_id as u64);
         rendezvous.initialize(&session.name, &session.peers())?;
+        if request.create_worker_session_called {
+            rendezvous.set_session(&request.session_handle);
+        }
         let wants_stats = request.exec_opts.is_some_and(|o| o.record_timeline);
         let trace = wants_stats.then(Arc::<StepTrace>::default);
         let options = RunOptions {
@@ -308,7 +315,7 @@ impl Worker {
             .reject_duplicate(request.request_id, "RecvTensor (GrpcWorker)")?;
         let key = request.rendezvous_key;
         let source = self.check_source(&key)?;
-        let rendezvous = self.task.rendezvous.get(request.step_id as u64);
+        let rendezvous = self.task.rendezvous.get_for_peer(request.step_id as u64)?;
         let (sender, receiver) = tokio::sync::oneshot::channel();
         let done = move |tensor| {
             // A client that hung up has no use for it.

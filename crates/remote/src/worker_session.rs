@@ -30,15 +30,21 @@ pub(crate) struct WorkerGraph {
 }
 
 impl WorkerSessions {
-    /// Adds a session, and drops those of the same master before it restarted.
-    pub(crate) fn insert(&self, handle: String, session: Arc<WorkerSession>) {
+    /// Adds a session, and drops those of the same master before it restarted, whose handles it returns.
+    pub(crate) fn insert(&self, handle: String, session: Arc<WorkerSession>) -> Vec<String> {
         let (master, incarnation) = &session.master;
         let mut sessions = lock(&self.0);
-        sessions.retain(|_, old| {
+        let mut dropped = Vec::new();
+        sessions.retain(|handle, old| {
             let is_old = !master.is_empty() && old.master.0 == *master;
-            !is_old || old.master.1 == *incarnation
+            let stays = !is_old || old.master.1 == *incarnation;
+            if !stays {
+                dropped.push(handle.clone());
+            }
+            stays
         });
         sessions.insert(handle, session);
+        dropped
     }
 
     pub(crate) fn get(&self, handle: &str) -> Option<Arc<WorkerSession>> {

@@ -4,6 +4,7 @@ mod world;
 
 use ferroflow_model::proto::*;
 use ferroflow_model::tensor_from_proto;
+use ferroflow_remote::Security;
 use prost::Message;
 use tokio::runtime::Runtime;
 use tonic::codegen::http::uri::PathAndQuery;
@@ -19,11 +20,16 @@ fn steps_span_tasks() {
     let world = World::new(3, 0);
     let v = "{dtype=type: DT_FLOAT; shape=shape { }; shared_name=s: 'v'}";
     let d = "{dtype=type: DT_FLOAT}";
+    let k =
+        "{dtype=type: DT_FLOAT; value=tensor { dtype: DT_FLOAT tensor_shape { } float_val: 5 }}";
     let lines = format!(
         "{X}a = Neg{T}(x) @1\nb = Square{T}(a) @2\nc = AddV2{T}(b, x) @0\nd = Exp{T}(a, ^b) @2
+         k = Const{k}() @0\nk1 = Neg{T}(k) @1\nk2 = Neg{T}(k1, ^k) @1
          v = VarHandleOp{v}() @2\nset = AssignVariableOp{d}(v, a)\nget = ReadVariableOp{d}(v) @2"
     );
     let session = world.session(&lines, ConfigProto::default()).unwrap();
+    // A constant that is read and waited for.
+    assert_eq!(world.step(&session, 0.0, "k2:0", "").unwrap(), 5.0);
     for x in 1..20 {
         let x = x as f32;
         assert_eq!(world.step(&session, x, "c:0", "").unwrap(), x * x + x);
@@ -31,6 +37,55 @@ fn steps_span_tasks() {
         assert_eq!(world.step(&session, 0.0, "d:0", "").unwrap(), 1.0);
         world.step(&session, x, "", "set").unwrap();
         assert_eq!(world.step(&session, 0.0, "get:0", "").unwrap(), -x);
+    }
+}
+
+#[test]
+fn lists_of_tensors_go_to_other_tasks() {
+    let world = World::new(2, 0);
+    let shape =
+        "{dtype=type: DT_INT32; value=tensor { dtype: DT_INT32 tensor_shape { } int_val: -1 }}";
+    let n = "{dtype=type: DT_INT32; value=tensor { dtype: DT_INT32 tensor_shape { } int_val: 4 }}";
+    let i = "{dtype=type: DT_INT32; value=tensor { dtype: DT_INT32 tensor_shape { } int_val: 2 }}";
+    let float = "element_dtype=type: DT_FLOAT";
+    let of = format!("{{{float}; shape_type=type: DT_INT32}}");
+    let item = format!("{{{float}}}");
+    // The elements that were not written travel, too.
+    let lines = format!(
+        "{X}shape = Const{shape}() @0\nn = Const{n}() @0\ni = Const{i}() @0
+         new = TensorListReserve{of}(shape, n) @0
+         set = TensorListSetItem{item}(new, i, x) @0
+         pushed = TensorListPushBack{item}(set, x) @1
+         got = TensorListGetItem{item}(pushed, i, empty) @1
+         empty = Const{{dtype=type: DT_INT32; value=tensor {{ dtype: DT_INT32 tensor_shape {{ dim {{ }} }} }}}}() @1
+         y = Neg{T}(got) @0"
+    );
+    let session = world.session(&lines, ConfigProto::default()).unwrap();
+    assert_eq!(world.step(&session, 3.0, "y:0", "").unwrap(), -3.0);
+}
+
+#[test]
+fn tasks_trust_each_other() {
+    let authorities =
+        std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/tls/ca.pem")).unwrap();
+    for authorities in [None, Some(authorities)] {
+        let world = World::protected(
+            2,
+            0,
+            &Security {
+                authorities,
+                token: Some("secret".to_string()),
+            },
+        );
+        // A client on this machine may use the master, which has the token.
+        let lines = format!("{X}a = Neg{T}(x) @1");
+        let session = world.session(&lines, ConfigProto::default()).unwrap();
+        assert_eq!(world.step(&session, 2.0, "a:0", "").unwrap(), -2.0);
+        // Only tasks that have it may use a worker.
+        let request = GetStatusRequest {};
+        let answer: Result<GetStatusResponse, Status> =
+            world.call(1, "WorkerService/GetStatus", request);
+        assert_eq!(answer.unwrap_err().code(), Code::Unauthenticated);
     }
 }
 

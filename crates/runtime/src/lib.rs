@@ -12,6 +12,7 @@ mod callable;
 mod chrome_trace;
 pub mod cluster;
 mod compiled;
+mod cost_model;
 mod dataset_graphs;
 pub mod eager;
 mod freeze;
@@ -19,22 +20,26 @@ pub mod host;
 mod interface;
 mod saved_model;
 mod session;
+mod wire_variants;
 
 pub use callable::{Callable, keeps_inputs};
 pub use chrome_trace::{ChromeTrace, DeadnessLog};
 pub use compiled::{CompileRequest, CompiledModel, ModelSummary};
+pub use cost_model::CostModel;
 pub use ferroflow_base::{Code, Result, Status};
-pub use ferroflow_compile::{Lower, Options as CompileOptions, PIPELINE, Pass};
+pub use ferroflow_compile::{
+    Lower, Options as CompileOptions, PIPELINE, PRE_PLACEMENT, Pass, PassCtx, PassGroup, PassGroups,
+};
 pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};
 pub use ferroflow_graph::{
-    DeviceSet, DeviceSpec, Graph, Node, NodeClass, NodeId, Output, ShapeMap, Signature,
-    TensorConnection, attrs_of_proto, export_graph, import_graph, loop_frames, parse_tensor_name,
-    to_text, topological_order,
+    CopyCosts, DeviceSet, DeviceSpec, Graph, Node, NodeClass, NodeId, Output, Patch,
+    PlacementReason, ShapeMap, Signature, TensorConnection, attrs_of_proto, export_graph, flops,
+    import_graph, loop_frames, parse_tensor_name, to_text, topological_order,
 };
 pub use ferroflow_model::arrays;
 pub use ferroflow_opdef::{
-    AsyncCall, CollectiveOp, CollectiveRequest, Collectives, DEFAULT_CONTAINER, FinishFn, MergeFn,
-    RecvDone, Rendezvous, Resources,
+    AsyncCall, AttrValue, Attrs, CollectiveOp, CollectiveRequest, Collectives, DEFAULT_CONTAINER,
+    FinishFn, MergeFn, RecvDone, Rendezvous, Resources,
 };
 pub use ferroflow_resources::rendezvous::LocalRendezvous;
 pub use ferroflow_resources::resource::ANONYMOUS;
@@ -42,4 +47,5 @@ pub use ferroflow_sync::{CancelToken, Pool};
 pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub use interface::{outputs, placeholders};
 pub use saved_model::{DEFAULT_SIGNATURE, ModelSignature, SERVE, SavedModel, SignatureTensor};
-pub use session::{RunOptions, Session, SessionOptions, registry};
+pub use session::{PlacedNode, RunOptions, Session, SessionOptions, registry};
+pub use wire_variants::{decode_variant, encode_variant};

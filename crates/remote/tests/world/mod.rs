@@ -3,14 +3,17 @@
 
 use ferroflow_model::proto::*;
 use ferroflow_model::{graph_from_text, tensor_from_proto, tensor_to_proto};
-use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerDefaults, ServerOptions, TaskName};
+use ferroflow_remote::{
+    MasterOptions, Security, Server, ServerDef, ServerDefaults, ServerOptions, TaskName, TlsOptions,
+};
 use ferroflow_tensor::Tensor;
 use prost::Message;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
+use std::path::Path;
 use tokio::runtime::Runtime;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::Channel;
+use tonic::transport::{Certificate, Channel, ClientTlsConfig};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
@@ -52,6 +55,21 @@ pub struct World {
 impl World {
     /// Starts `n` tasks of the job `w`; the cluster has `missing` further ones that do not answer.
     pub fn new(n: usize, missing: usize) -> World {
+        Self::protected(n, missing, &Security::default())
+    }
+
+    /// As [`World::new`]; connections between the tasks, and from here, are protected. The servers have the
+    /// certificate of `tests/tls` if there are authorities.
+    pub fn protected(n: usize, missing: usize, security: &Security) -> World {
+        let file = |name: &str| {
+            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
+            folder.join(name)
+        };
+        let tls = security.authorities.as_ref().map(|_| TlsOptions {
+            certificate: file("server.pem"),
+            key: file("server.key"),
+            client_authorities: None,
+        });
         let listeners: Vec<TcpListener> = (0..n + missing)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -72,7 +90,7 @@ impl World {
             let server = Server::bind(ServerOptions {
                 address: address.parse().unwrap(),
                 monitor: None,
-                tls: None,
+                tls: tls.clone(),
                 max_message: usize::MAX,
                 master: MasterOptions {
                     server: ServerDef {
@@ -82,6 +100,7 @@ impl World {
                             collective_leader: "/job:w/replica:0/task:0".to_string(),
                             ..Default::default()
                         },
+                        security: security.clone(),
                     },
                     threads: 2,
                     ..Default::default()
@@ -90,7 +109,13 @@ impl World {
             let server = server.unwrap();
             // Ends with the process.
             std::thread::spawn(move || server.run(std::future::pending()));
-            let endpoint = Channel::from_shared(format!("http://{address}")).unwrap();
+            let scheme = if tls.is_some() { "https" } else { "http" };
+            let mut endpoint = Channel::from_shared(format!("{scheme}://{address}")).unwrap();
+            if let Some(authorities) = &security.authorities {
+                let authority = Certificate::from_pem(authorities);
+                let config = ClientTlsConfig::new().ca_certificate(authority);
+                endpoint = endpoint.tls_config(config).unwrap();
+            }
             channels.push(runtime.block_on(endpoint.connect()).unwrap());
         }
         World {

@@ -6,11 +6,11 @@ use crate::callable::{Callable, Feed};
 use crate::cluster::Cluster;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
-use ferroflow_compile::{ExpandedGraph, compile, expand, expand_for_placement};
+use ferroflow_compile::{ExpandedGraph, PassCtx, PassGroup, compile, expand, expand_for_placement};
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
-    ClientDevice, Graph, Partition, PlacedGraph, PrunedGraph, Signature, TensorConnection,
-    args_to_send_recv, export_graph, partition, partition_by_task,
+    ClientDevice, Graph, NodeId, Partition, Patch, PlacedGraph, Placement, PrunedGraph, Signature,
+    TensorConnection, args_to_send_recv, export_graph, partition, partition_by_task,
 };
 use std::sync::Arc;
 
@@ -63,7 +63,18 @@ impl Session {
         connections: &[TensorConnection],
     ) -> Result<PrunedGraph> {
         let current = self.current();
-        current.state.prune(signature, connections, registry())
+        let pruned = current.state.prune(signature, connections, registry())?;
+        drop(current);
+        pruned.try_map(|graph| self.run_added(PassGroup::PrePlacement, graph))
+    }
+
+    /// Runs the passes that the session's options add to a group.
+    pub(crate) fn run_added(&self, group: PassGroup, graph: &mut Graph) -> Result<()> {
+        let ctx = PassCtx {
+            registry: registry(),
+            lower: self.options.compile.lower,
+        };
+        self.options.passes.run(group, graph, &ctx)
     }
 
     /// The part of the graph that a signature needs, with its functions expanded.
@@ -98,6 +109,7 @@ impl Session {
     }
 
     pub(super) fn executor(&self, graph: PlacedGraph) -> Result<Arc<Executor>> {
+        let graph = graph.try_map(|graph| self.run_added(PassGroup::PostPartitioning, graph))?;
         let plan = compile(graph, registry(), &self.options.compile)?;
         Ok(Executor::new(Arc::new(plan)))
     }
@@ -117,12 +129,37 @@ impl Session {
     ///
     /// # Errors
     /// INVALID_ARGUMENT if a node asks for a device that the session does not have.
-    pub(super) fn place_nodes(&self, graph: &Graph) -> Result<Option<Vec<usize>>> {
+    pub(super) fn place_nodes(&self, graph: &Graph) -> Result<Option<Placement>> {
         let devices = &self.options.devices;
-        match devices.names.is_empty() {
-            true => Ok(None),
-            false => devices.place_nodes(graph).map(Some),
+        match (devices.names.is_empty(), &self.options.costs) {
+            (true, _) => Ok(None),
+            (false, None) => devices.place_by_rules(graph).map(Some),
+            (false, Some(costs)) => costs.place(graph, devices).map(Some),
         }
+    }
+
+    /// Places the nodes of a graph and runs the passes that follow.
+    fn rewrite_placed(&self, graph: &mut Graph) -> Result<Option<Vec<usize>>> {
+        let groups = [PassGroup::PostPlacement, PassGroup::PostRewriteForExec];
+        let placed = self.place_nodes(graph)?.map(|placed| placed.devices);
+        if groups.map(|g| self.options.passes.added(g).len()) == [0, 0] {
+            return Ok(placed);
+        }
+        if let Some(placed) = placed {
+            let mut patch = Patch::new();
+            let names = &self.options.devices.names;
+            let nodes: Vec<NodeId> = graph.iter().map(|(id, _)| id).collect();
+            for id in nodes {
+                let device = placed.get(id.index()).and_then(|d| names.get(*d));
+                patch.edit(graph, id).device = device.cloned().unwrap_or_default();
+            }
+            patch.apply(graph);
+        }
+        for group in groups {
+            self.run_added(group, graph)?;
+        }
+        // Nodes that were placed ask for their devices now.
+        Ok(self.place_nodes(graph)?.map(|placed| placed.devices))
     }
 
     /// Places a graph: one part for each device that runs something, if they are several.
@@ -130,8 +167,18 @@ impl Session {
         if self.options.devices.names.len() > 1 {
             expanded.lower(self.options.compile.lower, registry())?;
         }
+        let mut places = None;
+        let expanded = expanded.try_map(|graph| {
+            places = self.rewrite_placed(graph)?;
+            Ok(())
+        })?;
+        self.cut(expanded, places)
+    }
+
+    /// Cuts a graph whose nodes have places.
+    fn cut(&self, expanded: ExpandedGraph, places: Option<Vec<usize>>) -> Result<Placed> {
         let graph = expanded.graph();
-        let parts = match self.place_nodes(graph)? {
+        let parts = match places {
             Some(places) => partition(graph, &places, &self.options.devices, registry())?,
             None => None,
         };
@@ -150,8 +197,12 @@ impl Session {
     ) -> Result<Option<Vec<Partition<PrunedGraph>>>> {
         let devices = &self.options.devices;
         let lower = self.options.compile.lower;
-        let pruned = &expand_for_placement(pruned.clone(), lower, registry())?;
-        let places = devices.place_nodes(pruned.graph())?;
+        let mut places = Vec::new();
+        let pruned = expand_for_placement(pruned.clone(), lower, registry())?;
+        let pruned = &pruned.try_map(|graph| {
+            places = self.rewrite_placed(graph)?.unwrap_or_default();
+            Ok(())
+        })?;
         let task_of = |device| cluster.task_of(device);
         let parts = partition_by_task(pruned, &places, devices, &task_of, registry())?;
         if parts.is_some() {
@@ -189,7 +240,10 @@ impl Session {
                 .find(|d| cluster.task_of(*d) == partition.part)
                 .unwrap_or(0);
             let whole = |own: Vec<usize>, of: &[usize]| own.into_iter().map(|i| of[i]).collect();
-            match self.place(expand(partition.graph, registry())?)? {
+            let expanded = expand(partition.graph, registry())?;
+            // Its nodes name devices of this task.
+            let places = self.options.devices.place_nodes(expanded.graph())?;
+            match self.cut(expanded, Some(places))? {
                 Placed::One(graph) => parts.push(Part {
                     runner: Runner::Local {
                         executor: self.executor(graph)?,

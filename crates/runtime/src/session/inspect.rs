@@ -3,11 +3,24 @@
 use super::compile::Placed;
 use super::{Session, registry};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_compile::optimize;
+use ferroflow_compile::{PassGroup, expand_for_placement, optimize};
 use ferroflow_graph::{Graph, ShapeMap, Signature, export_graph, infer_shapes};
 use ferroflow_model::proto::GraphDef;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+
+/// A node and where it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlacedNode {
+    /// Its name.
+    pub name: String,
+    /// Its op.
+    pub op: String,
+    /// The full name of its device.
+    pub device: String,
+    /// What decided.
+    pub reason: String,
+}
 
 impl Session {
     /// The graph as it was imported and extended so far.
@@ -61,6 +74,34 @@ impl Session {
         placed.collect()
     }
 
+    /// The device of each node that a signature runs, in the order of the graph, with the reason; of
+    /// all nodes without a signature. Empty if the session has no devices.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if a node asks for a device that the session does not have; those of compiling the
+    /// signature.
+    pub fn explain_placement(&self, signature: Option<&Signature>) -> Result<Vec<PlacedNode>> {
+        let lower = self.options.compile.lower;
+        let graph = match signature {
+            None => self.graph(),
+            Some(signature) => {
+                let pruned = self.prune(signature, &[])?;
+                Arc::new(expand_for_placement(pruned, lower, registry())?.into_graph())
+            }
+        };
+        let Some(placed) = self.place_nodes(&graph)? else {
+            return Ok(Vec::new());
+        };
+        let devices = &self.options.devices.names;
+        let nodes = graph.iter().map(|(id, node)| PlacedNode {
+            name: node.name.clone(),
+            op: node.op().to_string(),
+            device: devices[placed.devices[id.index()]].clone(),
+            reason: placed.reasons[id.index()].text(&graph),
+        });
+        Ok(nodes.collect())
+    }
+
     /// The inputs of each node, separated by commas.
     pub fn inputs(&self) -> FxHashMap<String, String> {
         let graph = self.graph();
@@ -90,6 +131,7 @@ impl Session {
         let asked = self.placement();
         let exported = parts.into_iter().map(|(device, placed)| {
             let options = &self.options.compile;
+            let placed = placed.try_map(|g| self.run_added(PassGroup::PostPartitioning, g))?;
             let optimized = optimize(placed, registry(), options, &mut |_, _| {})?;
             let mut def = export_graph(optimized.graph())?;
             let names = &self.options.devices.names;

@@ -8,9 +8,10 @@ mod steps;
 
 use crate::callable::{Callable, Compiled};
 use crate::cluster::Cluster;
+use crate::cost_model::CostModel;
 use crate::dataset_graphs::SessionDatasetGraphs;
 use ferroflow_base::{Result, aborted, cancelled};
-use ferroflow_compile::Options;
+use ferroflow_compile::{Options, PassGroups};
 use ferroflow_executor::{RunArgs, TraceSink};
 use ferroflow_graph::{
     DeviceSet, Graph, GraphExecutionState, Node, Signature, TensorConnection, import_graph,
@@ -27,6 +28,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use steps::RunningSteps;
 
+pub use inspect::PlacedNode;
 pub(crate) use partitioned::Engine;
 
 /// The registry of all ops.
@@ -45,8 +47,12 @@ pub struct SessionOptions {
     pub resources: Resources,
     /// Which compile passes run.
     pub compile: Options,
+    /// Passes besides the compiler's own.
+    pub passes: PassGroups,
     /// The devices that nodes are placed on; if empty, devices of nodes are ignored.
     pub devices: DeviceSet,
+    /// Places nodes by cost; by default, nodes that ask for no device are on the first.
+    pub costs: Option<Arc<CostModel>>,
     /// The tasks that have the devices, if they are several.
     pub cluster: Option<Arc<dyn Cluster>>,
     /// Places only the nodes that a step needs, not the whole graph.
@@ -65,7 +71,9 @@ impl Default for SessionOptions {
             pool: None,
             resources: Resources::default(),
             compile: Options::all(),
+            passes: PassGroups::default(),
             devices: DeviceSet::default(),
+            costs: None,
             cluster: None,
             place_pruned_graph: true,
             freeze_variables: true,

@@ -37,7 +37,8 @@ impl Session {
         let pruned = args_to_send_recv(pruned, feeds, fetches, &client, registry())?;
         let expanded = expand(pruned, registry())?;
         // One plan runs it all, but the devices that nodes ask for must exist, on this task.
-        let places = self.place_nodes(expanded.graph())?.unwrap_or_default();
+        let placed = self.place_nodes(expanded.graph())?;
+        let places = placed.map(|p| p.devices).unwrap_or_default();
         if let Some(cluster) = &self.options.cluster {
             let nodes = expanded.graph().iter();
             let mut devices = nodes.map(|(id, _)| places.get(id.index()).copied().unwrap_or(0));

@@ -1,0 +1,99 @@
+//! [`Security`]: how the tasks of a cluster trust each other.
+
+use crate::device::ServerDef;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_rpc::HttpRequest;
+use std::fmt;
+use tonic::metadata::{Ascii, MetadataValue};
+use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+
+/// How connections to other tasks are protected. Tasks of TensorFlow's know neither TLS nor tokens: a cluster
+/// with some of them has the default, which is none.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Security {
+    /// The authorities, as PEM text, that sign the certificates of tasks. If set, connections to other tasks
+    /// are encrypted.
+    pub authorities: Option<Vec<u8>>,
+    /// A secret that all tasks share. If set, calls without it are refused, except those of clients on the
+    /// same machine to the master.
+    pub token: Option<String>,
+}
+
+impl fmt::Debug for Security {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (tls, token) = (self.authorities.is_some(), self.token.is_some());
+        write!(f, "Security {{ tls: {tls}, token: {token} }}")
+    }
+}
+
+/// The header with the token.
+const HEADER: &str = "authorization";
+
+impl Security {
+    /// What to connect to the task at `address`.
+    pub(crate) fn endpoint(&self, address: &str) -> Result<Endpoint> {
+        let scheme = match self.authorities {
+            Some(_) => "https",
+            None => "http",
+        };
+        let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"));
+        let endpoint = endpoint.map_err(|e| invalid_argument!("address '{address}': {e}"))?;
+        let Some(authorities) = &self.authorities else {
+            return Ok(endpoint);
+        };
+        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authorities));
+        let configured = endpoint.tls_config(tls);
+        configured.map_err(|e| invalid_argument!("TLS to '{address}': {e}"))
+    }
+
+    /// The value of the header, if there is a token.
+    pub(crate) fn header(&self) -> Result<Option<MetadataValue<Ascii>>> {
+        let value = self.token.as_ref().map(|token| {
+            MetadataValue::try_from(format!("Bearer {token}")).map_err(|_| {
+                invalid_argument!("the token has characters that a header cannot have")
+            })
+        });
+        value.transpose()
+    }
+
+    /// Adds the token to a request.
+    pub(crate) fn sign<T>(&self, request: &mut tonic::Request<T>) -> Result<()> {
+        if let Some(value) = self.header()? {
+            request.metadata_mut().insert(HEADER, value);
+        }
+        Ok(())
+    }
+
+    /// Whether a call may be answered. `from_clients` calls need no token on the same machine.
+    pub(crate) fn admits(&self, request: &HttpRequest, from_clients: bool) -> bool {
+        let Some(token) = &self.token else {
+            return true;
+        };
+        let given = request.headers().get(HEADER).map(|v| v.as_bytes());
+        let given = given.and_then(|v| v.strip_prefix(b"Bearer "));
+        if given.is_some_and(|given| is_equal(given, token.as_bytes())) {
+            return true;
+        }
+        let extensions = request.extensions();
+        let plain = extensions.get::<TcpConnectInfo>();
+        let tls = extensions.get::<TlsConnectInfo<TcpConnectInfo>>();
+        let from = plain.or(tls.map(TlsConnectInfo::get_ref));
+        let from = from.and_then(TcpConnectInfo::remote_addr);
+        from_clients && from.is_some_and(|from| from.ip().is_loopback())
+    }
+}
+
+/// Compares without telling by the time it takes where the first difference is.
+fn is_equal(a: &[u8], b: &[u8]) -> bool {
+    let differences = a.iter().zip(b).fold(0, |acc, (a, b)| acc | (a ^ b));
+    a.len() == b.len() && differences == 0
+}
+
+impl ServerDef {
+    /// The same task, with protected connections to the others.
+    #[must_use]
+    pub fn with_security(self, security: Security) -> Self {
+        ServerDef { security, ..self }
+    }
+}

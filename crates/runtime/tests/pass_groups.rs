@@ -1,0 +1,181 @@
+//! Passes that users add to a session's groups, and placement by cost.
+
+#[path = "../../../examples/passes/main.rs"]
+#[allow(dead_code, reason = "its main function is for cargo run")]
+mod example;
+
+use ferroflow_runtime::{
+    CostModel, DeviceSet, Graph, Pass, PassCtx, PassGroup, Session, SessionOptions, Signature,
+    Tensor,
+};
+use std::sync::{Arc, Mutex};
+
+#[test]
+fn the_example_runs() {
+    let (sum, parts) = example::run().expect("runs");
+    assert_eq!(sum, 90.0);
+    assert_eq!(parts.len(), 2, "{parts:?}");
+    assert!(
+        parts.iter().all(|part| !part.contains("Square ")),
+        "{parts:?}"
+    );
+    assert!(parts[1].contains("second/y"), "{parts:?}");
+}
+
+const GRAPH: &str = "
+    node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
+    node { name: 'y' op: 'Neg' input: 'x' device: '/cpu:1' attr { key: 'T' value { type: DT_FLOAT } } }
+    node { name: 'z' op: 'Neg' input: 'y' attr { key: 'T' value { type: DT_FLOAT } } }";
+
+fn two_devices() -> DeviceSet {
+    let name = |i| format!("/job:localhost/replica:0/task:0/device:CPU:{i}");
+    DeviceSet {
+        names: vec![name(0), name(1)],
+        ..Default::default()
+    }
+}
+
+fn signature(feed: &str, fetch: &str) -> Signature {
+    Signature {
+        feeds: vec![feed.to_string()],
+        fetches: vec![fetch.to_string()],
+        targets: Vec::new(),
+    }
+}
+
+/// What the passes of this test saw: the group, and the device of each node that was there.
+static SEEN: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+type PassFn = fn(&mut Graph, &PassCtx) -> ferroflow_runtime::Result<()>;
+
+fn see(group: PassGroup) -> Pass {
+    fn look(group: &str, graph: &Graph) {
+        let last = |n: &ferroflow_runtime::Node| {
+            let device = n.device.rsplit(':').next().unwrap_or_default().to_string();
+            format!("{}@{device}", n.op())
+        };
+        let nodes: Vec<String> = graph.iter().map(|(_, n)| last(n)).collect();
+        let line = format!("{group}: {}", nodes.join(" "));
+        SEEN.lock().expect("no panic").push(line);
+    }
+    let run: PassFn = match group {
+        PassGroup::PrePlacement => |g, _| {
+            look("pre", g);
+            Ok(())
+        },
+        PassGroup::PostPlacement => |g, _| {
+            look("post", g);
+            Ok(())
+        },
+        PassGroup::PostRewriteForExec => |g, _| {
+            look("rewrite", g);
+            Ok(())
+        },
+        PassGroup::PostPartitioning => |g, _| {
+            look("part", g);
+            Ok(())
+        },
+    };
+    Pass {
+        name: "see",
+        about: "remembers the graph",
+        run,
+    }
+}
+
+#[test]
+fn groups_run_in_order() {
+    let mut options = SessionOptions {
+        devices: two_devices(),
+        ..Default::default()
+    };
+    for group in PassGroup::ALL {
+        options.passes.add(group, see(group));
+    }
+    let session = Session::from_text(GRAPH, options).expect("valid");
+    let x = [("x:0", Tensor::scalar(2.0f32))];
+    let z = session.run(&x, &["z:0"], &[]).expect("runs");
+    assert_eq!(z[0].to_scalar::<f32>().expect("a scalar"), 2.0);
+    let mut seen = std::mem::take(&mut *SEEN.lock().expect("no panic"));
+    // The parts have no order.
+    seen[3..].sort();
+    assert_eq!(
+        seen,
+        [
+            "pre: _Arg@ Neg@1 Neg@ _Retval@",
+            "post: _Arg@1 Neg@1 Neg@0 _Retval@0",
+            "rewrite: _Arg@1 Neg@1 Neg@0 _Retval@0",
+            "part: Neg@0 _Retval@0 _Recv@0",
+            "part: _Arg@1 Neg@1 _Send@1",
+        ]
+    );
+}
+
+#[test]
+fn errors_name_the_pass() {
+    let mut options = SessionOptions::default();
+    let pass = Pass {
+        name: "broken",
+        about: "fails",
+        run: |_, _| Err(ferroflow_base::internal!("no")),
+    };
+    options.passes.add(PassGroup::PostRewriteForExec, pass);
+    let session = Session::from_text(GRAPH, options).expect("valid");
+    let x = [("x:0", Tensor::scalar(2.0f32))];
+    let error = session.run(&x, &["z:0"], &[]).expect_err("fails");
+    let text = error.to_string();
+    assert!(
+        text.contains("in pass 'broken' of POST_REWRITE_FOR_EXEC"),
+        "{text}"
+    );
+}
+
+/// Two products that take long, of the same input, and their sum.
+fn products() -> String {
+    let attr = |name: &str, value: &str| format!("attr {{ key: '{name}' value {{ {value} }} }}");
+    let float = attr("T", "type: DT_FLOAT");
+    let product = |name: &str| {
+        format!("node {{ name: '{name}' op: 'MatMul' input: 'x' input: 'x' {float} }}\n")
+    };
+    format!(
+        "node {{ name: 'x' op: 'Placeholder' {} {} }}\n{}{}\
+         node {{ name: 'sum' op: 'Sub' input: 'a' input: 'b' {float} }}",
+        attr("dtype", "type: DT_FLOAT"),
+        attr("shape", "shape { dim { size: 300 } dim { size: 300 } }"),
+        product("a"),
+        product("b"),
+    )
+}
+
+#[test]
+fn costs_place_nodes() {
+    let costs = Arc::new(CostModel::default());
+    let options = SessionOptions {
+        devices: two_devices(),
+        costs: Some(costs.clone()),
+        ..Default::default()
+    };
+    let session = Session::from_text(&products(), options).expect("valid");
+    let signature = signature("x:0", "sum:0");
+    let device_of = |name: &str| {
+        let placed = session.explain_placement(Some(&signature)).expect("placed");
+        let node = placed.into_iter().find(|n| n.name == name);
+        let node = node.expect("a node");
+        (
+            node.device.rsplit(':').next().map(str::to_string),
+            node.reason,
+        )
+    };
+    let first = |device: &str| {
+        let reason = "finishes there first".to_string();
+        (Some(device.to_string()), reason)
+    };
+    assert_eq!((device_of("a"), device_of("b")), (first("0"), first("1")));
+    let x = Tensor::zeros(ferroflow_runtime::DType::Float, [300, 300].into()).expect("small");
+    let sum = session.run(&[("x:0", x)], &["sum:0"], &[]).expect("runs");
+    assert_eq!(sum[0].shape().dims(), [300, 300]);
+    // Measured, they take less time than a copy.
+    costs.record("a", 10, vec![360_000]);
+    costs.record("b", 10, vec![360_000]);
+    assert_eq!(device_of("a").0, device_of("b").0);
+}
