@@ -19,6 +19,7 @@ pub mod host;
 mod interface;
 mod saved_model;
 mod session;
+mod weights;
 
 pub use callable::{Callable, keeps_inputs};
 pub use chrome_trace::{ChromeTrace, DeadnessLog};
@@ -43,3 +44,4 @@ pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub use interface::{outputs, placeholders};
 pub use saved_model::{DEFAULT_SIGNATURE, ModelSignature, SERVE, SavedModel, SignatureTensor};
 pub use session::{RunOptions, Session, SessionOptions, registry};
+pub use weights::Precision;
