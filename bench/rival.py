@@ -1,7 +1,7 @@
-"""Times a frozen graph in TensorFlow (or ONNX Runtime) in a fresh process, and prints JSON.
+"""Times a frozen graph in TensorFlow, ONNX Runtime or OpenVINO in a fresh process, and prints JSON.
 
 Usage: python bench/rival.py MODEL.pb --feeds F.npz --fetch NAME... [--threads N] [--seconds S]
-           [--init OP] [--target OP] [--engine session|function|ort] [--no-optimize] [--once]
+           [--init OP] [--target OP] [--engine session|function|ort|openvino] [--no-optimize] [--once]
 
 The JSON has the keys of `ferroflow bench --json`: load_s, first_s, median_s, min_s, p99_s, runs,
 nodes, peak_rss_mb. load_s starts after the import of the library.
@@ -79,6 +79,27 @@ def onnx_runtime(options, feeds):
     return (lambda: opened.run(options.fetch, feeds)), len(model.graph.node)
 
 
+def openvino_model(options, feeds):
+    """The graph read by OpenVINO, compiled for latency and for the shapes of the feeds."""
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(options.model)
+    model.reshape({name: openvino.PartialShape(list(x.shape)) for name, x in feeds.items()})
+    compiled = core.compile_model(model, "CPU", {
+        "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": options.threads, "NUM_STREAMS": 1,
+        # TensorFlow's precision: without this it computes in bfloat16 where the processor can.
+        "INFERENCE_PRECISION_HINT": "f32"})
+    request = compiled.create_infer_request()
+    wanted = [compiled.output(name) for name in options.fetch]
+
+    def run():
+        request.infer(feeds)
+        return [request.get_tensor(output).data for output in wanted]
+
+    return run, len(model.get_ops())
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", type=Path)
@@ -88,15 +109,18 @@ def main():
     parser.add_argument("--target", action="append", default=[], help="ops to run besides the fetches")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=5)
-    parser.add_argument("--engine", choices=["session", "function", "ort"], default="session")
+    parser.add_argument("--engine", choices=["session", "function", "ort", "openvino"], default="session")
     parser.add_argument("--no-optimize", action="store_true")
     parser.add_argument("--once", action="store_true", help="load, answer once, end")
     options = parser.parse_args()
     with np.load(options.feeds) as stored:
         feeds = {key: stored[key] for key in stored.files if not key.startswith("out/")}
-    make = {"session": session, "function": function, "ort": onnx_runtime}[options.engine]
+    make = {"session": session, "function": function, "ort": onnx_runtime,
+            "openvino": openvino_model}[options.engine]
     if options.engine == "ort":
         import tf2onnx  # noqa: F401  not part of loading
+    elif options.engine == "openvino":
+        import openvino  # noqa: F401  not part of loading
     else:
         import tensorflow as tf
 

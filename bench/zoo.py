@@ -4,7 +4,7 @@ Usage: python bench/zoo.py DIR [NAME...]
 
 Writes DIR/<name>.pb, DIR/<name>.json (inputs and outputs) and DIR/<name>.b<N>.npz (feeds by tensor
 name, TensorFlow's answers under out/<tensor name>) for every tf.keras.applications network and the
-networks of bench/zoo_extra.py. All weights are random and seeded, so nothing is downloaded. Each
+networks of bench/zoo_extra.py and bench/zoo_more.py. All weights are random and seeded, so nothing is downloaded. Each
 batch normalization gets the statistics its input really has, shaken a little, and scales, offsets
 and biases are random: activations keep a sane size, answers differ between inputs and classes, and
 an optimization that folds wrongly shows. Images whose answer hangs on the rounding of their last bit are drawn
@@ -34,8 +34,10 @@ BATCHES = {"lstm": (1, 3, 8), "lstm_while": (1, 3, 8)}
 def all_names():
     import tensorflow as tf
 
+    import zoo_more
+
     found = [name for name in dir(tf.keras.applications) if name[0].isupper()]
-    return FIRST + EXTRA[3:] + sorted(set(found) - set(FIRST))
+    return FIRST + EXTRA[3:] + sorted(set(found) - set(FIRST)) + list(zoo_more.MODELS)
 
 
 def images(rng, count, shape, low, high):
@@ -229,6 +231,10 @@ def build(directory, name):
         import zoo_extra
 
         call, spec, feeds = zoo_extra.build(name)
+    elif name[0].islower():
+        import zoo_more
+
+        call, spec, feeds = zoo_more.build(name)
     else:
         call, spec, feeds = application(name)
     frozen = freeze(call, spec, lower=name != "lstm_while")

@@ -20,8 +20,13 @@ def randomize(model, rng):
             value = rng.normal(0, 0.5, shape)
         elif name == "gamma":
             value = rng.uniform(0.7, 1.3, shape)
-        elif name in ("beta", "bias"):
+        elif name in ("beta", "bias", "moving_mean"):
             value = rng.normal(0, 0.1, shape)
+        elif name == "moving_variance":
+            value = rng.uniform(0.7, 1.3, shape)
+        elif len(shape) > 3 or "conv1d" in variable.path:
+            depthwise = "depthwise" in variable.path
+            value = rng.normal(0, (1.5 / np.prod(shape[:-2] if depthwise else shape[:-1])) ** 0.5, shape)
         else:
             fan_in = np.prod(shape[:2]) if "attention_output" in variable.path else shape[0]
             value = rng.normal(0, fan_in**-0.5, shape)

@@ -229,6 +229,9 @@ fn show_compiled(model: &CompiledModel) {
         summary.n_parameters,
         summary.parameter_bytes as f64 / 1e6
     );
+    for (dtype, bytes) in &summary.bytes_by_dtype {
+        say!("  in {dtype}: {:.1} MB", *bytes as f64 / 1e6);
+    }
     let ops = summary.ops.iter().map(|(op, n)| (&**op, *n));
     print_histogram(ops.collect());
 }

@@ -58,6 +58,29 @@ pub fn top(t: &Tensor, k: usize) -> Result<String> {
     Ok(out)
 }
 
+/// Formats the largest and the mean difference of two results, and in how many rows the largest value
+/// is at the same place; `None` if they are not numbers.
+pub fn differences(exact: &Tensor, made: &Tensor) -> Option<String> {
+    let (a, b) = (numbers(exact)?, numbers(made)?);
+    if a.len() != b.len() || a.is_empty() {
+        return None;
+    }
+    let gaps = a.iter().zip(&b).map(|(a, b)| (a - b).abs());
+    let (largest, sum) = gaps.fold((0f64, 0f64), |(m, s), gap| (m.max(gap), s + gap));
+    let peak = a.iter().fold(0f64, |m, x| m.max(x.abs()));
+    let width = exact.shape().last().copied().unwrap_or(1).max(1);
+    let best = |row: &[f64]| (0..row.len()).max_by(|&i, &j| row[i].total_cmp(&row[j]));
+    let rows = a.chunks(width).zip(b.chunks(width));
+    let n_same = rows.clone().filter(|(a, b)| best(a) == best(b)).count();
+    Some(format!(
+        "largest difference {}, mean {}, of values up to {}; the same top 1 in {n_same} of {} rows",
+        short(largest),
+        short(sum / a.len() as f64),
+        short(peak),
+        rows.len(),
+    ))
+}
+
 /// Returns the elements as numbers; `None` for other dtypes.
 fn numbers(t: &Tensor) -> Option<Vec<f64>> {
     fn all<T: Element>(t: &Tensor, f: impl Fn(T) -> f64) -> Option<Vec<f64>> {

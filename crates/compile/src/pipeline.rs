@@ -18,6 +18,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::constant_folding::PASS,
     passes::arithmetic::PASS,
     passes::cse::PASS,
+    passes::conv_groups::PASS,
     passes::remapper::PASS,
     passes::fuse::PASS,
     passes::fuse_read::PASS,

@@ -11,7 +11,7 @@ use ferroflow_tensor::{Bytes, Element, LazyTensor, Shape, Tensor};
 /// determine the packed bytes. Weights packed under another value cannot be used.
 ///
 /// ```
-/// assert!(ferroflow_functors::prepack::packing().starts_with("2/"));
+/// assert!(ferroflow_functors::prepack::packing().starts_with("3/"));
 /// ```
 pub fn packing() -> String {
     let isa = match Isa::current() {
@@ -23,7 +23,7 @@ pub fn packing() -> String {
 }
 
 /// Incremented whenever the packed layout changes.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The bytes of packed weights, kept alive by the tensor.
 struct Owner(Tensor);
@@ -111,7 +111,14 @@ fn sizes(shape: &Shape, transposed: bool) -> Result<(usize, usize)> {
 /// # Errors
 /// RESOURCE_EXHAUSTED if a copy does not fit into memory.
 pub fn tensor<T: GemmElement + Element>(matrix: &PackedB<T>) -> Result<Tensor> {
-    let packed = matrix.packed();
+    numbers(matrix.packed())
+}
+
+/// Returns packed numbers as they are stored in a file.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED if a copy does not fit into memory.
+pub fn numbers<T: Element>(packed: &[T]) -> Result<Tensor> {
     Tensor::from_slice(Shape::from([packed.len()]), packed)
 }
 

@@ -208,6 +208,72 @@ fn groups_of_a_packed_filter() {
 }
 
 #[test]
+fn convolutions_in_groups() {
+    // Input channels, those of a group, output channels.
+    for (in_c, per, out_c) in [(6, 1, 6), (5, 1, 15), (12, 3, 8), (16, 4, 16), (8, 4, 40)] {
+        for (stride, dilation, format) in [(1, 1, "NHWC"), (2, 1, "NCHW"), (1, 2, "NHWC")] {
+            let in_layout = |h, w, c| match format {
+                "NHWC" => [2, h, w, c],
+                _ => [2, c, h, w],
+            };
+            let steps = |n| match format {
+                "NHWC" => [1, n, n, 1],
+                _ => [1, 1, n, n],
+            };
+            let attrs = conv_attrs(steps(stride), "SAME", format)
+                .with("dilations", AttrValue::ints(&steps(dilation)))
+                .with("_groups", AttrValue::Int((in_c / per) as i64));
+            let shape = in_layout(7, 6, in_c);
+            let (x, filter) = (noise(&shape, 1), noise(&[3, 5, per, out_c], 2));
+            let wide = [double(&x), double(&filter)];
+            let expected = run("Conv2D", &attrs, &wide, &[]).unwrap();
+            let dy = noise(expected.shape(), 3);
+            let sizes = |t: &Tensor| ints(&t.shape().iter().map(|d| *d as i32).collect::<Vec<_>>());
+            let mut ops = vec![
+                ("Conv2D", vec![x.clone(), filter.clone()]),
+                (
+                    "Conv2DBackpropInput",
+                    vec![sizes(&x), filter.clone(), dy.clone()],
+                ),
+                (
+                    "Conv2DBackpropFilter",
+                    vec![x.clone(), sizes(&filter), dy.clone()],
+                ),
+            ];
+            if per == 1 {
+                let shape = Shape::from([3, 5, in_c, out_c / in_c]);
+                let deep = filter.with_shape(shape).unwrap();
+                ops.extend([
+                    ("DepthwiseConv2dNative", vec![x.clone(), deep.clone()]),
+                    (
+                        "DepthwiseConv2dNativeBackpropInput",
+                        vec![sizes(&x), deep.clone(), dy.clone()],
+                    ),
+                    (
+                        "DepthwiseConv2dNativeBackpropFilter",
+                        vec![x.clone(), sizes(&deep), dy.clone()],
+                    ),
+                ]);
+            }
+            for (op, inputs) in ops {
+                let wide: Vec<_> = inputs
+                    .iter()
+                    .map(|t| match t.dtype() {
+                        DType::Float => double(t),
+                        _ => t.clone(),
+                    })
+                    .collect();
+                let expected = run(op, &attrs, &wide, &[]).unwrap();
+                close(&run(op, &attrs, &inputs, &[]).unwrap(), &expected);
+                if !op.ends_with("Filter") {
+                    close(&run(op, &attrs, &inputs, &[1]).unwrap(), &expected);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn transposed_convolution_in_phases() {
     let cases: [([usize; 4], [usize; 4], i64, &str); 7] = [
         ([2, 8, 6, 5], [4, 4, 5, 3], 2, "SAME"),

@@ -10,7 +10,8 @@ mod rows;
 mod tests;
 pub(super) mod winograd;
 
-use super::aligned::SendPtr;
+use super::aligned::{Aligned, SendPtr};
+use super::depthwise;
 use super::gemm::drive::{Out, drive};
 use super::gemm::{Epilogue, PackedB, check, check_epilogue, gemm_packed};
 use bytes::Bytes;
@@ -118,10 +119,31 @@ impl Conv2dShape {
 pub struct PackedFilter {
     /// A matrix for each group, or for each position of a transformed filter.
     parts: Vec<PackedB>,
+    /// Instead of matrices, the filter ordered for the kernels of small groups.
+    by_channel: Option<ChannelFilter>,
     transform: Option<&'static winograd::WinogradTransform>,
     n_offsets: usize,
     in_c: usize,
     out_c: usize,
+}
+
+/// A filter ordered for the kernels of small groups.
+#[derive(Clone)]
+struct ChannelFilter {
+    data: Aligned,
+    len: usize,
+}
+
+impl ChannelFilter {
+    fn values(&self) -> &[f32] {
+        self.data.get().get(..self.len).unwrap_or_default()
+    }
+}
+
+impl std::fmt::Debug for ChannelFilter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ChannelFilter[{}]", self.len)
+    }
 }
 
 impl PackedFilter {
@@ -150,11 +172,12 @@ impl PackedFilter {
     ) -> Self {
         let n_offsets = s.filter_h * s.filter_w;
         let Some(transform) = transform else {
-            return Self::with_offsets(par, filter, n_offsets, s);
+            return Self::with_offsets(par, filter, &s.solid());
         };
         check(filter.len(), n_offsets * s.in_c, s.out_c, s.out_c, "filter");
         PackedFilter {
             parts: winograd::pack(par, transform, filter, s.in_c, s.out_c),
+            by_channel: None,
             transform: Some(transform),
             n_offsets,
             in_c: s.in_c,
@@ -167,8 +190,7 @@ impl PackedFilter {
     /// # Panics
     /// If `filter` is too short or the channels do not divide into the groups.
     pub fn new_3d(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape) -> Self {
-        let n_offsets = s.filter_d * s.plane.filter_h * s.plane.filter_w;
-        Self::with_offsets(par, filter, n_offsets, &s.plane)
+        Self::with_offsets(par, filter, s)
     }
 
     /// Returns the filter of a 2-D convolution whose [`PackedFilter::parts`] have these bytes;
@@ -179,24 +201,38 @@ impl PackedFilter {
             let size = [s.in_c, s.out_c, transform.planes()];
             return Self::of_parts(parts, Some(transform), n_offsets, size, [s.in_c, s.out_c]);
         }
-        Self::from_packed_offsets(parts, n_offsets, s)
+        Self::from_packed_3d(parts, &s.solid())
     }
 
     /// Returns the filter of a 3-D convolution whose [`PackedFilter::parts`] have these bytes;
     /// `None` if they do not fit it.
     pub fn from_packed_3d(parts: Vec<Bytes>, s: &Conv3dShape) -> Option<Self> {
-        let plane = s.plane.filter_h.checked_mul(s.plane.filter_w)?;
-        Self::from_packed_offsets(parts, plane.checked_mul(s.filter_d)?, &s.plane)
-    }
-
-    fn from_packed_offsets(parts: Vec<Bytes>, n_offsets: usize, s: &Conv2dShape) -> Option<Self> {
-        let groups = s.groups;
-        if groups == 0 || !s.in_c.is_multiple_of(groups) || !s.out_c.is_multiple_of(groups) {
+        let p = &s.plane;
+        let plane = p.filter_h.checked_mul(p.filter_w)?;
+        let n_offsets = plane.checked_mul(s.filter_d)?;
+        let groups = p.groups;
+        if groups == 0 || !p.in_c.is_multiple_of(groups) || !p.out_c.is_multiple_of(groups) {
             return None;
         }
-        let k = n_offsets.checked_mul(s.in_c / groups)?;
-        let size = [k, s.out_c / groups, groups];
-        Self::of_parts(parts, None, n_offsets, size, [s.in_c, s.out_c])
+        let k = n_offsets.checked_mul(p.in_c / groups)?;
+        if depthwise::suits_small_groups(s) {
+            let len = k.checked_mul(p.out_c)?;
+            let [bytes] = <[Bytes; 1]>::try_from(parts).ok()?;
+            if len.checked_mul(size_of::<f32>())? != bytes.len() {
+                return None;
+            }
+            let data = Aligned::shared(bytes);
+            return Some(PackedFilter {
+                parts: Vec::new(),
+                by_channel: Some(ChannelFilter { data, len }),
+                transform: None,
+                n_offsets,
+                in_c: p.in_c,
+                out_c: p.out_c,
+            });
+        }
+        let size = [k, p.out_c / groups, groups];
+        Self::of_parts(parts, None, n_offsets, size, [p.in_c, p.out_c])
     }
 
     fn of_parts(
@@ -212,6 +248,7 @@ impl PackedFilter {
         let parts = parts.into_iter().map(|b| PackedB::from_packed(k, n, b));
         Some(PackedFilter {
             parts: parts.collect::<Option<_>>()?,
+            by_channel: None,
             transform,
             n_offsets,
             in_c,
@@ -219,17 +256,16 @@ impl PackedFilter {
         })
     }
 
-    /// Returns the packed matrices.
-    pub fn parts(&self) -> &[PackedB] {
-        &self.parts
+    /// Returns the packed numbers, in one or several parts.
+    pub fn parts(&self) -> Vec<&[f32]> {
+        let by_channel = self.by_channel.iter().map(ChannelFilter::values);
+        by_channel
+            .chain(self.parts.iter().map(PackedB::packed))
+            .collect()
     }
 
-    fn with_offsets(
-        par: &dyn Parallelism,
-        filter: &[f32],
-        n_offsets: usize,
-        s: &Conv2dShape,
-    ) -> Self {
+    fn with_offsets(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape) -> Self {
+        let (s, solid) = (&s.plane, s);
         let groups = s.groups;
         assert!(
             groups > 0 && s.in_c.is_multiple_of(groups) && s.out_c.is_multiple_of(groups),
@@ -238,26 +274,37 @@ impl PackedFilter {
             s.out_c,
         );
         let (in_c, out_c) = (s.in_c / groups, s.out_c / groups);
+        let n_offsets = solid.filter_d * s.filter_h * s.filter_w;
         let k = n_offsets * in_c;
         check(filter.len(), k, s.out_c, s.out_c, "filter");
-        let parts = (0..groups)
+        let mut packed = PackedFilter {
+            parts: Vec::new(),
+            by_channel: None,
+            transform: None,
+            n_offsets,
+            in_c: s.in_c,
+            out_c: s.out_c,
+        };
+        if depthwise::suits_small_groups(solid) {
+            let values = depthwise::reorder(&filter[..k * s.out_c], solid);
+            let (mut data, len) = (Aligned::default(), values.len());
+            data.alloc(len).copy_from_slice(&values);
+            packed.by_channel = Some(ChannelFilter { data, len });
+            return packed;
+        }
+        packed.parts = (0..groups)
             .map(|g| {
                 let part = filter.get(g * out_c..).unwrap_or_default();
                 PackedB::from_rows(par, part, s.out_c, k, out_c)
             })
             .collect();
-        PackedFilter {
-            parts,
-            transform: None,
-            n_offsets,
-            in_c: s.in_c,
-            out_c: s.out_c,
-        }
+        packed
     }
 
     /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
-        self.parts.iter().map(PackedB::bytes).sum()
+        let by_channel = self.by_channel.as_ref().map_or(0, |f| f.data.bytes());
+        self.parts.iter().map(PackedB::bytes).sum::<usize>() + by_channel
     }
 }
 
@@ -297,7 +344,10 @@ pub fn conv3d(
             && filter.out_c == p.out_c
             && match filter.transform {
                 Some(transform) => transform.suits(p) && [s.in_d, s.out_d, s.filter_d] == [1; 3],
-                None => filter.parts.len() == p.groups,
+                None => match &filter.by_channel {
+                    Some(f) => f.len * p.groups == filter.n_offsets * p.in_c * p.out_c,
+                    None => filter.parts.len() == p.groups,
+                },
             },
         "the filter was packed for another convolution",
     );
@@ -308,6 +358,9 @@ pub fn conv3d(
         let out = SendPtr(out.as_mut_ptr());
         // SAFETY: the sizes were just checked; `out` is exclusively borrowed.
         return unsafe { winograd::run(par, transform, p, input, &filter.parts, out, ep) };
+    }
+    if let Some(filter) = &filter.by_channel {
+        return depthwise::by_channel(par, s, input, filter.values(), out, ep);
     }
     let axes = [
         Axis {

@@ -1,15 +1,21 @@
-//! Depthwise convolutions over channels-last tensors: [`depthwise2d`].
+//! Depthwise convolutions over channels-last tensors: [`depthwise2d`]. Its kernels also compute
+//! convolutions in many small groups.
 
+pub(crate) mod kernel;
+mod lines;
 #[cfg(test)]
 mod tests;
 
-use super::aligned::{Plain, Scratch, SendPtr};
-use super::epilogue::Activation;
+use super::aligned::Scratch;
+use super::conv::{Conv2dShape, Conv3dShape};
+use super::epilogue::{Activation, Epilogue};
 use super::gemm::check;
 use super::math::unary_with;
 use super::table::DispatchTable;
-use super::vector::Simd;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
+use kernel::{DepthwiseJob, FilterGradientJob, FilterRow, PIXELS};
+use lines::{Groups, Lines};
+use std::ops::Range;
 
 /// The sizes of a depthwise convolution: input `[batch, in_h, in_w, channels]`, filter
 /// `[filter_h, filter_w, channels, multiplier]`, output
@@ -48,202 +54,6 @@ pub struct DepthwiseShape {
     pub out_w: usize,
 }
 
-/// Output pixels computed together.
-pub(crate) const PIXELS: usize = 4;
-/// Channels per pass over the pixels, so that the filter stays cached.
-const CHANNEL_CHUNK: usize = 256;
-
-/// Consecutive tiles of one output row, for the fixed filter sizes.
-pub(crate) struct DepthwiseJob {
-    /// `[filter_h][columns]`: pointers to input pixels, or to zeros.
-    pub pixels: *const SendPtr<f32>,
-    /// Pointers from one filter row to the next.
-    pub columns: usize,
-    pub tiles: usize,
-    /// Channels to compute, and channels of a pixel.
-    pub n: usize,
-    pub stride: usize,
-    /// First channel.
-    pub first: usize,
-    pub filter: *const f32,
-    pub bias: *const f32,
-    pub out: *mut f32,
-    pub limits: [f32; 2],
-}
-
-/// `K × K` filters with stride `ST`, tiles of `P` pixels.
-///
-/// # Safety
-/// The pointers of `j` are valid for its sizes, each pixel for `first + n` channels.
-#[inline(always)]
-pub(crate) unsafe fn tiles<S: Simd, const K: usize, const ST: usize, const P: usize>(
-    s: S,
-    j: &DepthwiseJob,
-) {
-    for tile in 0..j.tiles {
-        // SAFETY: the caller's promise; the tile's windows start `tile * P * ST` columns in.
-        unsafe {
-            let pixels = j.pixels.add(tile * P * ST);
-            let out = j.out.add(tile * P * j.stride);
-            let mut c = j.first;
-            let end = j.first + j.n;
-            // Two vectors of channels at a time: enough independent sums to hide the latency.
-            while c + 2 * S::N <= end {
-                let acc = accumulate::<S, K, ST, P, 2>(s, j, pixels, c, |p| s.load(p));
-                for (p, x) in acc.into_iter().enumerate() {
-                    s.store(out.add(p * j.stride + c), x[0]);
-                    s.store(out.add(p * j.stride + c + S::N), x[1]);
-                }
-                c += 2 * S::N;
-            }
-            if c + S::N <= end {
-                let acc = accumulate::<S, K, ST, P, 1>(s, j, pixels, c, |p| s.load(p));
-                for (p, x) in acc.into_iter().enumerate() {
-                    s.store(out.add(p * j.stride + c), x[0]);
-                }
-                c += S::N;
-            }
-            if c < end {
-                let n = end - c;
-                let acc = accumulate::<S, K, ST, P, 1>(s, j, pixels, c, |p| s.load_part(p, n));
-                for (p, x) in acc.into_iter().enumerate() {
-                    s.store_part(out.add(p * j.stride + c), x[0], n);
-                }
-            }
-        }
-    }
-}
-
-/// # Safety
-/// As for [`tiles`], `load` reading only channels that exist.
-#[inline(always)]
-unsafe fn accumulate<S: Simd, const K: usize, const ST: usize, const P: usize, const U: usize>(
-    s: S,
-    j: &DepthwiseJob,
-    pixels: *const SendPtr<f32>,
-    c: usize,
-    load: impl Fn(*const f32) -> S::V,
-) -> [[S::V; U]; P] {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut start = [s.zero(); U];
-        if !j.bias.is_null() {
-            start = std::array::from_fn(|u| load(j.bias.add(c + u * S::N)));
-        }
-        let mut acc = [start; P];
-        let mut ky = 0;
-        while ky < K {
-            let row = pixels.add(ky * j.columns);
-            let filter = j.filter.add(ky * K * j.stride + c);
-            let mut w = [[s.zero(); U]; K];
-            let mut kx = 0;
-            while kx < K {
-                w[kx] = std::array::from_fn(|u| load(filter.add(kx * j.stride + u * S::N)));
-                kx += 1;
-            }
-            let mut col = 0;
-            while col < (P - 1) * ST + K {
-                let pixel = (*row.add(col)).get().add(c);
-                let x: [S::V; U] = std::array::from_fn(|u| load(pixel.add(u * S::N)));
-                let mut p = 0;
-                while p < P {
-                    if p * ST <= col && col - p * ST < K {
-                        let mut u = 0;
-                        while u < U {
-                            acc[p][u] = s.fma(x[u], w[col - p * ST][u], acc[p][u]);
-                            u += 1;
-                        }
-                    }
-                    p += 1;
-                }
-                col += 1;
-            }
-            ky += 1;
-        }
-        let (lo, hi) = (s.splat(j.limits[0]), s.splat(j.limits[1]));
-        for x in acc.as_flattened_mut() {
-            *x = s.min(hi, s.max(lo, *x));
-        }
-        acc
-    }
-}
-
-/// One output pixel of any filter: a list of input pixels with their filter pixels.
-pub(crate) struct PixelJob {
-    pub offsets: *const KernelOffset,
-    pub n_offsets: usize,
-    pub n: usize,
-    pub bias: *const f32,
-    pub out: *mut f32,
-    pub limits: [f32; 2],
-}
-
-/// An input pixel and its filter pixel.
-#[derive(Clone, Copy)]
-#[repr(C)]
-pub(crate) struct KernelOffset {
-    input: *const f32,
-    filter: *const f32,
-}
-// SAFETY: two pointers; null bytes are null pointers, others are written before they are read.
-unsafe impl Plain for KernelOffset {}
-// SAFETY: only addresses; every dereference has its own justification.
-unsafe impl Send for KernelOffset {}
-// SAFETY: as above.
-unsafe impl Sync for KernelOffset {}
-
-/// # Safety
-/// The pointers of `j` are valid for `n` channels.
-#[inline(always)]
-pub(crate) unsafe fn pixel<S: Simd>(s: S, j: &PixelJob) {
-    // SAFETY: every access is below channel `n`.
-    unsafe {
-        let mut c = 0;
-        while c + 4 * S::N <= j.n {
-            block::<S, 4>(s, j, c, |p| s.load(p), |p, x| s.store(p, x));
-            c += 4 * S::N;
-        }
-        while c + S::N <= j.n {
-            block::<S, 1>(s, j, c, |p| s.load(p), |p, x| s.store(p, x));
-            c += S::N;
-        }
-        if c < j.n {
-            let n = j.n - c;
-            block::<S, 1>(s, j, c, |p| s.load_part(p, n), |p, x| s.store_part(p, x, n));
-        }
-    }
-}
-
-/// # Safety
-/// As for [`pixel`], `load` and `store` touching only channels that exist.
-#[inline(always)]
-unsafe fn block<S: Simd, const U: usize>(
-    s: S,
-    j: &PixelJob,
-    c: usize,
-    load: impl Fn(*const f32) -> S::V,
-    store: impl Fn(*mut f32, S::V),
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut acc = [s.zero(); U];
-        if !j.bias.is_null() {
-            acc = std::array::from_fn(|u| load(j.bias.add(c + u * S::N)));
-        }
-        for t in 0..j.n_offsets {
-            let t = &*j.offsets.add(t);
-            for (u, acc) in acc.iter_mut().enumerate() {
-                let at = c + u * S::N;
-                *acc = s.fma(load(t.input.add(at)), load(t.filter.add(at)), *acc);
-            }
-        }
-        let (lo, hi) = (s.splat(j.limits[0]), s.splat(j.limits[1]));
-        for (u, x) in acc.into_iter().enumerate() {
-            store(j.out.add(c + u * S::N), s.min(hi, s.max(lo, x)));
-        }
-    }
-}
-
 impl DepthwiseShape {
     /// Returns the number of input elements.
     pub fn input_len(&self) -> usize {
@@ -260,12 +70,34 @@ impl DepthwiseShape {
         self.filter_h * self.filter_w * self.channels * self.multiplier
     }
 
-    /// Returns the input row under filter row `ky` at output row `y`, of image `n`, if it exists.
-    fn line<'a>(&self, input: &'a [f32], n: usize, y: usize, ky: usize) -> Option<&'a [f32]> {
-        let iy = (y * self.stride_h + ky * self.dil_h).checked_sub(self.pad_top)?;
-        let len = self.in_w * self.channels;
-        let at = (n * self.in_h + iy) * len;
-        (iy < self.in_h).then(|| &input[at..at + len])
+    /// Returns the convolution with a group for each input channel that this is.
+    fn solid(&self) -> Conv3dShape {
+        Conv3dShape {
+            plane: Conv2dShape {
+                batch: self.batch,
+                in_h: self.in_h,
+                in_w: self.in_w,
+                in_c: self.channels,
+                filter_h: self.filter_h,
+                filter_w: self.filter_w,
+                out_c: self.channels * self.multiplier,
+                stride_h: self.stride_h,
+                stride_w: self.stride_w,
+                dil_h: self.dil_h,
+                dil_w: self.dil_w,
+                pad_top: self.pad_top,
+                pad_left: self.pad_left,
+                out_h: self.out_h,
+                out_w: self.out_w,
+                groups: self.channels,
+            },
+            in_d: 1,
+            filter_d: 1,
+            stride_d: 1,
+            dil_d: 1,
+            pad_front: 0,
+            out_d: 1,
+        }
     }
 }
 
@@ -301,154 +133,276 @@ pub fn depthwise2d(
     if let Some(b) = bias {
         assert!(b.len() >= out_c, "bias: too short");
     }
-    let row_len = s.out_w * out_c;
-    if s.output_len() == 0 {
-        return;
-    }
-    let table = DispatchTable::current();
-    let (lo, hi) = act.limits().unwrap_or((f32::NEG_INFINITY, f32::INFINITY));
-    let limits = [lo, hi];
-    let fixed = (s.multiplier == 1
-        && s.filter_h == s.filter_w
-        && s.stride_h == s.stride_w
-        && (s.dil_h, s.dil_w) == (1, 1)
-        && s.out_w >= PIXELS)
-        .then(|| table.depthwise(s.filter_h, s.stride_h))
-        .flatten();
-    let zeros = if fixed.is_some() {
-        vec![0.0; s.channels]
-    } else {
-        Vec::new()
-    };
-    let work = row_len * s.filter_h * s.filter_w;
-    let group = (32 * 1024 / work.max(1)).clamp(1, s.batch * s.out_h);
-    let group = group.min((s.batch * s.out_h).div_ceil(par.width()));
-    par_chunks_mut(
+    by_channel(
         par,
-        &mut out[..s.output_len()],
-        row_len,
-        group,
-        &|row, out| {
-            let (n, y) = (row / s.out_h, row % s.out_h);
-            let mut scratch = Scratch::take();
-            let bias_ptr = bias.map_or(std::ptr::null(), <[f32]>::as_ptr);
-            if let Some(kernel) = fixed {
-                let columns = (s.out_w - 1) * s.stride_w + s.filter_w;
-                let pixels = scratch.alloc::<SendPtr<f32>>(s.filter_h * columns);
-                for (ky, row) in pixels.chunks_exact_mut(columns).enumerate() {
-                    let none = SendPtr(zeros.as_ptr().cast_mut());
-                    let Some(line) = s.line(input, n, y, ky) else {
-                        row.fill(none);
-                        continue;
-                    };
-                    let before = s.pad_left.min(columns);
-                    let inside = (columns - before).min(s.in_w);
-                    row[..before].fill(none);
-                    let base = line.as_ptr().cast_mut();
-                    for (x, p) in row[before..before + inside].iter_mut().enumerate() {
-                        *p = SendPtr(base.wrapping_add(x * s.channels));
-                    }
-                    row[before + inside..].fill(none);
-                }
-                let tiles = s.out_w / PIXELS;
-                for first in (0..s.channels).step_by(CHANNEL_CHUNK) {
-                    let mut job = DepthwiseJob {
-                        pixels: pixels.as_ptr(),
-                        columns,
-                        tiles,
-                        n: CHANNEL_CHUNK.min(s.channels - first),
-                        stride: s.channels,
-                        first,
-                        filter: filter.as_ptr(),
-                        bias: bias_ptr,
-                        out: out.as_mut_ptr(),
-                        limits,
-                    };
-                    // SAFETY: there are `columns` pointers a filter row, each to a whole pixel or
-                    // to as many zeros; tiles of `PIXELS` pixels fit the row, also the last one,
-                    // which is moved left over the one before.
-                    unsafe {
-                        kernel(&job);
-                        if tiles * PIXELS < s.out_w {
-                            let x = s.out_w - PIXELS;
-                            job.tiles = 1;
-                            job.pixels = job.pixels.add(x * s.stride_w);
-                            job.out = job.out.add(x * s.channels);
-                            kernel(&job);
-                        }
-                    }
-                }
-            } else if s.multiplier == 1 {
-                let offsets = scratch.alloc::<KernelOffset>(s.filter_h * s.filter_w);
-                for (x, out) in out.chunks_exact_mut(out_c).enumerate() {
-                    let mut n_offsets = 0;
-                    s.each_offset(input, (n, y, x), |k, pixel| {
-                        let filter = filter[k * out_c..][..out_c].as_ptr();
-                        offsets[n_offsets] = KernelOffset {
-                            input: pixel.as_ptr(),
-                            filter,
-                        };
-                        n_offsets += 1;
-                    });
-                    let job = PixelJob {
-                        offsets: offsets.as_ptr(),
-                        n_offsets,
-                        n: out_c,
-                        bias: bias_ptr,
-                        out: out.as_mut_ptr(),
-                        limits,
-                    };
-                    // SAFETY: every offset, the bias and the output have `out_c` channels.
-                    unsafe { (table.depthwise_pixel)(&job) };
-                }
-            } else {
-                for (x, out) in out.chunks_exact_mut(out_c).enumerate() {
-                    match bias {
-                        Some(b) => out.copy_from_slice(&b[..out_c]),
-                        None => out.fill(0.0),
-                    }
-                    s.each_offset(input, (n, y, x), |k, pixel| {
-                        let filter = filter[k * out_c..].chunks_exact(s.multiplier);
-                        let out = out.chunks_exact_mut(s.multiplier);
-                        for ((x, f), o) in pixel.iter().zip(filter).zip(out) {
-                            for (o, f) in o.iter_mut().zip(f) {
-                                *o += x * f;
-                            }
-                        }
-                    });
-                }
-                if act.limits().is_some() {
-                    unary_with(table, act.as_unary(), out);
-                }
-            }
-            if let Some(op) = act.function() {
-                unary_with(table, op, out);
-            }
-        },
+        &s.solid(),
+        input,
+        filter,
+        out,
+        &Epilogue::new(bias, act),
     );
 }
 
-impl DepthwiseShape {
-    /// Calls `f(filter pixel, input pixel)` for the input pixels that exist under a window.
-    fn each_offset<'a>(
-        &self,
-        input: &'a [f32],
-        (n, y, x): (usize, usize, usize),
-        mut f: impl FnMut(usize, &'a [f32]),
-    ) {
-        for ky in 0..self.filter_h {
-            let Some(line) = self.line(input, n, y, ky) else {
-                continue;
-            };
-            for kx in 0..self.filter_w {
-                let ix = (x * self.stride_w + kx * self.dil_w).wrapping_sub(self.pad_left);
-                if ix < self.in_w {
-                    f(
-                        ky * self.filter_w + kx,
-                        &line[ix * self.channels..][..self.channels],
-                    );
-                }
+/// Returns whether the kernels here are faster than a matrix product for each group: if an output
+/// channel depends on one input channel, or groups have few of both.
+pub fn suits_small_groups(s: &Conv3dShape) -> bool {
+    let Groups { per_in, per_out } = Groups::of(s);
+    let lanes = DispatchTable::current().gemm.lanes;
+    s.plane.groups > 1 && (per_in == 1 || (per_in <= MAX_INPUTS && per_out < lanes))
+}
+
+/// Orders a filter `[…, width, in_c / groups, out_c]` as [`by_channel`] reads it:
+/// `[…, in_c / groups, width, out_c]`.
+pub(crate) fn reorder(filter: &[f32], s: &Conv3dShape) -> Vec<f32> {
+    swap_axes(
+        filter,
+        s.plane.filter_w,
+        Groups::of(s).per_in,
+        s.plane.out_c,
+    )
+}
+
+/// Swaps the axes `a` and `b` of `[…, a, b, n]`.
+fn swap_axes(from: &[f32], a: usize, b: usize, n: usize) -> Vec<f32> {
+    let mut to = Vec::with_capacity(from.len());
+    for block in from.chunks_exact((a * b * n).max(1)) {
+        for j in 0..b {
+            for i in 0..a {
+                to.extend_from_slice(&block[(i * b + j) * n..][..n]);
             }
         }
     }
+    to
+}
+
+/// Returns blocks of output channels: whole groups, few enough that the filter stays in the cache,
+/// and that the copies do where channels are copied.
+fn blocks(s: &Conv3dShape) -> (usize, usize) {
+    let groups = Groups::of(s);
+    let (p, rows) = (&s.plane, s.filter_d * s.plane.filter_h * groups.per_in);
+    let chunk = (CACHED_FILTER / (rows * p.filter_w).max(1)).clamp(64, MAX_CHANNELS) / 64 * 64;
+    if groups.are_plain() {
+        return (p.out_c, chunk);
+    }
+    let fitting = (CACHED_LINES / (rows * p.in_w).max(1)).clamp(64, chunk);
+    let block = (fitting / groups.per_out).max(1) * groups.per_out;
+    (block, block)
+}
+
+/// Output channels for which the filter stays cached.
+const MAX_CHANNELS: usize = 256;
+/// Numbers of a filter, and of copied lines, that stay cached.
+const CACHED_FILTER: usize = 8 * 1024;
+const CACHED_LINES: usize = 64 * 1024;
+/// Input channels of a group up to which [`suits_small_groups`] accepts groups of several.
+const MAX_INPUTS: usize = 16;
+
+/// Computes a convolution whose output channels read few input channels. The filter is ordered by
+/// [`reorder`]. The caller has checked all sizes.
+pub(crate) fn by_channel(
+    par: &dyn Parallelism,
+    s: &Conv3dShape,
+    input: &[f32],
+    filter: &[f32],
+    out: &mut [f32],
+    ep: &Epilogue<'_>,
+) {
+    let p = &s.plane;
+    let n_lines = p.batch * s.out_d * p.out_h;
+    let line_len = p.out_w * p.out_c;
+    let out = &mut out[..n_lines * line_len];
+    if out.is_empty() {
+        return;
+    }
+    let groups = Groups::of(s);
+    let zeros = vec![0.0; p.in_c.max(p.out_c)];
+    let work = line_len * s.filter_d * p.filter_h * p.filter_w * groups.per_in;
+    let mut together = (32 * 1024 / work.max(1)).clamp(1, n_lines);
+    if !groups.are_plain() {
+        // Lines that are computed together share copies.
+        together = together.max(4 * p.filter_h);
+    }
+    let together = together.min(n_lines.div_ceil(par.width()));
+    let (block, chunk) = blocks(s);
+    let table = DispatchTable::current();
+    par_chunks_mut(par, out, together * line_len, 1, &|i, out| {
+        let first_line = i * together;
+        let mut rows = Scratch::take();
+        let mut found = Vec::new();
+        for first in (0..p.out_c).step_by(block) {
+            let channels = first..(first + block).min(p.out_c);
+            let mut lines = Lines::new(s, input, channels.clone(), &zeros);
+            for (l, out) in out.chunks_exact_mut(line_len).enumerate() {
+                lines.under(first_line + l, &mut found);
+                let rows = rows.alloc::<FilterRow>(found.len());
+                for (to, (row, pixels)) in rows.iter_mut().zip(&found) {
+                    *to = FilterRow {
+                        pixels: *pixels,
+                        filter: filter[row * p.filter_w * p.out_c..][..p.filter_w * p.out_c]
+                            .as_ptr(),
+                    };
+                }
+                for c in channels.clone().step_by(chunk) {
+                    let channels = c..(c + chunk).min(channels.end);
+                    let first_input = lines.first_input() + c - first;
+                    line(table, s, rows, (channels, first_input), ep, out);
+                }
+            }
+        }
+        finish(table, p.out_c, first_line * p.out_w, ep, out);
+    });
+}
+
+/// Computes some channels of an output line.
+fn line(
+    table: &DispatchTable,
+    s: &Conv3dShape,
+    rows: &[FilterRow],
+    (channels, first_input): (Range<usize>, usize),
+    ep: &Epilogue<'_>,
+    out: &mut [f32],
+) {
+    let p = &s.plane;
+    let none = (f32::NEG_INFINITY, f32::INFINITY);
+    let (lo, hi) = match ep.side {
+        Some(_) => none,
+        None => ep.act.limits().unwrap_or(none),
+    };
+    let pointer = |x: Option<&[f32]>| x.map_or(std::ptr::null(), <[f32]>::as_ptr);
+    let mut job = DepthwiseJob {
+        rows: rows.as_ptr(),
+        n_rows: rows.len(),
+        width: p.filter_w,
+        step: p.stride_w,
+        dilation: p.dil_w,
+        tiles: p.out_w / PIXELS,
+        n: channels.len(),
+        stride: p.out_c,
+        first: channels.start,
+        first_input,
+        scale: pointer(ep.scale),
+        bias: pointer(ep.bias),
+        out: out.as_mut_ptr(),
+        limits: [lo, hi],
+    };
+    // SAFETY: tables have a pointer for each column that a window covers, to a pixel with these
+    // channels or to as many zeros; filter rows, scale, bias and the pixels of `out` have all
+    // output channels. Tiles of `PIXELS` pixels fit the line, also the last one, which is moved
+    // left over the one before.
+    unsafe {
+        if job.tiles == 0 {
+            job.tiles = p.out_w;
+            return (table.depthwise_pixel)(&job);
+        }
+        let kernel = table.depthwise(p.filter_w, p.stride_w, p.dil_w);
+        kernel(&job);
+        if job.tiles * PIXELS < p.out_w {
+            let x = p.out_w - PIXELS;
+            let moved: Vec<FilterRow> = rows
+                .iter()
+                .map(|row| FilterRow {
+                    pixels: row.pixels.add(x * p.stride_w),
+                    filter: row.filter,
+                })
+                .collect();
+            job.rows = moved.as_ptr();
+            job.tiles = 1;
+            job.out = job.out.add(x * p.out_c);
+            kernel(&job);
+        }
+    }
+}
+
+/// Applies what of an epilogue [`line`] has not applied, to the pixels from `first_pixel` on.
+fn finish(
+    table: &DispatchTable,
+    out_c: usize,
+    first_pixel: usize,
+    ep: &Epilogue<'_>,
+    out: &mut [f32],
+) {
+    if let Some((side, ld)) = ep.side {
+        let rows = side[first_pixel * ld..].chunks(ld.max(1));
+        for (out, side) in out.chunks_exact_mut(out_c).zip(rows) {
+            out.iter_mut().zip(side).for_each(|(o, s)| *o += s);
+        }
+        unary_with(table, ep.act.as_unary(), out);
+    } else if let Some(op) = ep.act.function() {
+        unary_with(table, op, out);
+    }
+}
+
+/// Writes the gradient of a convolution in small groups by its filter, `[…, in_c / groups, out_c]`,
+/// given its input and the gradient of its output.
+///
+/// # Panics
+/// If a slice is too short, or the channels do not divide into the groups.
+pub fn filter_gradient_by_channel(
+    par: &dyn Parallelism,
+    s: &Conv3dShape,
+    input: &[f32],
+    dy: &[f32],
+    out: &mut [f32],
+) {
+    let p = &s.plane;
+    assert!(
+        p.groups > 0 && p.in_c.is_multiple_of(p.groups) && p.out_c.is_multiple_of(p.groups),
+        "channels do not divide into {} groups",
+        p.groups
+    );
+    let n_lines = p.batch * s.out_d * p.out_h;
+    let rows = s.filter_d * p.filter_h * p.filter_w * (p.in_c / p.groups);
+    let pixels = p.batch * s.in_d * p.in_h * p.in_w;
+    check(input.len(), pixels, p.in_c, p.in_c, "input");
+    check(dy.len(), n_lines * p.out_w, p.out_c, p.out_c, "gradient");
+    check(out.len(), rows, p.out_c, p.out_c, "filter");
+    let out = &mut out[..rows * p.out_c];
+    out.fill(0.0);
+    if n_lines == 0 || p.out_w == 0 || out.is_empty() {
+        return;
+    }
+    let zeros = vec![0.0; p.in_c.max(p.out_c)];
+    let (block, chunk) = blocks(s);
+    let table = DispatchTable::current();
+    let row_len = p.filter_w * p.out_c;
+    // Lines are added up separately by each thread.
+    let lanes = par.width().min(n_lines);
+    let per_lane = n_lines.div_ceil(lanes);
+    let mut sums = vec![0f32; out.len() * lanes];
+    par_chunks_mut(par, &mut sums, out.len(), 1, &|lane, sum| {
+        let mut found = Vec::new();
+        for first in (0..p.out_c).step_by(block) {
+            let channels = first..(first + block).min(p.out_c);
+            let mut lines = Lines::new(s, input, channels.clone(), &zeros);
+            for l in lane * per_lane..((lane + 1) * per_lane).min(n_lines) {
+                lines.under(l, &mut found);
+                let dy = &dy[l * p.out_w * p.out_c..][..p.out_w * p.out_c];
+                for (row, pixels) in &found {
+                    for c in channels.clone().step_by(chunk) {
+                        let job = FilterGradientJob {
+                            pixels: *pixels,
+                            width: p.filter_w,
+                            step: p.stride_w,
+                            dilation: p.dil_w,
+                            outputs: p.out_w,
+                            n: chunk.min(channels.end - c),
+                            stride: p.out_c,
+                            first: c,
+                            first_input: lines.first_input() + c - first,
+                            dy: dy.as_ptr(),
+                            out: sum[row * row_len..][..row_len].as_mut_ptr(),
+                        };
+                        // SAFETY: as in `line`; a line of gradients and a filter row have all
+                        // output channels.
+                        unsafe { (table.depthwise_filter)(&job) };
+                    }
+                }
+            }
+        }
+    });
+    let (first, others) = sums.split_at_mut(out.len());
+    for sum in others.chunks_exact(out.len()) {
+        first.iter_mut().zip(sum).for_each(|(o, s)| *o += *s);
+    }
+    out.copy_from_slice(&swap_axes(first, Groups::of(s).per_in, p.filter_w, p.out_c));
 }

@@ -3,7 +3,7 @@
 use super::conv::winograd::tile::{
     GradientJob, InputJob, OutputJob, gradient_tile, input_tile, output_tile,
 };
-use super::depthwise::{DepthwiseJob, PIXELS, PixelJob, pixel, tiles};
+use super::depthwise::kernel::{DepthwiseJob, FilterGradientJob, PIXELS, filter_gradient, tiles};
 use super::functions as f;
 use super::gemm::kernel::{Sweep, sweep};
 use super::isa::Isa;
@@ -32,9 +32,10 @@ pub(crate) struct DispatchTable {
     pub scale_offset: unsafe fn(*const f32, *const f32, *const f32, *mut f32, usize),
     pub gemm: GemmTable<f32>,
     pub gemm_double: GemmTable<f64>,
-    /// Filter 3 with stride 1 and 2, then filter 5 likewise.
-    depthwise: [DepthwiseFn; 4],
-    pub depthwise_pixel: unsafe fn(&PixelJob),
+    /// Filters 3 wide with stride 1 and 2, then 5 and 7 wide likewise, then any.
+    depthwise: [DepthwiseFn; 7],
+    pub depthwise_pixel: DepthwiseFn,
+    pub depthwise_filter: unsafe fn(&FilterGradientJob),
     /// Tiles of four, of six and of eight.
     pub winograd_input: [unsafe fn(&InputJob); 3],
     pub winograd_gradient: [unsafe fn(&GradientJob); 3],
@@ -54,15 +55,17 @@ impl DispatchTable {
         DispatchTable::of(Isa::current())
     }
 
-    /// Returns the kernel of a square depthwise filter, if there is one.
-    pub(crate) fn depthwise(&self, filter: usize, stride: usize) -> Option<DepthwiseFn> {
-        match (filter, stride) {
-            (3, 1) => Some(self.depthwise[0]),
-            (3, 2) => Some(self.depthwise[1]),
-            (5, 1) => Some(self.depthwise[2]),
-            (5, 2) => Some(self.depthwise[3]),
-            _ => None,
-        }
+    /// Returns the kernel of a depthwise filter of this width; the last one takes any.
+    pub(crate) fn depthwise(&self, width: usize, stride: usize, dilation: usize) -> DepthwiseFn {
+        self.depthwise[match (width, stride, dilation) {
+            (3, 1, 1) => 0,
+            (3, 2, 1) => 1,
+            (5, 1, 1) => 2,
+            (5, 2, 1) => 3,
+            (7, 1, 1) => 4,
+            (7, 2, 1) => 5,
+            _ => 6,
+        }]
     }
 
     /// Returns the functions of an instruction set that the CPU has.
@@ -279,8 +282,12 @@ macro_rules! isa {
                     job!(tiles::<One, 3, 2, PIXELS>, DepthwiseJob),
                     job!(tiles::<One, 5, 1, PIXELS>, DepthwiseJob),
                     job!(tiles::<One, 5, 2, PIXELS>, DepthwiseJob),
+                    job!(tiles::<One, 7, 1, PIXELS>, DepthwiseJob),
+                    job!(tiles::<One, 7, 2, PIXELS>, DepthwiseJob),
+                    job!(tiles::<One, 0, 0, PIXELS>, DepthwiseJob),
                 ],
-                depthwise_pixel: job!(pixel::<One>, PixelJob),
+                depthwise_pixel: job!(tiles::<One, 0, 0, 1>, DepthwiseJob),
+                depthwise_filter: job!(filter_gradient::<One>, FilterGradientJob),
                 winograd_input: [
                     job!(input_tile::<One, 4>, InputJob),
                     job!(input_tile::<One, 6>, InputJob),

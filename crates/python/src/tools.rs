@@ -164,6 +164,7 @@ fn request(
         feed_keys,
         fetch_keys,
         plain,
+        ..Default::default()
     })
 }
 

@@ -4,6 +4,7 @@ use crate::callable::{Callable, Feed};
 use crate::freeze::Frozen;
 use crate::saved_model::{ModelSignature, SignatureTensor};
 use crate::session::{Engine, RunOptions, Session, SessionOptions, registry};
+use crate::weights::{self, Precision};
 use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
 use ferroflow_compile::{emit, optimize};
 use ferroflow_executor::Executor;
@@ -28,6 +29,8 @@ pub struct CompileRequest {
     pub fetch_keys: Vec<String>,
     /// Does not prepack weights: the file is smaller and portable, and each opening packs them.
     pub plain: bool,
+    /// How weights are stored. Those stored in fewer bits are not prepacked.
+    pub weights: Precision,
 }
 
 /// A compiled model.
@@ -72,10 +75,12 @@ pub struct ModelSummary {
     pub n_nodes: usize,
     /// Number of nodes by op.
     pub ops: BTreeMap<String, usize>,
-    /// Number of elements of floating-point constants.
+    /// Number of elements of floating-point constants, and of weights in 8 bits.
     pub n_parameters: usize,
-    /// Bytes of floating-point constants.
+    /// Bytes of these constants.
     pub parameter_bytes: usize,
+    /// Bytes of constants of each dtype that takes part in products: floats, and weights in 8 bits.
+    pub bytes_by_dtype: BTreeMap<&'static str, usize>,
 }
 
 impl ModelSummary {
@@ -90,9 +95,12 @@ impl ModelSummary {
         for node in &body.nodes {
             *self.ops.entry(node.info.op.clone()).or_default() += 1;
         }
-        for constant in body.consts.iter().filter(|c| c.dtype().is_floating()) {
+        let is_parameter = |dtype: DType| dtype.is_floating() || dtype == DType::Int8;
+        for constant in body.consts.iter().filter(|c| is_parameter(c.dtype())) {
             self.n_parameters += constant.shape().num_elements();
             self.parameter_bytes += constant.byte_len();
+            let name = constant.dtype().numpy_name();
+            *self.bytes_by_dtype.entry(name).or_default() += constant.byte_len();
         }
     }
 }
@@ -172,6 +180,7 @@ impl Session {
         let mut main = emit(&optimized, registry(), options)?;
         drop(optimized);
         check_stateless(&main)?;
+        weights::narrow(&mut main, request.weights)?;
         if !request.plain {
             main.prepack(registry())?;
         }
@@ -256,10 +265,11 @@ impl CompiledModel {
         let model = file.model(mapping, &mut |body, packed_for| {
             body.check_ops(registry(), packed_for == packing())
         })?;
-        let Some(model) = model else {
+        let Some(mut model) = model else {
             return Ok(None);
         };
         let summary = ModelSummary::of(&model.main);
+        weights::widen(&mut model.main)?;
         let plan = model.main.load(registry())?;
         let names = |ports: &[Port]| ports.iter().map(|p| p.name.clone()).collect();
         let signature = Signature {

@@ -20,6 +20,7 @@ pub mod host;
 mod interface;
 mod saved_model;
 mod session;
+mod weights;
 mod wire_variants;
 
 pub use callable::{Callable, keeps_inputs};
@@ -48,4 +49,5 @@ pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub use interface::{outputs, placeholders};
 pub use saved_model::{DEFAULT_SIGNATURE, ModelSignature, SERVE, SavedModel, SignatureTensor};
 pub use session::{PlacedNode, RunOptions, Session, SessionOptions, registry};
+pub use weights::Precision;
 pub use wire_variants::{decode_variant, encode_variant};

@@ -285,6 +285,7 @@ impl Servable {
                 feed_keys: keys(&program.ports.inputs),
                 fetch_keys: keys(&program.ports.outputs),
                 plain: false,
+                ..Default::default()
             };
             (name.as_str(), request)
         });

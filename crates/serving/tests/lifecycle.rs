@@ -202,6 +202,7 @@ fn files_are_models_too() {
         feed_keys: vec!["x".to_string()],
         fetch_keys: vec!["y".to_string()],
         plain: false,
+        ..Default::default()
     };
     session.compile_to(&bef, &request).unwrap();
     let world = World::new(options(vec![

@@ -4,7 +4,7 @@
 
 use crate::pass::FUSED_SUFFIX;
 use crate::pass::constant_node;
-use crate::passes::tensordot;
+use crate::passes::{conv_groups, tensordot};
 use crate::view::{View, same_shape};
 use crate::{Pass, PassCtx};
 use ferroflow_base::{Result, internal};
@@ -336,6 +336,7 @@ fn fused(view: &View, chain: &Chain) -> Result<Fusion> {
                 "explicit_paddings",
                 "data_format",
                 "dilations",
+                conv_groups::GROUPS,
             ] {
                 if let Some(value) = root.attrs.get(name) {
                     attrs.set(name, value.clone());

@@ -5,6 +5,7 @@ pub(crate) mod body;
 pub(crate) mod composite;
 pub(crate) mod constant_folding;
 pub(crate) mod control_only;
+pub(crate) mod conv_groups;
 pub(crate) mod cse;
 pub(crate) mod dce;
 pub(crate) mod elementwise;

@@ -157,14 +157,19 @@ struct Conv {
     scaled: Option<Scaled>,
 }
 
+/// The attr that compilation gives a convolution of known channels: the number of groups, which
+/// otherwise shows in the first step.
+const GROUPS: &str = "_groups";
+
 /// A constant filter.
 struct ConstFilter {
     shape: Shape,
-    /// Packed for one group, as nearly all convolutions have; the input determines the number.
+    /// Packed for as many groups as [`GROUPS`] says; the input determines the number.
     packed: PackedFilter,
+    groups: usize,
     /// Packed for another number of groups.
     grouped: Mutex<Option<(usize, Arc<PackedFilter>)>>,
-    /// The filter itself, until the first step with one group.
+    /// The filter itself, until the first step with `groups` groups.
     source: Mutex<Option<LazyTensor>>,
 }
 
@@ -187,14 +192,20 @@ impl Conv {
         let filter = match constant {
             Some(constant) => {
                 let shape = constant.shape().clone();
+                let groups = build.attrs.int(GROUPS).unwrap_or(1).max(1) as usize;
+                let groups = match shape.last().is_some_and(|n| n.is_multiple_of(groups)) {
+                    true => groups,
+                    false => 1,
+                };
                 let packed = match prepack::blocks(build)? {
-                    Some(blocks) => unpacked(&plan, &shape, blocks)?,
-                    None => pack(&Inline, &plan, &widened(&Inline, &constant.get()?)?, 1)?,
+                    Some(blocks) => unpacked(&plan, &shape, blocks, groups)?,
+                    None => pack(&Inline, &plan, &widened(&Inline, &constant.get()?)?, groups)?,
                 };
                 constant.release();
                 Some(ConstFilter {
                     shape,
                     packed,
+                    groups,
                     grouped: Mutex::new(None),
                     source: Mutex::new(Some(constant.clone())),
                 })
@@ -235,9 +246,9 @@ fn pack(
     })
 }
 
-/// Returns a packed filter of an earlier build, for one group.
-fn unpacked(plan: &Plan, shape: &Shape, blocks: Vec<Bytes>) -> Result<PackedFilter> {
-    let s = filter_sizes(plan, shape, 1)?;
+/// Returns a packed filter of an earlier build.
+fn unpacked(plan: &Plan, shape: &Shape, blocks: Vec<Bytes>, groups: usize) -> Result<PackedFilter> {
+    let s = filter_sizes(plan, shape, groups)?;
     let filter = match plan.layout.spatial {
         2 => PackedFilter::from_packed(blocks, &s.plane),
         _ => PackedFilter::from_packed_3d(blocks, &s),
@@ -273,7 +284,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl ConstFilter {
-    /// Returns the filter packed for more than one group.
+    /// Returns the filter packed for another number of groups than the graph led to expect.
     fn grouped(
         &self,
         par: &dyn Parallelism,
@@ -287,7 +298,10 @@ impl ConstFilter {
             return Ok(packed.clone());
         }
         let constant = lock(&self.source).clone().ok_or_else(|| {
-            unimplemented_error!("The number of groups changes from 1 to {groups} between steps")
+            unimplemented_error!(
+                "The number of groups changes from {} to {groups} between steps",
+                self.groups
+            )
         })?;
         let filter = widened(par, &constant.get()?)?;
         let packed = Arc::new(pack(par, plan, &filter, groups)?);
@@ -306,7 +320,7 @@ impl OpKernel for Conv {
 
     fn packed(&self) -> Result<Vec<Tensor>> {
         let parts = self.filter.iter().flat_map(|f| f.packed.parts());
-        parts.map(prepack::tensor).collect()
+        parts.map(prepack::numbers).collect()
     }
 
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
@@ -325,7 +339,7 @@ impl OpKernel for Conv {
             }
         };
         let packed = match &self.filter {
-            Some(f) if s.plane.groups == 1 => {
+            Some(f) if s.plane.groups == f.groups => {
                 drop(lock(&f.source).take());
                 &f.packed
             }

@@ -14,6 +14,7 @@ use ferroflow_functors::numeric::Num;
 use ferroflow_functors::window::{Layout, Rules, conv_rules};
 use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::conv::{Conv3dShape, conv3d_filter_gradient, suits_filter_gradient};
+use ferroflow_primitives::depthwise::{filter_gradient_by_channel, suits_small_groups};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -323,7 +324,8 @@ impl Gradient {
         dy: &Tensor,
         out: &mut Tensor,
     ) -> Result<()> {
-        if self.kind == ConvKind::Full && dy.num_elements() > 0 {
+        // A depthwise filter is laid out as one with a group for each input channel.
+        if dy.num_elements() > 0 {
             let kept = |slot: &Option<Arc<TransposedFilter>>| {
                 slot.as_ref().filter(|p| p.serves(s)).cloned()
             };
@@ -413,10 +415,13 @@ impl OpKernel for ByFilter {
         let dy = k.layout.to_last(ctx, k.operand(ctx, dy)?)?;
         let mut out = ctx.alloc(dy.dtype(), filter)?;
         match dy.dtype() {
-            DType::Float if k.kind == ConvKind::Full && s.plane.groups == 1 => {
+            DType::Float if suits_small_groups(&s) => {
+                filter_gradient_by_channel(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
+            }
+            DType::Float if s.plane.groups == 1 => {
                 conv_filter::by_filter(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
             }
-            DType::Float if k.kind == ConvKind::Full && suits_filter_gradient(&s) => {
+            DType::Float if suits_filter_gradient(&s) => {
                 conv3d_filter_gradient::<f32>(par, &s, x.slice()?, dy.slice()?, out.slice_mut()?);
             }
             DType::Double if k.kind == ConvKind::Full && suits_filter_gradient(&s) => {

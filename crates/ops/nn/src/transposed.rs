@@ -21,7 +21,7 @@ struct Phase {
     pad: usize,
 }
 
-fn phases(window: usize, stride: usize, pad: usize) -> Option<Vec<Phase>> {
+fn phases(window: usize, stride: usize, pad: usize, dilation: usize) -> Option<Vec<Phase>> {
     (0..stride)
         .map(|start| {
             let first = (start + pad) % stride;
@@ -29,7 +29,7 @@ fn phases(window: usize, stride: usize, pad: usize) -> Option<Vec<Phase>> {
             let base = (start + pad - first) / stride;
             let pad = match offsets {
                 0 => 0,
-                _ => (offsets - 1).checked_sub(base)?,
+                _ => ((offsets - 1) * dilation).checked_sub(base)?,
             };
             Some(Phase {
                 start,
@@ -41,7 +41,7 @@ fn phases(window: usize, stride: usize, pad: usize) -> Option<Vec<Phase>> {
         .collect()
 }
 
-/// A filter, packed for a transposed convolution of certain strides, paddings and groups.
+/// A filter, packed for a transposed convolution of certain strides, paddings, dilations and groups.
 pub(crate) struct TransposedFilter {
     key: Key,
     /// The phases of each axis.
@@ -50,13 +50,14 @@ pub(crate) struct TransposedFilter {
     parts: Vec<Option<PackedFilter>>,
 }
 
-type Key = ([usize; 3], [usize; 3], usize, bool);
+type Key = ([usize; 3], [usize; 3], [usize; 3], usize, bool);
 
 fn key(s: &Conv3dShape) -> Key {
     let p = &s.plane;
     (
         [s.stride_d, p.stride_h, p.stride_w],
         [s.pad_front, p.pad_top, p.pad_left],
+        [s.dil_d, p.dil_h, p.dil_w],
         p.groups,
         // 2-D convolutions may store transformed filters.
         s.filter_d == 1 && s.in_d == 1,
@@ -78,14 +79,14 @@ impl TransposedFilter {
 
     fn packed(par: &dyn Parallelism, filter: &[f32], s: &Conv3dShape, once: bool) -> Option<Self> {
         let p = &s.plane;
-        let (strides, pads, ..) = key(s);
-        if [s.dil_d, p.dil_h, p.dil_w] != [1; 3]
+        let (strides, pads, dilations, ..) = key(s);
+        if (0..3).any(|i| strides[i] > 1 && dilations[i] > 1)
             || strides.iter().fold(1usize, |n, s| n.saturating_mul(*s)) > MAX_PHASES
         {
             return None;
         }
         let windows = [s.filter_d, p.filter_h, p.filter_w];
-        let [d, h, w] = [0, 1, 2].map(|i| phases(windows[i], strides[i], pads[i]));
+        let [d, h, w] = [0, 1, 2].map(|i| phases(windows[i], strides[i], pads[i], dilations[i]));
         let axes = [d?, h?, w?];
         let mut parts = Vec::new();
         for z in &axes[0] {
@@ -164,11 +165,12 @@ impl TransposedFilter {
 fn back(s: &Conv3dShape, phases: [Phase; 3], outputs: [usize; 3]) -> Conv3dShape {
     let p = &s.plane;
     let inputs = [s.out_d, p.out_h, p.out_w];
+    let (_, _, dilations, ..) = key(s);
     let axes = [0, 1, 2].map(|i| Placed {
         input: inputs[i],
         window: phases[i].offsets,
         stride: 1,
-        dilation: 1,
+        dilation: dilations[i],
         before: phases[i].pad,
         output: outputs[i],
     });
@@ -187,7 +189,7 @@ fn part(
         return None;
     }
     let p = &s.plane;
-    let (strides, _, groups, flat) = key(s);
+    let (strides, _, _, groups, flat) = key(s);
     let (in_c, out_c) = (p.in_c / groups, p.out_c / groups);
     let mut values = Vec::with_capacity(offsets.iter().product::<usize>() * out_c * p.in_c);
     // The filter is reversed, and its input and output channels are swapped.

@@ -2,6 +2,7 @@
 
 use super::winograd::WinogradTransform;
 use super::*;
+use crate::depthwise::{filter_gradient_by_channel, suits_small_groups};
 use crate::epilogue::Activation;
 use crate::isa::testing::{TwoThreads, each_isa, noise};
 use ferroflow_sync::Inline;
@@ -193,6 +194,54 @@ fn batches_groups_dilation_and_odd_padding() {
     compare(&s.solid());
 }
 
+/// Sizes in groups: input and output channels, and how many groups.
+const GROUPED: [([usize; 2], usize); 9] = [
+    ([6, 6], 6),
+    ([70, 70], 70),
+    ([300, 300], 300),
+    ([35, 105], 35),
+    ([16, 160], 8),
+    ([48, 12], 12),
+    ([24, 48], 12),
+    ([64, 64], 2),
+    ([40, 80], 4),
+];
+
+#[test]
+fn groups_of_every_kind() {
+    for (c, groups) in GROUPED {
+        for (f, stride, dilation) in [
+            ([3, 3], 1, 1),
+            ([7, 7], 1, 1),
+            ([7, 7], 2, 1),
+            ([1, 5], 2, 1),
+            ([2, 4], 3, 1),
+            ([3, 3], 1, 2),
+        ] {
+            let mut s = plane([9, 10], c, f, stride, true);
+            (s.batch, s.groups) = (2, groups);
+            (s.dil_h, s.dil_w) = (dilation, dilation);
+            compare(&s.solid());
+        }
+        let mut deep = deep(c);
+        deep.plane.groups = groups;
+        compare(&deep);
+    }
+}
+
+/// A convolution with strides along all three axes.
+fn deep(c: [usize; 2]) -> Conv3dShape {
+    Conv3dShape {
+        in_d: 5,
+        filter_d: 2,
+        stride_d: 2,
+        dil_d: 1,
+        pad_front: 1,
+        out_d: 3,
+        ..plane([6, 7], c, [3, 3], 2, true).solid()
+    }
+}
+
 #[test]
 fn solids() {
     let mut s = plane([5, 6], [4, 9], [3, 3], 1, true);
@@ -242,7 +291,7 @@ fn transformed(f: usize, bound: f64) {
             let errors = pairs.map(|(x, y)| (f64::from(*x) - y).abs());
             errors.fold(0.0, f64::max) / size
         };
-        let direct = error(&PackedFilter::with_offsets(&Inline, &filter, f * f, &s));
+        let direct = error(&PackedFilter::with_offsets(&Inline, &filter, &s.solid()));
         let transforms: Vec<_> = winograd::applicable(&s).collect();
         assert_eq!(transforms.len(), if f == 5 { 2 } else { 1 });
         for transform in transforms {
@@ -303,6 +352,12 @@ fn compare_filter_gradient(s: &Conv3dShape) {
             conv3d_filter_gradient(par, s, &input, &dy, &mut out);
             let values = out.iter().map(|x| f64::from(*x)).enumerate();
             values.for_each(|(i, got)| near(got, i, 1.0));
+            if suits_small_groups(s) {
+                let mut out = vec![f32::NAN; want.len()];
+                filter_gradient_by_channel(par, s, &input, &dy, &mut out);
+                let values = out.iter().map(|x| f64::from(*x)).enumerate();
+                values.for_each(|(i, got)| near(got, i, 1.0));
+            }
             if tiled {
                 let mut out = vec![f32::NAN; want.len()];
                 conv2d_filter_gradient_in_tiles(par, p, &input, &dy, &mut out);
@@ -356,16 +411,18 @@ fn filter_gradients() {
     (dilated.dil_h, dilated.dil_w) = (2, 3);
     (dilated.out_h, dilated.out_w) = (5, 7);
     compare_filter_gradient(&dilated.solid());
-    let deep = Conv3dShape {
-        in_d: 5,
-        filter_d: 2,
-        stride_d: 2,
-        dil_d: 1,
-        pad_front: 1,
-        out_d: 3,
-        ..plane([6, 7], [3, 4], [3, 3], 2, true).solid()
-    };
-    compare_filter_gradient(&deep);
+    for (c, groups) in GROUPED {
+        for (stride, dilation) in [(1, 1), (2, 1), (1, 2)] {
+            let mut s = plane([9, 10], c, [3, 5], stride, true);
+            (s.batch, s.groups) = (3, groups);
+            (s.dil_h, s.dil_w) = (dilation, dilation);
+            compare_filter_gradient(&s.solid());
+        }
+        let mut deep = deep(c);
+        deep.plane.groups = groups;
+        compare_filter_gradient(&deep);
+    }
+    compare_filter_gradient(&deep([3, 4]));
     let none = Conv2dShape {
         in_h: 0,
         out_h: 0,

@@ -15,9 +15,16 @@ fn compare(s: &DepthwiseShape) {
         for (y, x) in (0..s.out_h).flat_map(|y| (0..s.out_w).map(move |x| (y, x))) {
             for o in 0..out_c {
                 let mut acc = f64::from(bias[o]);
-                s.each_offset(&input, (n, y, x), |k, pixel| {
-                    acc += f64::from(pixel[o / s.multiplier]) * f64::from(filter[k * out_c + o]);
-                });
+                for k in 0..s.filter_h * s.filter_w {
+                    let (ky, kx) = (k / s.filter_w, k % s.filter_w);
+                    let iy = (y * s.stride_h + ky * s.dil_h).wrapping_sub(s.pad_top);
+                    let ix = (x * s.stride_w + kx * s.dil_w).wrapping_sub(s.pad_left);
+                    if iy < s.in_h && ix < s.in_w {
+                        let pixel = &input[((n * s.in_h + iy) * s.in_w + ix) * s.channels..];
+                        let filter = f64::from(filter[k * out_c + o]);
+                        acc += f64::from(pixel[o / s.multiplier]) * filter;
+                    }
+                }
                 want.push(acc);
             }
         }
