@@ -21,6 +21,6 @@ mod view;
 
 pub use emit::emit;
 pub use expand::{expand, expand_for_placement, lowered};
-pub use pass::{Lower, Options, Pass, PassCtx};
+pub use pass::{Jit, Lower, Options, Pass, PassCtx};
 pub use phases::{ExpandedGraph, OptimizedGraph};
 pub use pipeline::{PIPELINE, compile, optimize};

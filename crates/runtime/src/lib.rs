@@ -24,7 +24,7 @@ pub use callable::{Callable, keeps_inputs};
 pub use chrome_trace::{ChromeTrace, DeadnessLog};
 pub use compiled::{CompileRequest, CompiledModel, ModelSummary};
 pub use ferroflow_base::{Code, Result, Status};
-pub use ferroflow_compile::{Lower, Options as CompileOptions, PIPELINE, Pass};
+pub use ferroflow_compile::{Jit as CompileJit, Lower, Options as CompileOptions, PIPELINE, Pass};
 pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};
 pub use ferroflow_graph::{
     DeviceSet, DeviceSpec, Graph, Node, NodeClass, NodeId, Output, ShapeMap, Signature,
