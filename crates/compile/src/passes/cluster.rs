@@ -62,9 +62,7 @@ impl Candidate {
     fn add_lists(&mut self, graph: &Graph, frames: &Frames, consumers: &Consumers) -> bool {
         let readers = |output: Output| {
             let all = consumers.of(output.node).iter();
-            let reads = move |(reader, slot): &&(NodeId, Option<u32>)| {
-                slot.is_some_and(|s| graph.node(*reader).inputs.get(s as usize) == Some(&output))
-            };
+            let reads = move |edge: &&(NodeId, Option<u32>)| edge.1 == Some(output.slot);
             all.filter(reads).map(|(reader, _)| *reader)
         };
         self.outputs.retain(|o| readers(*o).next().is_some());
@@ -373,10 +371,10 @@ fn replace(
     let node = patch.add(graph, node)?;
     for (i, output) in made.outputs.iter().enumerate() {
         patch.redirect(*output, Output::new(node, i));
-        patch.redirect_control(output.node, Some(node));
-        patch.redirect_target(output.node, node);
     }
     for member in &candidate.members {
+        patch.redirect_control(*member, Some(node));
+        patch.redirect_target(*member, node);
         patch.remove(*member);
     }
     Ok(())
