@@ -3,8 +3,9 @@
 use crate::feeds;
 use ferroflow_base::{invalid_argument, not_found};
 use ferroflow_runtime::{
-    CompileOptions, CompiledModel, DEFAULT_SIGNATURE, DType, Lower, ModelSignature, PartialShape,
-    Result, SERVE, SavedModel, Session, SessionOptions, Signature, SignatureTensor, Tensor,
+    CompileJit, CompileOptions, CompiledModel, DEFAULT_SIGNATURE, DType, Lower, ModelSignature,
+    PartialShape, Result, SERVE, SavedModel, Session, SessionOptions, Signature, SignatureTensor,
+    Tensor,
 };
 use std::path::PathBuf;
 
@@ -27,9 +28,23 @@ pub struct ModelArgs {
     /// nodes.
     #[arg(long)]
     pub lower: bool,
+    /// Whether loops of scalars run as machine code.
+    #[arg(long, value_enum, default_value_t = Jit::Auto, value_name = "WHEN")]
+    pub jit: Jit,
     /// Disables a compile pass; may be repeated. `inspect --help` lists them.
     #[arg(long, value_name = "PASS")]
     pub disable_pass: Vec<String>,
+}
+
+/// Whether loops of scalars run as machine code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Jit {
+    /// Never.
+    Off,
+    /// Wherever that is possible.
+    On,
+    /// Where that is expected to be faster.
+    Auto,
 }
 
 /// Parses a number of threads. More than any machine has processors is a typing error.
@@ -57,6 +72,11 @@ impl ModelArgs {
             lower: match self.lower {
                 true => Lower::Always,
                 false => Lower::Never,
+            },
+            jit: match self.jit {
+                Jit::Off => CompileJit::Off,
+                Jit::On => CompileJit::On,
+                Jit::Auto => CompileJit::Auto,
             },
         }
     }

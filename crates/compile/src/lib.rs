@@ -24,6 +24,6 @@ mod view;
 pub use emit::emit;
 pub use expand::{expand, expand_for_placement, lowered};
 pub use groups::{PRE_PLACEMENT, PassGroup, PassGroups};
-pub use pass::{Lower, Options, Pass, PassCtx};
+pub use pass::{Jit, Lower, Options, Pass, PassCtx};
 pub use phases::{ExpandedGraph, OptimizedGraph};
 pub use pipeline::{PIPELINE, compile, optimize};

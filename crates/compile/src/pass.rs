@@ -70,6 +70,20 @@ pub struct Options {
     /// The If, Case and While nodes that become Switch, Merge and loops, so that they run concurrently with the
     /// nodes around them; applies without `optimize` too.
     pub lower: Lower,
+    /// Whether loops become programs in machine code.
+    pub jit: Jit,
+}
+
+/// Whether loops become programs in machine code.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Jit {
+    /// Never.
+    Off,
+    /// Where that is expected to be faster.
+    #[default]
+    Auto,
+    /// Wherever that is possible.
+    On,
 }
 
 /// The If, Case and While nodes that are lowered.
@@ -90,6 +104,7 @@ impl Options {
             optimize: true,
             disabled: Vec::new(),
             lower: Lower::Never,
+            jit: Jit::Auto,
         }
     }
 
@@ -99,6 +114,7 @@ impl Options {
             optimize: false,
             disabled: Vec::new(),
             lower: Lower::Never,
+            jit: Jit::Auto,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The list of passes, in order.
 
 use crate::passes;
-use crate::{Lower, OptimizedGraph, Options, Pass, PassCtx, emit};
+use crate::{Jit, Lower, OptimizedGraph, Options, Pass, PassCtx, emit};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{Graph, PlacedGraph};
 use ferroflow_opdef::Registry;
@@ -18,6 +18,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::constant_folding::PASS,
     passes::arithmetic::PASS,
     passes::cse::PASS,
+    passes::cluster::PASS,
     passes::conv_groups::PASS,
     passes::remapper::PASS,
     passes::fuse::PASS,
@@ -79,6 +80,7 @@ pub(crate) fn run(
     for pass in PIPELINE {
         let is_wanted = match pass.name {
             passes::lower::NAME => options.lower != Lower::Never,
+            passes::cluster::NAME => options.optimize && options.jit != Jit::Off,
             _ => options.optimize,
         };
         if !is_wanted || options.disabled.iter().any(|d| d == pass.name) {

@@ -10,6 +10,7 @@
 
 mod attr;
 mod class;
+mod cluster;
 mod collective;
 mod ctx;
 mod dataset_graphs;
@@ -32,6 +33,10 @@ mod text;
 
 pub use attr::{AttrValue, Attrs, FuncRef, Name};
 pub use class::NodeClass;
+pub use cluster::{
+    Cluster, ClusterBlock, ClusterInput, ClusterInst, ClusterLoop, ClusterOutput, ScalarBinary,
+    ScalarType, ScalarUnary, ValueId,
+};
 pub use collective::{CollectiveOp, CollectiveRequest, Collectives, FinishFn, MergeFn};
 pub use ctx::{KernelCtx, NodeInfo, StepServices, Value};
 pub use dataset_graphs::{DatasetGraphs, FUNCTION_LIBRARY};

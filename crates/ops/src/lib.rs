@@ -16,6 +16,7 @@ fn groups() -> Vec<OpGroup> {
     vec![
         ("array", ferroflow_ops_array::ALL),
         ("audio", ferroflow_ops_audio::ALL),
+        ("cluster", ferroflow_ops_cluster::ALL),
         ("clustering", ferroflow_ops_clustering::ALL),
         ("collective", ferroflow_ops_collective::ALL),
         ("control_flow", ferroflow_ops_control_flow::ALL),

@@ -29,7 +29,8 @@ pub use compiled::{CompileRequest, CompiledModel, ModelSummary};
 pub use cost_model::CostModel;
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{
-    Lower, Options as CompileOptions, PIPELINE, PRE_PLACEMENT, Pass, PassCtx, PassGroup, PassGroups,
+    Jit as CompileJit, Lower, Options as CompileOptions, PIPELINE, PRE_PLACEMENT, Pass, PassCtx,
+    PassGroup, PassGroups,
 };
 pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};
 pub use ferroflow_graph::{

@@ -28,7 +28,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     (
         "only passes and importers make them: the graphs run with and without passes, and \
          ops/tests/nn.rs and tests/fused_updates.rs compare the fused ones with their parts",
-        "_Arg _Dense _DestroyTemporaryVariable _ForNext _ForStart _ForTest _FusedConv2D _FusedConv3D \
+        "_Arg _Cluster _Dense _DestroyTemporaryVariable _ForNext _ForStart _ForTest _FusedConv2D _FusedConv3D \
          _FusedDepthwiseConv2dNative _FusedElementwise _FusedMatMul _Gelu _GeluTanh _HardSwish \
          _LayerNorm _MatMulApplyAdagrad _MatMulApplyAdam _MatMulApplyGradientDescent \
          _MatMulApplyMomentum _MatMulApplyRMSProp _OneShotIterator _Retval _SdcaShrinkL1 _SelectHandle \

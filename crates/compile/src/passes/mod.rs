@@ -2,6 +2,7 @@
 
 pub(crate) mod arithmetic;
 pub(crate) mod body;
+pub(crate) mod cluster;
 pub(crate) mod composite;
 pub(crate) mod constant_folding;
 pub(crate) mod control_only;

@@ -1,0 +1,455 @@
+//! Makes programs of loops: each becomes one `_Cluster` node.
+//!
+//! A loop is a candidate if all that it computes are scalars, or tensors of a few elements whose
+//! shapes are static, with pure ops: a whole frame of Enter, Merge, Switch, NextIteration and Exit
+//! with the loops and conditionals in it, or a While node with its functions. The program is made
+//! by `translate.rs`; if that finds something that it has no instruction for, the graph stays as it
+//! is. The nodes themselves become a function that the `_Cluster` calls when the program cannot go
+//! on: for inputs of other shapes, and to report an error as the node that it belongs to.
+//!
+//! (TensorFlow: `compiler/jit/mark_for_compilation_pass.cc`, `encapsulate_subgraphs_pass.cc`.)
+
+mod build;
+mod lists;
+mod ops;
+mod regions;
+mod translate;
+
+use crate::{Pass, PassCtx};
+use build::{Elements, List, Meaning};
+use ferroflow_base::{Result, internal};
+use ferroflow_graph::{
+    Consumers, Frames, Function, Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap,
+    loop_frames, referred_functions, topological_order,
+};
+use ferroflow_opdef::{
+    AttrValue, Attrs, Cluster, ClusterInput, ClusterOutput, FuncRef, ScalarType,
+};
+use ferroflow_tensor::DType;
+use regions::Paths;
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+use translate::Translator;
+
+pub(crate) const NAME: &str = "cluster";
+
+pub(crate) const PASS: Pass = Pass {
+    name: NAME,
+    about: "makes loops of scalars single nodes, which run as machine code",
+    run,
+};
+
+/// The attr of nodes that a `_Cluster` falls back to.
+const KEPT: &str = "_not_clustered";
+/// The most nodes of a cluster.
+const MAX_NODES: usize = 2000;
+
+/// Nodes that may become one.
+struct Candidate {
+    /// The name of the node in their place.
+    name: String,
+    /// In order of id.
+    members: Vec<NodeId>,
+    /// The outputs that others may read.
+    outputs: Vec<Output>,
+    /// The nodes whose inputs come from outside.
+    entries: Vec<NodeId>,
+}
+
+impl Candidate {
+    /// Leaves out what nobody reads, and adds the nodes around the loop that make its lists and
+    /// stack them; false if a list comes from elsewhere or goes elsewhere.
+    fn add_lists(&mut self, graph: &Graph, frames: &Frames, consumers: &Consumers) -> bool {
+        let readers = |output: Output| {
+            let all = consumers.of(output.node).iter();
+            let reads = move |edge: &&(NodeId, Option<u32>)| edge.1 == Some(output.slot);
+            all.filter(reads).map(|(reader, _)| *reader)
+        };
+        self.outputs.retain(|o| readers(*o).next().is_some());
+        let mut makers: Vec<NodeId> = Vec::new();
+        for entry in &self.entries {
+            for input in &graph.node(*entry).inputs {
+                if graph.dtype(*input) != Some(DType::Variant) || makers.contains(&input.node) {
+                    continue;
+                }
+                let maker = graph.node(input.node);
+                let is_list = ["TensorListFromTensor", "TensorListReserve"].contains(&maker.op());
+                let is_own = readers(*input).all(|r| self.entries.contains(&r));
+                if !is_list || !is_own || frames.of(input.node).is_some() {
+                    return false;
+                }
+                makers.push(input.node);
+            }
+        }
+        let mut outputs = Vec::new();
+        for output in std::mem::take(&mut self.outputs) {
+            if graph.dtype(output) != Some(DType::Variant) {
+                outputs.push(output);
+                continue;
+            }
+            for reader in readers(output) {
+                if graph.node(reader).op() != "TensorListStack" {
+                    return false;
+                }
+                self.members.push(reader);
+                self.entries.push(reader);
+                outputs.push(Output::new(reader, 0));
+            }
+        }
+        self.entries.extend(&makers);
+        self.members.extend(makers);
+        self.outputs = outputs;
+        !self.outputs.is_empty()
+    }
+
+    /// The lists that members make of a vector; `None` if they read it in other ways, too.
+    fn lists_of(&self, graph: &Graph, vector: Output) -> Option<Vec<Output>> {
+        let mut lists = Vec::new();
+        let mut is_read = false;
+        for entry in &self.entries {
+            let node = graph.node(*entry);
+            match node.op() {
+                "TensorListFromTensor" if node.inputs.first() == Some(&vector) => {
+                    lists.push(Output::new(*entry, 0));
+                }
+                _ => is_read |= node.inputs.contains(&vector),
+            }
+        }
+        (lists.is_empty() || !is_read).then_some(lists)
+    }
+}
+
+fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let has_loops = |n: &Node| matches!(n.class(), NodeClass::Enter | NodeClass::While);
+    if !graph.iter().any(|(_, n)| has_loops(n)) {
+        return Ok(());
+    }
+    let frames = loop_frames(graph)?;
+    let candidates = candidates(graph, &frames);
+    if candidates.is_empty() {
+        return Ok(());
+    }
+    let shapes = ctx.shapes(graph)?;
+    let Some(paths) = Paths::new(graph, &frames) else {
+        return Ok(());
+    };
+    let mut patch = Patch::new();
+    let consumers = Consumers::new(graph);
+    for mut candidate in candidates {
+        if candidate.add_lists(graph, &frames, &consumers)
+            && is_uniform(graph, &frames, &paths, &candidate)
+            && let Some(made) = Made::of(graph, &candidate, &shapes)
+        {
+            replace(graph, ctx, &mut patch, &candidate, made)?;
+        }
+    }
+    patch.apply(graph);
+    Ok(())
+}
+
+fn candidates(graph: &Graph, frames: &Frames) -> Vec<Candidate> {
+    let mut all = Vec::new();
+    for (id, node) in graph.iter() {
+        let is_free = frames.of(id).is_none() && node.attrs.get(KEPT).is_none();
+        if node.class() == NodeClass::While && is_free && !node.outputs.is_empty() {
+            all.push(Candidate {
+                name: node.name.clone(),
+                members: vec![id],
+                outputs: (0..node.outputs.len())
+                    .map(|i| Output::new(id, i))
+                    .collect(),
+                entries: vec![id],
+            });
+        }
+    }
+    // A loop within a loop belongs to the outermost one.
+    let outermost: Vec<usize> = (0..frames.loops.len())
+        .map(|mut f| {
+            while let Some(parent) = frames.loops[f].parent {
+                f = parent;
+            }
+            f
+        })
+        .collect();
+    for (f, frame) in frames.loops.iter().enumerate() {
+        if frame.parent.is_some() {
+            continue;
+        }
+        let mut loops = Candidate {
+            name: frame.name.clone(),
+            members: Vec::new(),
+            outputs: Vec::new(),
+            entries: Vec::new(),
+        };
+        let mut is_pure = true;
+        for (id, node) in graph.iter() {
+            let is_inside = frames.of(id).is_some_and(|own| outermost[own] == f);
+            let enters = node.class() == NodeClass::Enter && frames.after(graph, id) == Some(f);
+            if !is_inside && !enters {
+                continue;
+            }
+            is_pure &= is_member(graph, id);
+            loops.members.push(id);
+            match node.class() {
+                NodeClass::Enter if enters => loops.entries.push(id),
+                NodeClass::Exit if frames.of(id) == Some(f) => {
+                    loops.outputs.push(Output::new(id, 0));
+                }
+                _ => {}
+            }
+        }
+        if is_pure && loops.members.len() <= MAX_NODES && !loops.outputs.is_empty() {
+            all.push(loops);
+        }
+    }
+    all
+}
+
+/// Whether a node of a loop can be part of a cluster.
+fn is_member(graph: &Graph, id: NodeId) -> bool {
+    let node = graph.node(id);
+    // The functions of calls are looked at when they are translated.
+    let is_call = referred_functions(node).next().is_some();
+    let is_pure = (is_call || !node.def.flags.stateful) && !graph.targets().contains(&id);
+    is_pure
+        && node.attrs.get(KEPT).is_none()
+        && !matches!(node.class(), NodeClass::Send | NodeClass::Recv)
+}
+
+/// Whether all inputs of the candidate are dead or none is.
+fn is_uniform(graph: &Graph, frames: &Frames, paths: &Paths, candidate: &Candidate) -> bool {
+    let mut found = None;
+    for entry in &candidate.entries {
+        let node = graph.node(*entry);
+        let bound = node
+            .inputs
+            .iter()
+            .filter(|i| !graph.node(i.node).is_free_constant());
+        for input in bound {
+            let path = paths.after(graph, frames, *input);
+            match (&found, path) {
+                (_, None) => return false,
+                (None, Some(path)) => found = Some(path),
+                (Some(first), Some(path)) if *first != path => return false,
+                _ => {}
+            }
+        }
+        // What waits for something that may be dead is dead, too.
+        let first = candidate.entries.first().and_then(|e| paths.of(*e));
+        if !node.controls.is_empty() && paths.of(*entry) != found.as_ref().or(first) {
+            return false;
+        }
+    }
+    true
+}
+
+/// A cluster that can be compiled.
+struct Made {
+    program: Cluster,
+    inputs: Vec<Output>,
+    input_types: Vec<DType>,
+    /// The outputs of the candidate that the cluster has.
+    outputs: Vec<Output>,
+}
+
+impl Made {
+    fn of(graph: &Graph, candidate: &Candidate, shapes: &ShapeMap) -> Option<Made> {
+        let mut inputs: Vec<Output> = Vec::new();
+        for entry in &candidate.entries {
+            for input in &graph.node(*entry).inputs {
+                let is_outside = !graph.node(input.node).is_free_constant()
+                    && !candidate.members.contains(&input.node);
+                if is_outside && !inputs.contains(input) {
+                    inputs.push(*input);
+                }
+            }
+        }
+        let mut translator = Translator::new(graph.library());
+        translator.b.enter(None);
+        let mut program = Cluster::default();
+        let mut given = FxHashMap::default();
+        let mut input_types = Vec::new();
+        for input in &inputs {
+            let dtype = graph.dtype(*input)?;
+            let ty = ScalarType::of(dtype)?;
+            input_types.push(dtype);
+            let shape = shapes.get(*input);
+            let lists = candidate.lists_of(graph, *input)?;
+            if !lists.is_empty() {
+                if shape.rank() != Some(1) {
+                    return None;
+                }
+                let slot = translator.b.input_arrays.len() as u32;
+                translator.b.input_arrays.push(ty);
+                translator.b.versions.push(0);
+                program.inputs.push(ClusterInput::Array(ty));
+                let list = List {
+                    slot,
+                    ty,
+                    version: 0,
+                };
+                given.extend(lists.into_iter().map(|l| (l, Meaning::List(list))));
+                continue;
+            }
+            let dims: Vec<usize> = match shape.dims() {
+                // Another shape takes the nodes of the graph.
+                None => Vec::new(),
+                Some(dims) => dims.iter().copied().collect::<Option<_>>()?,
+            };
+            let n = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
+            if n > build::MAX_ELEMENTS {
+                return None;
+            }
+            let values = (0..n).map(|_| translator.b.value(ty));
+            let values = values.collect::<Option<_>>()?;
+            program.inputs.push(ClusterInput::Tensor(ty, dims.clone()));
+            given.insert(
+                *input,
+                Meaning::Tensor(Rc::new(Elements { ty, dims, values })),
+            );
+        }
+        let scope = translator.scope(graph, Vec::new(), given, 0)?;
+        for output in &candidate.outputs {
+            program
+                .outputs
+                .push(match translator.meaning(&scope, *output)? {
+                    Meaning::Tensor(result) => {
+                        let (dims, values) = (result.dims.clone(), result.values.clone());
+                        ClusterOutput::Tensor(result.ty, dims, values)
+                    }
+                    Meaning::List(list) => ClusterOutput::Array(list.slot),
+                });
+        }
+        program.insts = translator.b.leave()?;
+        program.arrays = translator.b.arrays;
+        program.verify().ok()?;
+        Some(Made {
+            program,
+            inputs,
+            input_types,
+            outputs: candidate.outputs.clone(),
+        })
+    }
+}
+
+/// Puts a `_Cluster` in the place of a candidate.
+fn replace(
+    graph: &mut Graph,
+    ctx: &PassCtx,
+    patch: &mut Patch,
+    candidate: &Candidate,
+    made: Made,
+) -> Result<()> {
+    let body = function(graph, ctx, candidate, &made)?;
+    let name = patch
+        .library(graph)
+        .unique_name(&format!("{}_nodes", candidate.name));
+    patch.add_function(graph, &name, body);
+    let output_types = made.outputs.iter().filter_map(|o| graph.dtype(*o));
+    let output_types: Vec<AttrValue> = output_types.map(AttrValue::Type).collect();
+    let input_types = made.input_types.iter().map(|t| AttrValue::Type(*t));
+    let function = FuncRef {
+        name: name.as_str().into(),
+        attrs: Attrs::default(),
+    };
+    let attrs = Attrs::default()
+        .with("Tin", AttrValue::List(input_types.collect()))
+        .with("Tout", AttrValue::List(output_types))
+        .with("f", AttrValue::Func(function))
+        .with("program", AttrValue::str(&made.program.to_string()));
+    let mut controls: Vec<NodeId> = Vec::new();
+    for entry in &candidate.entries {
+        let of_entry = graph.node(*entry).controls.iter();
+        let new = of_entry.filter(|c| !controls.contains(c)).copied();
+        controls.extend(new.collect::<Vec<_>>());
+    }
+    let unique = graph.unique_name(&format!("{}/cluster", candidate.name));
+    let mut node = ctx.node(unique, "_Cluster", attrs, &made.inputs, &controls)?;
+    if let Some(entry) = candidate.entries.first() {
+        node.device = graph.node(*entry).device.clone();
+    }
+    let node = patch.add(graph, node)?;
+    for (i, output) in made.outputs.iter().enumerate() {
+        patch.redirect(*output, Output::new(node, i));
+    }
+    for member in &candidate.members {
+        patch.redirect_control(*member, Some(node));
+        patch.redirect_target(*member, node);
+        patch.remove(*member);
+    }
+    Ok(())
+}
+
+/// The function of the nodes of a candidate, from the inputs to the outputs of its cluster.
+fn function(graph: &Graph, ctx: &PassCtx, candidate: &Candidate, made: &Made) -> Result<Function> {
+    let mut body = Graph::new();
+    body.producer = graph.producer;
+    let mut patch = Patch::new();
+    let mut new: FxHashMap<Output, Output> = FxHashMap::default();
+    let argument = |i: usize, dtype: DType| {
+        Attrs::default()
+            .with("T", AttrValue::Type(dtype))
+            .with("index", AttrValue::Int(i as i64))
+    };
+    for (i, (input, dtype)) in made.inputs.iter().zip(&made.input_types).enumerate() {
+        let node = ctx.node(format!("_arg_{i}"), "_Arg", argument(i, *dtype), &[], &[])?;
+        new.insert(*input, Output::new(patch.add(&mut body, node)?, 0));
+    }
+    let mut kept: Vec<NodeId> = candidate.members.clone();
+    for member in &candidate.members {
+        for before in graph.node(*member).predecessors() {
+            if graph.node(before).is_free_constant() && !kept.contains(&before) {
+                kept.push(before);
+            }
+        }
+    }
+    // Ids first, since loops make nodes read later ones.
+    let first = body.id_bound();
+    let ids: FxHashMap<NodeId, NodeId> = kept
+        .iter()
+        .enumerate()
+        .map(|(i, id)| (*id, NodeId::new(first + i)))
+        .collect();
+    for id in &kept {
+        let node = graph.node(*id);
+        let inputs = node.inputs.iter().map(|input| {
+            let inside = ids.get(&input.node).map(|n| Output { node: *n, ..*input });
+            new.get(input).copied().or(inside)
+        });
+        let inputs: Option<_> = inputs.collect();
+        let mut copy = Node {
+            inputs: inputs.ok_or_else(|| internal!("an input of '{}' is missing", node.name))?,
+            controls: node
+                .controls
+                .iter()
+                .filter_map(|c| ids.get(c).copied())
+                .collect(),
+            ..node.clone()
+        };
+        copy.attrs.set(KEPT, AttrValue::Bool(true));
+        patch.add(&mut body, copy)?;
+    }
+    for (i, output) in made.outputs.iter().enumerate() {
+        let input = new.get(output).copied().or_else(|| {
+            Some(Output {
+                node: *ids.get(&output.node)?,
+                ..*output
+            })
+        });
+        let input = input.ok_or_else(|| internal!("an output of a cluster is missing"))?;
+        let dtype = body
+            .dtype(input)
+            .ok_or_else(|| internal!("an output without dtype"))?;
+        let node = ctx.node(
+            format!("_retval_{i}"),
+            "_Retval",
+            argument(i, dtype),
+            &[input],
+            &[],
+        )?;
+        patch.add(&mut body, node)?;
+    }
+    patch.apply(&mut body);
+    topological_order(&body)?;
+    Function::new(body)
+}

@@ -1,0 +1,570 @@
+//! Graphs as programs: nodes are translated when something needs them, into the block of their
+//! region.
+
+use super::build::{Builder, Elements, List, MAX_ELEMENTS, Meaning, Outputs, Region};
+use super::regions::{Path, Paths, is_next};
+use crate::control::Callee;
+use ferroflow_graph::{Frames, Graph, Library, Node, NodeClass, NodeId, Output, loop_frames};
+use ferroflow_opdef::{ClusterBlock, ClusterInst, ClusterLoop, ScalarType, ValueId};
+use rustc_hash::FxHashMap;
+use std::rc::Rc;
+
+/// Deepest nesting of calls.
+const MAX_CALLS: usize = 16;
+/// Deepest nesting of blocks; programs that nest deeper are not read.
+const MAX_BLOCKS: usize = 48;
+
+/// A graph, or one call of a function.
+pub(super) struct Scope<'g> {
+    pub(super) graph: &'g Graph,
+    frames: Frames,
+    paths: Paths,
+    /// The number of blocks around.
+    base: usize,
+    id: usize,
+    calls: usize,
+    args: Vec<Meaning>,
+    /// What outputs mean that are not translated.
+    given: FxHashMap<Output, Meaning>,
+}
+
+/// The translation of one cluster. Everything returns `None` if it cannot be a program.
+pub(super) struct Translator<'l> {
+    pub(super) b: Builder,
+    library: &'l Library,
+    n_scopes: usize,
+}
+
+impl<'l> Translator<'l> {
+    pub(super) fn new(library: &'l Library) -> Self {
+        Translator {
+            b: Builder::default(),
+            library,
+            n_scopes: 0,
+        }
+    }
+
+    /// The scope of a graph, whose blocks are within those that are open.
+    pub(super) fn scope<'g>(
+        &mut self,
+        graph: &'g Graph,
+        args: Vec<Meaning>,
+        given: FxHashMap<Output, Meaning>,
+        calls: usize,
+    ) -> Option<Scope<'g>> {
+        let frames = loop_frames(graph).ok()?;
+        self.n_scopes += 1;
+        Some(Scope {
+            paths: Paths::new(graph, &frames)?,
+            frames,
+            graph,
+            base: self.b.open.len().checked_sub(1)?,
+            id: self.n_scopes,
+            calls,
+            args,
+            given,
+        })
+    }
+
+    /// The meaning of an output.
+    pub(super) fn meaning(&mut self, scope: &Scope, output: Output) -> Option<Meaning> {
+        if let Some(given) = scope.given.get(&output) {
+            return Some(given.clone());
+        }
+        let outputs = self.node(scope, output.node)?;
+        outputs.get(output.slot as usize).cloned()
+    }
+
+    /// What is known of a node in the blocks that are open.
+    fn known(&self, scope: &Scope, id: NodeId) -> Option<Outputs> {
+        let depth = scope.base + scope.paths.of(id)?.len();
+        self.b.open.get(depth)?.known.get(&(scope.id, id)).cloned()
+    }
+
+    fn node(&mut self, scope: &Scope, id: NodeId) -> Option<Outputs> {
+        let mut todo = vec![id];
+        while let Some(&id) = todo.last() {
+            if self.known(scope, id).is_some() {
+                todo.pop();
+                continue;
+            }
+            let node = scope.graph.node(id);
+            let inputs = match node.class() {
+                // What these read belongs to other regions.
+                NodeClass::Merge | NodeClass::Exit => &[],
+                NodeClass::Switch => &node.inputs[..1.min(node.inputs.len())],
+                _ => &node.inputs[..],
+            };
+            let missing = inputs
+                .iter()
+                .find(|i| !scope.given.contains_key(i) && self.known(scope, i.node).is_none());
+            match missing {
+                Some(input) if todo.len() <= scope.graph.len() => todo.push(input.node),
+                Some(_) => return None,
+                None => {
+                    let path = scope.paths.of(id)?;
+                    if !self.is_open(scope, path) {
+                        return None;
+                    }
+                    let depth = scope.base + path.len();
+                    // Blocks further inside wait, still unfinished.
+                    let inner = self.b.open.split_off(depth + 1);
+                    let outputs = self.translate(scope, id)?;
+                    self.note(scope, id, outputs)?;
+                    self.b.open.extend(inner);
+                }
+            }
+        }
+        self.known(scope, id)
+    }
+
+    fn note(&mut self, scope: &Scope, id: NodeId, outputs: Vec<Meaning>) -> Option<()> {
+        let depth = scope.base + scope.paths.of(id)?.len();
+        let open = self.b.open.get_mut(depth)?;
+        open.known.insert((scope.id, id), Rc::new(outputs));
+        Some(())
+    }
+
+    fn is_open(&self, scope: &Scope, path: &Path) -> bool {
+        path.iter().enumerate().all(|(i, region)| {
+            let open = self.b.open.get(scope.base + 1 + i);
+            open.is_some_and(|o| o.region == Some((scope.id, *region)))
+        })
+    }
+
+    /// Translates a node whose inputs are known, into the last open block.
+    fn translate(&mut self, scope: &Scope, id: NodeId) -> Option<Vec<Meaning>> {
+        let node = scope.graph.node(id);
+        match node.class() {
+            NodeClass::Const => {
+                let value = node.attrs.tensor("value").ok()?;
+                if value.shape().num_elements() > MAX_ELEMENTS {
+                    return None;
+                }
+                let elements = self.b.tensor(&value.get().ok()?)?;
+                Some(vec![Meaning::Tensor(Rc::new(elements))])
+            }
+            NodeClass::Arg => {
+                let index = usize::try_from(node.attrs.int("index").ok()?).ok()?;
+                Some(vec![scope.args.get(index)?.clone()])
+            }
+            NodeClass::Enter if !node.attrs.bool("is_constant").ok()? => None,
+            NodeClass::Identity | NodeClass::LoopCond | NodeClass::Retval | NodeClass::Enter => {
+                node.inputs
+                    .iter()
+                    .map(|i| self.meaning(scope, *i))
+                    .collect()
+            }
+            NodeClass::Switch => {
+                let data = self.meaning(scope, *node.inputs.first()?)?;
+                Some(vec![data; node.outputs.len()])
+            }
+            NodeClass::Merge => self.conditional(scope, id),
+            NodeClass::Exit => {
+                self.frame(scope, scope.frames.of(id)?)?;
+                Some(self.known(scope, id)?.to_vec())
+            }
+            NodeClass::Call | NodeClass::If | NodeClass::Case | NodeClass::While => {
+                let inputs = node.inputs.iter().map(|i| self.meaning(scope, *i));
+                let inputs: Vec<Meaning> = inputs.collect::<Option<_>>()?;
+                self.functional(scope, node, inputs)
+            }
+            _ => {
+                let inputs = node.inputs.iter().map(|i| self.meaning(scope, *i));
+                let inputs: Vec<Meaning> = inputs.collect::<Option<_>>()?;
+                self.op(node, &inputs)
+            }
+        }
+    }
+
+    /// Opens a block within the last one.
+    fn open(&mut self, scope: &Scope, region: Option<Region>) -> Option<()> {
+        self.b.enter(region.map(|r| (scope.id, r)));
+        (self.b.open.len() <= MAX_BLOCKS).then_some(())
+    }
+
+    /// A conditional, with all Merges of it that do not need each other; the outputs of the one
+    /// that is asked for.
+    fn conditional(&mut self, scope: &Scope, id: NodeId) -> Option<Vec<Meaning>> {
+        let (predicate, _) = sides(scope, id)?;
+        let path = scope.paths.of(id)?;
+        let mut group = vec![id];
+        for (other, node) in scope.graph.iter() {
+            let is_same = other != id
+                && node.class() == NodeClass::Merge
+                && scope.paths.of(other) == Some(path)
+                && sides(scope, other).is_some_and(|(p, _)| p == predicate)
+                && self.known(scope, other).is_none();
+            if is_same
+                && group
+                    .iter()
+                    .all(|m| !needs(scope, *m, other) && !needs(scope, other, *m))
+            {
+                group.push(other);
+            }
+        }
+        let cond = self.meaning(scope, predicate)?.scalar(ScalarType::Bool)?;
+        let mut blocks = Vec::new();
+        let mut results = Vec::new();
+        for on in [true, false] {
+            self.open(scope, Some(Region::Branch(predicate, on)))?;
+            let mut of_branch = Vec::new();
+            for merge in &group {
+                let (_, from) = sides(scope, *merge)?;
+                let (_, input) = from[usize::from(on)];
+                of_branch.push(self.meaning(scope, input)?);
+            }
+            let insts = self.b.leave()?;
+            blocks.push(ClusterBlock {
+                insts,
+                results: values(&of_branch),
+            });
+            results.push(of_branch);
+        }
+        let merged = self.join(cond, blocks, results)?;
+        for (merge, meaning) in group.into_iter().zip(merged) {
+            let mut outputs = vec![meaning];
+            if scope.graph.node(merge).outputs.len() > 1 {
+                let (_, from) = sides(scope, merge)?;
+                let position = |on: usize| from[on].0 as i64;
+                let (a, b) = (position(1), position(0));
+                let (a, b) = (
+                    self.b.int(ScalarType::I32, a)?,
+                    self.b.int(ScalarType::I32, b)?,
+                );
+                let index = self.b.select(cond, a, b)?;
+                outputs.push(Meaning::Tensor(Rc::new(Elements::scalar(
+                    ScalarType::I32,
+                    index,
+                ))));
+            }
+            self.note(scope, merge, outputs)?;
+        }
+        Some(self.known(scope, id)?.to_vec())
+    }
+
+    /// Ends a conditional: `results` are those of the two blocks.
+    fn join(
+        &mut self,
+        cond: ValueId,
+        blocks: Vec<ClusterBlock>,
+        results: Vec<Vec<Meaning>>,
+    ) -> Option<Vec<Meaning>> {
+        let [a, b] = &results[..] else {
+            return None;
+        };
+        let is_same = a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_alike(a, b));
+        if !is_same {
+            return None;
+        }
+        let merged = a.iter().map(|m| self.fresh(m));
+        let merged: Vec<Meaning> = merged.collect::<Option<_>>()?;
+        let [then, otherwise] = <[ClusterBlock; 2]>::try_from(blocks).ok()?;
+        self.b.push(ClusterInst::If {
+            outs: values(&merged),
+            cond,
+            then,
+            otherwise,
+        })?;
+        Some(merged)
+    }
+
+    /// New values in the place of those of a tensor; lists stay in their arrays.
+    fn fresh(&mut self, meaning: &Meaning) -> Option<Meaning> {
+        Some(match meaning {
+            Meaning::Tensor(elements) => Meaning::Tensor(Rc::new(self.b.like(elements)?)),
+            Meaning::List(list) => Meaning::List(self.latest(*list)?),
+        })
+    }
+
+    /// A loop of Enter, Merge, Switch, NextIteration and Exit; notes what its Exits mean.
+    fn frame(&mut self, scope: &Scope, frame: usize) -> Option<()> {
+        let graph = scope.graph;
+        let (mut merges, mut exits, mut conds) = (Vec::new(), Vec::new(), Vec::new());
+        for (id, node) in graph
+            .iter()
+            .filter(|(id, _)| scope.frames.of(*id) == Some(frame))
+        {
+            match node.class() {
+                NodeClass::Merge => match node.inputs[..] {
+                    [enter, next] if is_next(graph, next) => merges.push((id, enter, next)),
+                    [next, enter] if is_next(graph, next) => merges.push((id, enter, next)),
+                    _ => {}
+                },
+                NodeClass::Exit => exits.push((id, *node.inputs.first()?)),
+                NodeClass::LoopCond => conds.push(*node.inputs.first()?),
+                _ => {}
+            }
+        }
+        let [cond] = conds[..] else {
+            return None;
+        };
+        let mut first = Vec::new();
+        for (_, enter, _) in &merges {
+            let enter = graph.node(enter.node);
+            if enter.class() != NodeClass::Enter {
+                return None;
+            }
+            first.push(self.meaning(scope, *enter.inputs.first()?)?);
+        }
+        let vars = first.iter().map(|m| self.fresh(m));
+        let vars: Vec<Meaning> = vars.collect::<Option<_>>()?;
+        self.open(scope, Some(Region::Head(frame)))?;
+        for ((merge, ..), var) in merges.iter().zip(&vars) {
+            self.note(
+                scope,
+                *merge,
+                vec![var.clone(); graph.node(*merge).outputs.len()],
+            )?;
+        }
+        let goes_on = self.meaning(scope, cond)?.scalar(ScalarType::Bool)?;
+        let mut ends = Vec::new();
+        for (_, input) in &exits {
+            let data = *graph.node(input.node).inputs.first()?;
+            ends.push(self.meaning(scope, data)?);
+        }
+        self.open(scope, Some(Region::Body(frame)))?;
+        let mut next = Vec::new();
+        for (_, _, from) in &merges {
+            next.push(self.meaning(scope, *graph.node(from.node).inputs.first()?)?);
+        }
+        let results = self.end_loop(&first, &vars, goes_on, &ends, &next)?;
+        for ((exit, _), result) in exits.into_iter().zip(results) {
+            self.note(scope, exit, vec![result])?;
+        }
+        Some(())
+    }
+
+    /// Ends the loop whose head and body are the last two open blocks; returns its results.
+    fn end_loop(
+        &mut self,
+        first: &[Meaning],
+        vars: &[Meaning],
+        cond: ValueId,
+        ends: &[Meaning],
+        next: &[Meaning],
+    ) -> Option<Vec<Meaning>> {
+        let is_same =
+            next.len() == vars.len() && vars.iter().zip(next).all(|(a, b)| is_alike(a, b));
+        if !is_same {
+            return None;
+        }
+        let body = self.b.leave()?;
+        let head = self.b.leave()?;
+        // What is passed on is all that was written, and what ends the loop has not missed a write.
+        let passed = next.iter().filter_map(Meaning::list);
+        let all_passed = passed.map(|list| self.latest(list)).all(|l| l.is_some());
+        let lists = ends.iter().zip(vars).filter_map(|(end, _)| end.list());
+        let all_latest = lists.into_iter().all(|end| {
+            let vars = vars.iter().filter_map(Meaning::list);
+            vars.filter(|v| v.slot == end.slot)
+                .all(|v| v.version == end.version)
+        });
+        if !all_passed || !all_latest {
+            return None;
+        }
+        let written = |m: &Meaning| match m.list() {
+            Some(list) => Some(Meaning::List(List {
+                version: *self.b.versions.get(list.slot as usize)?,
+                ..list
+            })),
+            None => Some(m.clone()),
+        };
+        let ends: Vec<Meaning> = ends.iter().map(written).collect::<Option<_>>()?;
+        let ends = &ends[..];
+        let outs = ends.iter().map(|m| self.fresh(m));
+        let outs: Vec<Meaning> = outs.collect::<Option<_>>()?;
+        self.b.push(ClusterInst::Loop(Box::new(ClusterLoop {
+            params: values(vars),
+            init: values(first),
+            head,
+            cond,
+            exits: values(ends),
+            body,
+            next: values(next),
+            outs: values(&outs),
+        })))?;
+        Some(outs)
+    }
+
+    /// A node that calls functions.
+    fn functional(
+        &mut self,
+        scope: &Scope,
+        node: &Node,
+        inputs: Vec<Meaning>,
+    ) -> Option<Vec<Meaning>> {
+        if scope.calls >= MAX_CALLS {
+            return None;
+        }
+        match Callee::of(node).ok()?? {
+            Callee::Call(f) => self.call(scope, f, inputs),
+            Callee::Branch(names, is_if) => {
+                let (chosen, args) = inputs.split_first()?;
+                match is_if {
+                    true => {
+                        let cond = self.b.truth(chosen)?;
+                        let [then, otherwise] = names[..] else {
+                            return None;
+                        };
+                        self.choose(scope, cond, &mut |t, on| {
+                            let name = if on { then } else { otherwise };
+                            t.call(scope, name, args.to_vec())
+                        })
+                    }
+                    false => {
+                        let index = chosen.scalar(ScalarType::I32)?;
+                        self.case(scope, index, 0, &names, args)
+                    }
+                }
+            }
+            Callee::While(cond, body) => self.while_loop(scope, cond, body, inputs),
+            Callee::For(_) => None,
+        }
+    }
+
+    /// The conditional of two blocks; `branch` makes the one for true or false.
+    fn choose(
+        &mut self,
+        scope: &Scope,
+        cond: ValueId,
+        branch: &mut dyn FnMut(&mut Self, bool) -> Option<Vec<Meaning>>,
+    ) -> Option<Vec<Meaning>> {
+        let mut blocks = Vec::new();
+        let mut results = Vec::new();
+        for on in [true, false] {
+            self.open(scope, None)?;
+            self.b.open.last_mut()?.is_branch = true;
+            let of_branch = branch(self, on)?;
+            let insts = self.b.leave()?;
+            blocks.push(ClusterBlock {
+                insts,
+                results: values(&of_branch),
+            });
+            results.push(of_branch);
+        }
+        self.join(cond, blocks, results)
+    }
+
+    /// Branches from number `i` on; the last one is for every other index.
+    fn case(
+        &mut self,
+        scope: &Scope,
+        index: ValueId,
+        i: usize,
+        names: &[&str],
+        args: &[Meaning],
+    ) -> Option<Vec<Meaning>> {
+        let name = names.get(i)?;
+        if i + 1 == names.len() {
+            return self.call(scope, name, args.to_vec());
+        }
+        let number = self.b.int(ScalarType::I32, i as i64)?;
+        let cond = self
+            .b
+            .binary(ferroflow_opdef::ScalarBinary::Equal, index, number)?;
+        self.choose(scope, cond, &mut |t, on| match on {
+            true => t.call(scope, name, args.to_vec()),
+            false => t.case(scope, index, i + 1, names, args),
+        })
+    }
+
+    fn while_loop(
+        &mut self,
+        scope: &Scope,
+        cond: &str,
+        body: &str,
+        first: Vec<Meaning>,
+    ) -> Option<Vec<Meaning>> {
+        let vars = first.iter().map(|m| self.fresh(m));
+        let vars: Vec<Meaning> = vars.collect::<Option<_>>()?;
+        self.open(scope, None)?;
+        let tested = self.call(scope, cond, vars.clone())?;
+        let goes_on = self.b.truth(tested.first()?)?;
+        self.open(scope, None)?;
+        let next = self.call(scope, body, vars.clone())?;
+        self.end_loop(&first, &vars, goes_on, &vars, &next)
+    }
+
+    /// The results of a function, in the last open block.
+    fn call(&mut self, scope: &Scope, name: &str, args: Vec<Meaning>) -> Option<Vec<Meaning>> {
+        let function = self.library.get(name).ok()?.clone();
+        if args.len() != function.args.len() {
+            return None;
+        }
+        let graph = &function.graph;
+        let inner = self.scope(graph, args, FxHashMap::default(), scope.calls + 1)?;
+        let mut results = vec![None; function.results.len()];
+        // What runs for its effects must turn out to have none.
+        for target in graph.targets() {
+            let class = graph.node(*target).class();
+            let calls = [
+                NodeClass::Call,
+                NodeClass::If,
+                NodeClass::Case,
+                NodeClass::While,
+            ];
+            if !calls.contains(&class) {
+                return None;
+            }
+            self.node(&inner, *target)?;
+        }
+        for (id, node) in graph.iter().filter(|(_, n)| n.class() == NodeClass::Retval) {
+            let index = usize::try_from(node.attrs.int("index").ok()?).ok()?;
+            *results.get_mut(index)? = Some(self.node(&inner, id)?.first()?.clone());
+        }
+        results.into_iter().collect()
+    }
+}
+
+/// The predicate of a conditional's Merge, and for false and true which input comes from there.
+fn sides(scope: &Scope, merge: NodeId) -> Option<(Output, [(usize, Output); 2])> {
+    let node = scope.graph.node(merge);
+    let [a, b] = node.inputs[..] else {
+        return None;
+    };
+    let last = |o: Output| {
+        let path = scope.paths.after(scope.graph, &scope.frames, o)?;
+        match path.last() {
+            Some(Region::Branch(predicate, on)) => Some((*predicate, *on)),
+            _ => None,
+        }
+    };
+    let ((p, on), (q, other)) = (last(a)?, last(b)?);
+    if p != q || on == other {
+        return None;
+    }
+    let (a, b) = ((0, a), (1, b));
+    Some((p, if on { [b, a] } else { [a, b] }))
+}
+
+/// Whether a node needs another one.
+fn needs(scope: &Scope, node: NodeId, other: NodeId) -> bool {
+    let mut seen = rustc_hash::FxHashSet::default();
+    let mut todo = vec![node];
+    while let Some(id) = todo.pop() {
+        if id == other {
+            return true;
+        }
+        if seen.insert(id) {
+            let inputs = scope.graph.node(id).inputs.iter().map(|i| i.node);
+            todo.extend(inputs.filter(|n| !is_next(scope.graph, Output::new(*n, 0))));
+        }
+    }
+    false
+}
+
+/// Whether two outputs are tensors of one type and shape, or the same list.
+fn is_alike(a: &Meaning, b: &Meaning) -> bool {
+    match (a, b) {
+        (Meaning::Tensor(a), Meaning::Tensor(b)) => a.ty == b.ty && a.dims == b.dims,
+        (Meaning::List(a), Meaning::List(b)) => a.slot == b.slot,
+        _ => false,
+    }
+}
+
+/// The values of tensors, one after another.
+fn values(all: &[Meaning]) -> Vec<ValueId> {
+    let tensors = all.iter().filter_map(Meaning::tensor);
+    tensors.flat_map(|t| t.values.iter().copied()).collect()
+}

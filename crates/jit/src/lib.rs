@@ -1,0 +1,22 @@
+//! The cluster compiler: programs of scalars with loops and conditionals
+//! ([`Cluster`](ferroflow_opdef::Cluster)) as machine code, by Cranelift.
+//!
+//! Entry points: [`compile`], which makes [`Code`], and [`Code::run`].
+//!
+//! `translate.rs` makes Cranelift's intermediate code, `arithmetic.rs` that of single functions,
+//! `helpers.rs` has the functions that code calls (those of the kernels, so that results are the
+//! same), `code.rs` is the memory that code runs in. Pages are writable or executable, never both;
+//! code is made here and never read from a file; its total size is bounded.
+//!
+//! Unsafe code: the call of what was compiled, and the arrays that it reads and writes.
+//!
+//! Does not know: graphs, engines, where programs come from.
+#![warn(clippy::missing_errors_doc)]
+
+mod arithmetic;
+mod code;
+mod helpers;
+mod translate;
+
+pub use code::{Array, Code, Exit};
+pub use translate::compile;

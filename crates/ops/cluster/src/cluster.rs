@@ -1,0 +1,202 @@
+//! `_Cluster`: a loop, a conditional or a group of small ops as one program.
+
+use ferroflow_base::Result;
+use ferroflow_jit::{Array, Code, Exit, compile};
+use ferroflow_opdef::{
+    AttrValue, Cluster, ClusterInput, ClusterOutput, Cost, KernelBuild, KernelCtx, Op, OpKernel,
+    ScalarType, ShapeCtx,
+};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor};
+use smallvec::{SmallVec, smallvec};
+use std::sync::OnceLock;
+
+/// `_Cluster` is internal: it runs `program`, or calls `f`, the nodes that the program was made of,
+/// if inputs have other shapes or the program leaves. Code is made by the first run.
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "_Cluster",
+    "args: list(Tin) -> results: list(Tout) | Tin: list(type) >= 0; Tout: list(type) >= 0; \
+     f: func; program: string",
+)
+.shape(shape)
+.cost(Cost::Expensive)
+.kernel(build)
+.not_differentiable()];
+
+fn shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let program = Cluster::decode(ctx.attrs().str("program")?)?;
+    for (i, output) in program.outputs.iter().enumerate() {
+        let shape = match output {
+            ClusterOutput::Tensor(_, dims, _) => PartialShape::of(dims.iter().map(|d| Some(*d))),
+            ClusterOutput::Array(_) => PartialShape::of_rank(1),
+        };
+        ctx.set(i, shape);
+    }
+    Ok(())
+}
+
+/// Words of a program that need no memory of their own.
+const FEW: usize = 16;
+
+struct Kernel {
+    program: Cluster,
+    /// The types of the arrays that the program makes.
+    array_types: Vec<ScalarType>,
+    function: String,
+    /// `None` if the program cannot be compiled.
+    code: OnceLock<Option<Code>>,
+}
+
+fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let program = Cluster::decode(build.attrs.str("program")?)?;
+    let inputs = program.inputs.iter().map(|input| match input {
+        ClusterInput::Tensor(ty, _) | ClusterInput::Array(ty) => ty.dtype(),
+    });
+    let array_types = program.array_types();
+    let outputs = program.outputs.iter().map(|output| match output {
+        ClusterOutput::Tensor(ty, ..) => Some(ty.dtype()),
+        ClusterOutput::Array(slot) => array_types.get(*slot as usize).map(|t| t.dtype()),
+    });
+    let fits = inputs.eq(build.inputs.iter().copied())
+        && outputs.eq(build.outputs.iter().map(|t| Some(*t)));
+    let function = match build.attrs.get("f") {
+        Some(AttrValue::Func(f)) if fits => f.name.clone(),
+        _ => {
+            return Err(ferroflow_base::invalid_argument!(
+                "the program of a _Cluster does not fit the node's dtypes, or attr 'f' is not a function"
+            ));
+        }
+    };
+    Ok(Box::new(Kernel {
+        program,
+        array_types,
+        function,
+        code: OnceLock::new(),
+    }))
+}
+
+impl OpKernel for Kernel {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let code = self.code.get_or_init(|| compile(&self.program).ok());
+        if let Some(code) = code
+            && self.run(code, ctx)?
+        {
+            return Ok(());
+        }
+        let args = (0..ctx.num_inputs()).map(|i| ctx.take_input(i));
+        let args: Vec<Tensor> = args.collect::<Result<_>>()?;
+        let function = ctx.function(&self.function)?;
+        let results = function.call(args, ctx.services())?;
+        let mut results = results.into_iter().enumerate();
+        results.try_for_each(|(i, result)| ctx.set_output(i, result))
+    }
+}
+
+impl Kernel {
+    /// Runs the program; returns whether the outputs are set.
+    fn run(&self, code: &Code, ctx: &mut KernelCtx) -> Result<bool> {
+        let mut words: SmallVec<[u64; FEW]> = smallvec![];
+        let mut arrays: SmallVec<[Array; 2]> = smallvec![];
+        for (i, input) in self.program.inputs.iter().enumerate() {
+            match input {
+                ClusterInput::Tensor(ty, dims) => {
+                    let tensor = ctx.input(i)?;
+                    if tensor.shape().dims() != dims {
+                        return Ok(false);
+                    }
+                    put(&mut words, tensor, *ty)?;
+                }
+                ClusterInput::Array(_) => {
+                    let tensor = ctx.input(i)?;
+                    if tensor.shape().rank() != 1 {
+                        return Ok(false);
+                    }
+                    arrays.push(Array::Input(tensor.bytes()?));
+                }
+            }
+        }
+        let own = self.program.arrays.iter();
+        arrays.extend(own.map(|_| Array::Own(Vec::new(), 0)));
+        words.resize(code.n_words(), 0);
+        let cancel = ctx.services().cancel;
+        match code.run(&mut words, &mut arrays, cancel)? {
+            Exit::Left => return Ok(false),
+            Exit::Cancelled => cancel.check()?,
+            Exit::Done => {}
+        }
+        let mut outputs: SmallVec<[Tensor; 8]> = smallvec![];
+        let mut rest = &words[..];
+        for output in &self.program.outputs {
+            outputs.push(match output {
+                ClusterOutput::Tensor(ty, dims, elements) => {
+                    let (own, others) = rest.split_at_checked(elements.len()).unwrap_or_default();
+                    rest = others;
+                    take(own, *ty, dims)?
+                }
+                ClusterOutput::Array(slot) => {
+                    let slot = *slot as usize;
+                    match (arrays.get(slot), self.array_types.get(slot)) {
+                        (Some(Array::Own(words, n)), Some(ty)) => vector(words, *n, ty.dtype())?,
+                        _ => return Ok(false),
+                    }
+                }
+            });
+        }
+        drop(arrays);
+        let mut outputs = outputs.into_iter().enumerate();
+        outputs.try_for_each(|(i, output)| ctx.set_output(i, output))?;
+        Ok(true)
+    }
+}
+
+/// Appends the elements of a tensor, one a word.
+fn put(words: &mut SmallVec<[u64; FEW]>, tensor: &Tensor, ty: ScalarType) -> Result<()> {
+    match ty {
+        ScalarType::Bool => words.extend(tensor.slice::<bool>()?.iter().map(|x| u64::from(*x))),
+        ScalarType::I32 => {
+            words.extend(tensor.slice::<i32>()?.iter().map(|x| u64::from(*x as u32)))
+        }
+        ScalarType::I64 => words.extend(tensor.slice::<i64>()?.iter().map(|x| *x as u64)),
+        ScalarType::F32 => {
+            words.extend(
+                tensor
+                    .slice::<f32>()?
+                    .iter()
+                    .map(|x| u64::from(x.to_bits())),
+            );
+        }
+        ScalarType::F64 => words.extend(tensor.slice::<f64>()?.iter().map(|x| x.to_bits())),
+    }
+    Ok(())
+}
+
+/// Returns the tensor of these elements.
+fn take(words: &[u64], ty: ScalarType, dims: &[usize]) -> Result<Tensor> {
+    fn of<T: Element>(words: &[u64], dims: &[usize], f: impl Fn(u64) -> T) -> Result<Tensor> {
+        match (dims, words) {
+            ([], [word]) => Ok(Tensor::scalar(f(*word))),
+            _ => {
+                let shape: Shape = dims.iter().copied().collect();
+                let values: SmallVec<[T; FEW]> = words.iter().map(|w| f(*w)).collect();
+                Tensor::from_slice(shape, &values)
+            }
+        }
+    }
+    match ty {
+        // Code stores one byte of a bool, four of an i32 or f32.
+        ScalarType::Bool => of(words, dims, |w| w as u8 != 0),
+        ScalarType::I32 => of(words, dims, |w| w as i32),
+        ScalarType::I64 => of(words, dims, |w| w as i64),
+        ScalarType::F32 => of(words, dims, |w| f32::from_bits(w as u32)),
+        ScalarType::F64 => of(words, dims, f64::from_bits),
+    }
+}
+
+/// Returns the vector of the first `n` elements that words hold.
+fn vector(words: &[u64], n: usize, dtype: DType) -> Result<Tensor> {
+    let bytes: Vec<u8> = words
+        .iter()
+        .flat_map(|w| w.to_ne_bytes())
+        .take(n * dtype.size())
+        .collect();
+    Tensor::from_bytes(dtype, [n].into_iter().collect(), &bytes)
+}
