@@ -16,9 +16,9 @@ use tonic::transport::Channel;
 
 /// Flow control window of a connection, bytes.
 const WINDOW: u32 = 8 << 20;
-/// A connection that has calls is probed this often, and lost if it does not answer as fast: a
-/// half-open one is noticed within twice this.
-const KEEPALIVE: Duration = Duration::from_secs(9);
+/// A connection to another task that has calls, and each one to this server, is probed this often, and lost
+/// if it does not answer as fast: a half-open one is noticed within twice this.
+pub(crate) const KEEPALIVE: Duration = Duration::from_secs(9);
 /// How long a task that cannot be reached is told what has ended.
 const NOTIFY_LIMIT: Duration = Duration::from_secs(300);
 /// Interval between messages about a task that does not answer.

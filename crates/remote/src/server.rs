@@ -2,6 +2,7 @@
 
 use crate::eager::EagerService;
 use crate::master::{Master, MasterOptions};
+use crate::peers::KEEPALIVE;
 use crate::service::{CoordinationService, EagerEndpoint, Endpoint, MasterService, WorkerService};
 use crate::worker::Worker;
 use ferroflow_base::{Code, Result, Status, invalid_argument};
@@ -128,7 +129,9 @@ impl Server {
         let mut builder = tonic::transport::Server::builder()
             .tcp_nodelay(true)
             .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW);
+            .initial_connection_window_size(WINDOW)
+            .http2_keepalive_interval(Some(KEEPALIVE))
+            .http2_keepalive_timeout(Some(KEEPALIVE));
         if let Some(tls) = self.tls {
             let configured = builder.tls_config(tls);
             builder = configured.map_err(|e| invalid_argument!("TLS: {e}"))?;
