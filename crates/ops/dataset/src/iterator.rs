@@ -10,7 +10,7 @@ use ferroflow_base::{
 use ferroflow_functors::optional::Optional;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{
-    AttrValue, Cost, FUNCTION_LIBRARY, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx, StepServices,
+    AttrValue, Cost, FUNCTION_LIBRARY, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
 };
 use ferroflow_resources::dataset::{Components, Dataset, DatasetIterator, IteratorState};
 use ferroflow_resources::resource::{ContainerInfo, HandleKernel, Resource, resource};
