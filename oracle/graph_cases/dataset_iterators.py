@@ -54,12 +54,17 @@ def dataset_anonymous(b):
            error="Cannot delete an unowned Resource")
 
 
-def saved(b, dataset, before, after, dtypes=(L,), shapes=((),)):
-    """Takes elements, saves the position, continues to the end, and from the saved position again."""
+def saved(b, dataset, before, after, dtypes=(L,), shapes=((),), written=False):
+    """Takes elements, saves the position, continues to the end, and from the saved position again.
+
+    `written` states pass through bytes, as those that checkpoints keep.
+    """
     spec = said(dtypes, shapes)
     iterator = raw.IteratorV2(shared_name="", container="", **spec)
     got = list(raw.IteratorGetNext(iterator=iterator, **spec))
     state = raw.SerializeIterator(resource_handle=iterator)
+    if written:
+        state = raw.ParseTensor(serialized=raw.SerializeTensor(tensor=state), out_type=tf.variant)
     start = raw.MakeIterator(dataset=dataset, iterator=iterator)
     other = raw.IteratorV2(shared_name="", container="", **spec)
     begin = raw.MakeIterator(dataset=dataset, iterator=other)
@@ -110,6 +115,23 @@ def dataset_states(b):
     unready = raw.IteratorV2(shared_name="", container="", **NUMBERS)
     b.step(targets=raw.SerializeIterator(resource_handle=unready).op.name,
            error="Save() failed because the iterator has not been initialized.")
+
+
+@case("v1")
+def dataset_written_states(b):
+    for dataset, before, after in ((D.range(6).repeat(2), 7, 5), (D.range(6).filter(lambda x: x > 1), 1, 3),
+                                   (D.range(6).shuffle(3, seed=4, reshuffle_each_iteration=False), 2, 4),
+                                   (D.range(4).flat_map(D.range), 3, 3), (D.range(5).interleave(D.range, 2, 1), 4, 6),
+                                   (D.range(6).batch(4).unbatch(), 3, 3), (D.range(6).prefetch(2), 2, 4),
+                                   (D.range(6).map(lambda x: x + 1, num_parallel_calls=2), 2, 4)):
+        saved(b, dataset._variant_tensor, before, after, written=True)
+    unready = raw.IteratorV2(shared_name="", container="", **NUMBERS)
+    ready = raw.IteratorV2(shared_name="", container="", **NUMBERS)
+    b.step(targets=raw.MakeIterator(dataset=numbers(0, 3, 1), iterator=ready).name)
+    b.step(targets=raw.DeserializeIterator(resource_handle=unready, serialized=raw.SerializeIterator(resource_handle=ready)).name,
+           error="Restore() failed because the iterator has not been initialized.")
+    none = D.range(0).filter(lambda x: x > 1).batch(4)
+    b.step(raw.DatasetCardinality(input_dataset=none._variant_tensor))
 
 
 @case("v1")

@@ -13,9 +13,9 @@ use crate::proto::{
 };
 use crate::sstable::{self, mask, put_varint};
 use crate::tensor_bundle::{TensorBundle, data_path};
-use crate::tensor_proto::shape_to_proto;
+use crate::tensor_proto::{shape_to_proto, variant_to_proto};
 use crate::tensor_slice::TensorSlice;
-use ferroflow_base::{Result, data_loss, invalid_argument, not_found, unimplemented_error};
+use ferroflow_base::{Result, Status, data_loss, invalid_argument, not_found, unimplemented_error};
 use ferroflow_tensor::{DType, Shape, Tensor};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
@@ -141,6 +141,8 @@ impl BundleWriter {
         let dtype = tensor.dtype();
         let (bytes, crc) = if dtype == DType::String {
             string_bytes(tensor)?
+        } else if dtype == DType::Variant {
+            variant_bytes(name, tensor)?
         } else if dtype.is_plain() {
             let bytes = tensor.bytes()?;
             let padding = self.offset.next_multiple_of(ALIGNMENT) - self.offset;
@@ -151,15 +153,12 @@ impl BundleWriter {
             self.data.write(bytes)?;
             (Vec::new(), crc32c::crc32c(bytes))
         } else {
-            return Err(unimplemented_error!(
-                "tensor '{name}' has dtype {dtype}, which cannot be saved"
-            ));
+            return Err(unsaved(name, dtype));
         };
         self.data.write(&bytes)?;
-        let size = if dtype == DType::String {
-            bytes.len()
-        } else {
-            tensor.byte_len()
+        let size = match dtype {
+            DType::String | DType::Variant => bytes.len(),
+            _ => tensor.byte_len(),
         };
         let entry = BundleEntryProto {
             dtype: dtype as i32,
@@ -289,6 +288,28 @@ fn string_bytes(tensor: &Tensor) -> Result<(Vec<u8>, u32)> {
         crc = crc32c::crc32c_append(crc, value);
     }
     Ok((out, crc))
+}
+
+/// Encodes variants: for each, the length of its proto, the proto, and the checksum so far.
+fn variant_bytes(name: &str, tensor: &Tensor) -> Result<(Vec<u8>, u32)> {
+    let (mut out, mut crc) = (Vec::new(), 0);
+    for value in tensor.variants()? {
+        let proto = variant_to_proto(value).map_err(|_| unsaved(name, DType::Variant))?;
+        let bytes = proto.encode_to_vec();
+        let length = bytes.len() as u64;
+        put_varint(&mut out, length);
+        out.extend_from_slice(&bytes);
+        crc = crc32c::crc32c_append(crc, &length.to_le_bytes());
+        crc = crc32c::crc32c_append(crc, &bytes);
+        let sum = mask(crc).to_le_bytes();
+        out.extend(sum);
+        crc = crc32c::crc32c_append(crc, &sum);
+    }
+    Ok((out, crc))
+}
+
+fn unsaved(name: &str, dtype: DType) -> Status {
+    unimplemented_error!("tensor '{name}' has dtype {dtype}, which cannot be saved")
 }
 
 /// Merges several checkpoints into one by moving their data files. Removes folders that are empty

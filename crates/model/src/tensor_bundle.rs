@@ -1,8 +1,11 @@
 //! Checkpoints (TensorFlow: `core/util/tensor_bundle`): an index (`PREFIX.index`), and the bytes in
 //! data files (`PREFIX.data-00000-of-00001` …), which are mapped.
 
-use crate::proto::{BundleEntryProto, BundleHeaderProto, bundle_header_proto::Endianness};
+use crate::proto::{
+    BundleEntryProto, BundleHeaderProto, VariantTensorDataProto, bundle_header_proto::Endianness,
+};
 use crate::sstable::{self, unmask, varint};
+use crate::tensor_proto::variant_from_proto;
 use crate::tensor_slice::{Bounds, TensorSlice, copy_box};
 use ferroflow_base::{
     Code, Result, Status, data_loss, internal, invalid_argument, not_found, unimplemented_error,
@@ -303,6 +306,9 @@ impl TensorBundle {
         if dtype == DType::String {
             return self.strings(name, entry, stored);
         }
+        if dtype == DType::Variant {
+            return self.variants(name, entry, stored);
+        }
         if !dtype.is_plain() {
             return Err(unimplemented_error!(
                 "tensor '{name}' of checkpoint {} has dtype {dtype}, which cannot be restored",
@@ -372,6 +378,36 @@ impl TensorBundle {
             stored = rest;
         }
         Tensor::from_strings(entry.shape.clone(), values)
+    }
+
+    /// Decodes variants: for each, the length of its proto, the proto, and the checksum so far.
+    fn variants(&self, name: &str, entry: &Entry, mut stored: &[u8]) -> Result<Tensor> {
+        let n = entry.shape.num_elements();
+        let short = || self.damaged(name, "its variants are truncated");
+        // A variant takes at least its length and its checksum.
+        if n > stored.len() {
+            return Err(short());
+        }
+        let mut values = Vec::with_capacity(n);
+        let mut crc = 0;
+        for _ in 0..n {
+            let length = varint(&mut stored).ok_or_else(short)?;
+            let size = usize::try_from(length).map_err(|_| short())?;
+            let (bytes, rest) = stored.split_at_checked(size).ok_or_else(short)?;
+            let (sum, rest) = rest.split_first_chunk::<4>().ok_or_else(short)?;
+            stored = rest;
+            crc = crc32c::crc32c_append(crc, &length.to_le_bytes());
+            crc = crc32c::crc32c_append(crc, bytes);
+            if unmask(u32::from_le_bytes(*sum)) != crc {
+                return Err(self.damaged(name, "a variant does not match its checksum"));
+            }
+            crc = crc32c::crc32c_append(crc, sum);
+            let proto = VariantTensorDataProto::decode(bytes)
+                .map_err(|_| self.damaged(name, "a variant cannot be parsed"))?;
+            values.push(variant_from_proto(&proto));
+        }
+        self.check_sum(name, entry, crc)?;
+        Tensor::from_variants(entry.shape.clone(), values)
     }
 }
 

@@ -286,7 +286,7 @@ pub fn set_handle_device(proto: &mut TensorProto, device: &str) {
 
 /// Decodes the types of `core/framework/variant_op_registry.cc`. Values of other types stay
 /// encoded.
-fn variant_from_proto(proto: &VariantTensorDataProto) -> Variant {
+pub(crate) fn variant_from_proto(proto: &VariantTensorDataProto) -> Variant {
     fn plain<const N: usize, T>(metadata: &[u8], decode: fn([u8; N]) -> T) -> Option<Variant>
     where
         T: Any + Send + Sync,
@@ -307,7 +307,7 @@ fn variant_from_proto(proto: &VariantTensorDataProto) -> Variant {
 }
 
 /// Encodes a value that [`variant_from_proto`] returned.
-fn variant_to_proto(value: &Variant) -> Result<VariantTensorDataProto> {
+pub(crate) fn variant_to_proto(value: &Variant) -> Result<VariantTensorDataProto> {
     let Some(value) = &value.0 else {
         return Ok(VariantTensorDataProto::default());
     };

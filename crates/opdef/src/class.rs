@@ -40,7 +40,7 @@ pub enum NodeClass {
     ReadVariable,
     /// Returns its inputs unchanged.
     Identity,
-    /// Writes a dataset as a graph with its functions.
+    /// Writes datasets as graphs with their functions.
     DatasetToGraph,
     NoOp,
     Other,
@@ -57,7 +57,9 @@ impl NodeClass {
             "NextIteration" | "RefNextIteration" => NodeClass::NextIteration,
             "LoopCond" => NodeClass::LoopCond,
             "ControlTrigger" => NodeClass::ControlTrigger,
-            "DatasetToGraph" | "DatasetToGraphV2" => NodeClass::DatasetToGraph,
+            "DatasetToGraph" | "DatasetToGraphV2" | "SerializeIterator" => {
+                NodeClass::DatasetToGraph
+            }
             "PartitionedCall" | "StatefulPartitionedCall" => NodeClass::Call,
             "RemoteCall" => NodeClass::RemoteCall,
             "SymbolicGradient" => NodeClass::SymbolicGradient,

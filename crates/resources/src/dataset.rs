@@ -9,6 +9,7 @@ mod captured;
 mod in_order;
 mod prefetch;
 mod state;
+mod state_file;
 
 pub use background::{Background, BackgroundServices};
 pub use captured::CapturedFunction;

@@ -120,6 +120,11 @@ impl Writer {
             return Ok(known.clone());
         }
         let node = &dataset.node;
+        if node.op.is_empty() {
+            return Err(failed_precondition!(
+                "a dataset that another one makes of its elements has no graph"
+            ));
+        }
         let inputs = node.inputs.iter().map(|t| self.tensor(t, &node.op));
         let input = inputs.collect::<Result<_>>()?;
         let attrs = node

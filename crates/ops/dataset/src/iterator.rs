@@ -9,10 +9,12 @@ use ferroflow_base::{
 };
 use ferroflow_functors::optional::Optional;
 use ferroflow_functors::shapes;
-use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx, StepServices};
-use ferroflow_resources::dataset::{Components, Dataset, DatasetIterator, IteratorState, State};
+use ferroflow_opdef::{
+    AttrValue, Cost, FUNCTION_LIBRARY, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
+};
+use ferroflow_resources::dataset::{Components, Dataset, DatasetIterator, IteratorState};
 use ferroflow_resources::resource::{ContainerInfo, HandleKernel, Resource, resource};
-use ferroflow_tensor::{DType, PartialShape, Tensor};
+use ferroflow_tensor::{Bytes, DType, PartialShape, Tensor};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The ops of this file.
@@ -369,48 +371,51 @@ fn serialized_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-fn serialize(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    Ok(Box::new(|ctx: &mut KernelCtx| {
+fn serialize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    // The session sets the functions that it knows: datasets inside of the state call them.
+    let library = match build.attrs.get(FUNCTION_LIBRARY) {
+        Some(AttrValue::Str(library)) => library.clone(),
+        _ => Bytes::new(),
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
         let iterator = resource::<IteratorResource>(ctx, 0)?;
-        let mut walk = iterator.lock();
-        if walk.is_none() {
-            return Err(failed_precondition!(
-                "Save() failed because the iterator has not been initialized. Ensure that you have \
-                 run the initializer operation for this iterator before saving it."
-            ));
-        }
-        let state = IteratorState::save(&mut Position(&mut walk))?;
-        ctx.set_output(0, state.into_tensor()?)
+        let state = match &mut *iterator.lock() {
+            Some((_, position)) => IteratorState::save(position.as_mut())?,
+            None => return Err(not_initialized("Save()", "saving")),
+        };
+        let graphs = ctx.resources().dataset_graphs();
+        let state = state.into_tensor(|dataset| graphs.clone()?.graph_of(dataset, &library))?;
+        ctx.set_output(0, state)
     }))
 }
 
 fn deserialize(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let iterator = resource::<IteratorResource>(ctx, 0)?;
-        let state = IteratorState::of(ctx.input(1)?)?;
-        let mut restored = None;
-        state
-            .restore(&mut Position(&mut restored))
+        let Some(dataset) = iterator.lock().as_ref().map(|(dataset, _)| dataset.clone()) else {
+            return Err(not_initialized("Restore()", "restoring"));
+        };
+        let (graphs, services) = (ctx.resources().dataset_graphs(), ctx.services());
+        let restored = IteratorState::of(ctx.input(1)?, |graph| {
+            graphs.clone()?.dataset_of(graph, services)
+        });
+        let restored = restored.and_then(|state| {
+            let mut position = dataset.iterator()?;
+            state.restore(position.as_mut())?;
+            Ok(position)
+        });
+        let position = restored
             .map_err(|e| e.prefixed("Failed to restore dataset iterator from checkpoint: "))?;
-        if let Some((dataset, _)) = &restored {
-            iterator.check(&dataset.dtypes, &dataset.shapes)?;
-        }
-        *iterator.lock() = restored;
+        *iterator.lock() = Some((dataset, position));
         Ok(())
     }))
 }
 
-/// The dataset and the position of an iterator resource, as the saved state has them.
-struct Position<'a>(&'a mut Option<Walk>);
-
-impl DatasetIterator for Position<'_> {
-    fn next(&mut self, _: &StepServices) -> Result<Option<Components>> {
-        Ok(None)
-    }
-
-    fn state(&mut self, state: &mut State) -> Result<()> {
-        state.nested(self.0)
-    }
+fn not_initialized(call: &str, doing: &str) -> Status {
+    failed_precondition!(
+        "{call} failed because the iterator has not been initialized. Ensure that you have run the \
+         initializer operation for this iterator before {doing} it."
+    )
 }
 
 fn device(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

@@ -331,13 +331,6 @@ impl Source for Filter {
         Ok(Box::new(JudgedIterator(judged)))
     }
 
-    fn cardinality(&self) -> i64 {
-        match self.input.cardinality() {
-            0 => 0,
-            _ => UNKNOWN,
-        }
-    }
-
     fn inputs(&self) -> Vec<Arc<Dataset>> {
         vec![self.input.clone()]
     }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 /// A saved position: values in the order in which the iterators wrote them.
 #[derive(Default)]
-pub struct IteratorState(Vec<Item>);
+pub struct IteratorState(pub(super) Vec<Item>);
 
 #[derive(Clone)]
-enum Item {
+pub(super) enum Item {
     Int(i64),
     Tensor(Tensor),
 }
@@ -53,28 +53,6 @@ impl IteratorState {
             Mode::Restore(rest) if rest.len() > 0 => Err(malformed()),
             _ => Ok(()),
         }
-    }
-
-    /// Returns the state as a variant scalar.
-    ///
-    /// # Errors
-    /// Those of [`Tensor::from_variants`], which do not occur here.
-    pub fn into_tensor(self) -> Result<Tensor> {
-        Tensor::from_variants(Shape::from([1]), vec![Variant(Some(Arc::new(self)))])
-    }
-
-    /// Returns the state that a variant tensor holds.
-    ///
-    /// # Errors
-    /// INVALID_ARGUMENT if it holds something else.
-    pub fn of(t: &Tensor) -> Result<Arc<IteratorState>> {
-        let found = match t.variants()? {
-            [Variant(Some(value))] => value.clone().downcast().ok(),
-            _ => None,
-        };
-        found.ok_or_else(|| {
-            invalid_argument!("DeserializeIteratorOp: Unable to parse the serialized iterator.")
-        })
     }
 }
 

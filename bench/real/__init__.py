@@ -1,0 +1,1 @@
+"""Small models of every kind, made with TensorFlow: a family per file."""
