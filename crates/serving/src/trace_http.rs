@@ -21,7 +21,7 @@ const PATH: &str = "/v1/traces";
 /// The address at which a collector receives spans: that of `endpoint`, with OTLP's path if it has none.
 ///
 /// # Errors
-/// INVALID_ARGUMENT if it is no http or https address.
+/// INVALID_ARGUMENT if it is neither an http nor an https address.
 pub(crate) fn url(endpoint: &str) -> Result<Uri> {
     let bad = || invalid_argument!("expected http://HOST:PORT or https://HOST:PORT");
     let uri: Uri = endpoint.parse().map_err(|_| bad())?;

@@ -72,7 +72,7 @@ impl Session {
         Ok(handle)
     }
 
-    /// Returns whether a step in parts of this name is under way.
+    /// Returns whether a step in parts of this name is running.
     pub fn has_partial_run(&self, handle: &str) -> bool {
         lock(&self.partial_runs).runs.contains_key(handle)
     }
