@@ -266,7 +266,8 @@ fn compiler() -> Command {
         let folder = Path::new(sysroot.trim()).join("lib/rustlib").join(host);
         let folder = folder.join("bin/gcc-ld");
         if folder.join("ld.lld").exists() {
-            cc.arg("-fuse-ld=lld")
+            // Functions with the same code are kept once.
+            cc.args(["-fuse-ld=lld", "-Wl,--icf=all"])
                 .arg(format!("-B{}", folder.display()));
         }
     }

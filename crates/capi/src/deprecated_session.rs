@@ -88,7 +88,7 @@ pub unsafe extern "C" fn TF_ExtendGraph(
     guard(status, (), || {
         // SAFETY: the contract of the header.
         let (session, bytes) = unsafe { (shared(session)?, list(proto.cast::<u8>(), proto_len)) };
-        let def = GraphDef::decode(bytes).map_err(|_| invalid_argument!("Unparseable GraphDef"))?;
+        let def = GraphDef::decode(bytes).map_err(|_| invalid_argument!("Invalid GraphDef"))?;
         let mut state = session.state();
         match &mut *state {
             None => *state = Some((Session::create(def, session.options.clone())?, 0)),

@@ -294,7 +294,10 @@ checked_setters! {
     /// Sets a list of shapes in their file form.
     fn TF_SetAttrTensorShapeProtoList(protos: *const *const c_void, proto_lens: *const usize, num_shapes: c_int) = {
         let (protos, lens) = (list(protos, num_shapes), list(proto_lens, num_shapes));
-        list_attr(protos.iter().zip(lens).map(|(p, n)| shape_from(list(p.cast::<u8>(), *n))))?
+        list_attr(protos.iter().zip(lens).enumerate().map(|(i, (p, n))| {
+            let shape = shape_from(list(p.cast::<u8>(), *n));
+            shape.map_err(|e| Status::new(e.code(), format!("{} at index {i}", e.message())))
+        }))?
     };
     /// Sets a tensor.
     fn TF_SetAttrTensor(value: *mut TF_Tensor) = AttrValue::Tensor(shared(value)?.to_engine()?.into());

@@ -23,7 +23,10 @@ fn of_io(name: &str, error: &io::Error) -> Status {
         io::ErrorKind::InvalidInput => Code::InvalidArgument,
         _ => Code::Unknown,
     };
-    Status::new(code, format!("{name}; {error}"))
+    let text = error.to_string();
+    // The system's words alone, as TensorFlow has them.
+    let text = text.split(" (os error").next().unwrap_or_default();
+    Status::new(code, format!("{name}; {text}"))
 }
 
 /// Runs an operation on a file that is named by the client.

@@ -320,6 +320,9 @@ pub unsafe extern "C" fn TF_GraphGetFunctions(
     guard(status, 0, || {
         // SAFETY: the contract of the header.
         let (graph, to) = unsafe { (shared(g)?, list_mut(funcs, max_func)) };
+        if max_func < 0 {
+            return Ok(max_func);
+        }
         let inner = graph.state.lock();
         let mut n = 0;
         for (to, def) in to.iter_mut().zip(inner.graph.functions()) {

@@ -2,7 +2,7 @@
 
 use crate::guard::{delete, guard, guard_plain, handle, list, list_mut, shared, text, unique};
 use crate::{TF_Buffer, TF_Status};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Code, Result, invalid_argument};
 use ferroflow_graph::{ClientGraph, NodeId, Output};
 use ferroflow_model::proto;
 use ferroflow_tensor::PartialShape;
@@ -256,11 +256,17 @@ pub unsafe extern "C" fn TF_GraphNextOperation(
 ///
 /// # Safety
 /// The node is NULL or lives.
-unsafe fn checked(graph: &Inner, output: TF_Output) -> Result<Output> {
+unsafe fn checked(graph: &TF_Graph, inner: &Inner, output: TF_Output) -> Result<Output> {
     // SAFETY: as this function's.
-    let output = unsafe { output.output() }?;
-    graph.graph.dtype(output)?;
-    Ok(output)
+    let (found, oper) = unsafe { (output.output()?, shared(output.oper)?) };
+    if !oper.is_in(&graph.state) {
+        return Err(invalid_argument!(
+            "Node {} was not found in the graph",
+            oper.name()
+        ));
+    }
+    inner.graph.dtype(found)?;
+    Ok(found)
 }
 
 /// A shape of the header: NULL and -1 dimensions are unknown.
@@ -292,7 +298,20 @@ pub unsafe extern "C" fn TF_GraphSetTensorShape(
         let (graph, shape) = unsafe { (shared(graph)?, shape_of(dims, num_dims)?) };
         let mut inner = graph.state.lock();
         // SAFETY: the contract of the header.
-        let output = unsafe { checked(&inner, output) }?;
+        let output = unsafe { checked(graph, &inner, output) }.map_err(|e| {
+            if e.code() != Code::OutOfRange {
+                return e;
+            }
+            // SAFETY: as above.
+            let oper = unsafe { output.oper.as_ref() };
+            let n = oper.and_then(|o| inner.graph.node(o.id));
+            invalid_argument!(
+                "output_port '{}' is out of range, node '{}' has {} outputs",
+                output.index,
+                oper.map_or("", TF_Operation::name),
+                n.map_or(0, |n| n.outputs.len())
+            )
+        })?;
         inner.graph.set_shape(output, &shape)
     });
 }
@@ -306,9 +325,12 @@ pub unsafe extern "C" fn TF_GraphGetTensorNumDims(
 ) -> c_int {
     guard(status, -1, || {
         // SAFETY: the contract of the header.
-        let inner = unsafe { shared(graph) }?.state.lock();
+        let graph = unsafe { shared(graph) }?;
+        let inner = graph.state.lock();
         // SAFETY: the contract of the header.
-        let shape = inner.graph.shape(unsafe { checked(&inner, output) }?)?;
+        let shape = inner
+            .graph
+            .shape(unsafe { checked(graph, &inner, output) }?)?;
         Ok(shape.rank().map_or(-1, |rank| rank as c_int))
     })
 }
@@ -324,9 +346,12 @@ pub unsafe extern "C" fn TF_GraphGetTensorShape(
 ) {
     guard(status, (), || {
         // SAFETY: the contract of the header.
-        let inner = unsafe { shared(graph) }?.state.lock();
+        let graph = unsafe { shared(graph) }?;
+        let inner = graph.state.lock();
         // SAFETY: the contract of the header.
-        let shape = inner.graph.shape(unsafe { checked(&inner, output) }?)?;
+        let shape = inner
+            .graph
+            .shape(unsafe { checked(graph, &inner, output) }?)?;
         let rank = shape.rank().map_or(-1, |rank| rank as c_int);
         if num_dims != rank {
             return Err(invalid_argument!(

@@ -67,12 +67,11 @@ pub unsafe extern "C" fn TF_OperationOutputType(oper_out: TF_Output) -> c_int {
 }
 
 /// The number of tensors of an argument.
-fn list_length(args: &[ArgDef], node: &Node, name: *const c_char) -> Result<c_int> {
+fn list_length(args: &[ArgDef], node: &Node, what: &str, name: *const c_char) -> Result<c_int> {
     // SAFETY: the callers' contract: the name is NULL or a C string.
     let name = unsafe { text(name) }?;
     let arg = args.iter().find(|a| a.name() == name);
-    let arg =
-        arg.ok_or_else(|| invalid_argument!("Input arg '{name}' not found in {}", node.def.name))?;
+    let arg = arg.ok_or_else(|| invalid_argument!("{what} arg '{name}' not found"))?;
     Ok(arg.dtypes(&node.attrs)?.len() as c_int)
 }
 
@@ -86,7 +85,7 @@ pub unsafe extern "C" fn TF_OperationOutputListLength(
     // SAFETY: the contract of the header.
     unsafe {
         with_node(oper, status, -1, |_, node| {
-            list_length(&node.def.outputs, node, arg_name)
+            list_length(&node.def.outputs, node, "Output", arg_name)
         })
     }
 }
@@ -123,7 +122,7 @@ pub unsafe extern "C" fn TF_OperationInputListLength(
     // SAFETY: the contract of the header.
     unsafe {
         with_node(oper, status, -1, |_, node| {
-            list_length(&node.def.inputs, node, arg_name)
+            list_length(&node.def.inputs, node, "Input", arg_name)
         })
     }
 }

@@ -4,7 +4,7 @@ use crate::graph::{TF_Graph, TF_Operation};
 use crate::guard::{guard, handle, list_mut, shared, text};
 use crate::operation::with_node;
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, invalid_argument, out_of_range};
 use ferroflow_graph::Node;
 use ferroflow_model::shape_to_proto;
 use ferroflow_opdef::{AttrType, AttrValue};
@@ -91,7 +91,7 @@ unsafe fn attr(node: &Node, name: *const c_char) -> Result<(&AttrValue, String)>
 fn items((value, name): (&AttrValue, String)) -> Result<(&[AttrValue], String)> {
     match value {
         AttrValue::List(list) => Ok((list, name)),
-        _ => Err(invalid_argument!("Value for '{name}' is not a list")),
+        _ => Err(invalid_argument!("Value for '{name}' is not a list.")),
     }
 }
 
@@ -131,8 +131,24 @@ pub unsafe extern "C" fn TF_OperationGetAttrMetadata(
     }
 }
 
-fn wrong_kind(name: &str, kind: &str) -> ferroflow_base::Status {
-    invalid_argument!("Attribute '{name}' is not a {kind}")
+fn wrong_kind(found: &AttrValue, kind: &str) -> ferroflow_base::Status {
+    let found = match found {
+        AttrValue::Str(_) => "string",
+        AttrValue::Int(_) => "int",
+        AttrValue::Float(_) => "float",
+        AttrValue::Bool(_) => "bool",
+        AttrValue::Type(_) => "type",
+        AttrValue::Shape(_) => "shape",
+        AttrValue::Tensor(_) => "tensor",
+        AttrValue::Func(_) => "func",
+        AttrValue::Placeholder(_) => "placeholder",
+        AttrValue::List(_) => "list",
+    };
+    invalid_argument!("AttrValue had value with type '{found}' when '{kind}' expected")
+}
+
+fn not_strings(name: &str) -> ferroflow_base::Status {
+    invalid_argument!("Attribute '{name}' is not a string")
 }
 
 /// Copies a string.
@@ -148,7 +164,7 @@ pub unsafe extern "C" fn TF_OperationGetAttrString(
     unsafe {
         with_node(oper, status, (), |_, node| {
             let (AttrValue::Str(text), _) = attr(node, attr_name)? else {
-                return Err(wrong_kind(&attr(node, attr_name)?.1, "string"));
+                return Err(not_strings(&attr(node, attr_name)?.1));
             };
             copy(text, list_mut(value.cast(), max_length));
             Ok(())
@@ -182,7 +198,7 @@ pub unsafe extern "C" fn TF_OperationGetAttrStringList(
             let places = list_mut(values, max_values).iter_mut();
             for ((place, length), item) in places.zip(list_mut(lengths, max_values)).zip(items) {
                 let AttrValue::Str(text) = item else {
-                    return Err(wrong_kind(&name, "list of strings"));
+                    return Err(not_strings(&name));
                 };
                 let Some((here, others)) = rest.split_at_mut_checked(text.len()) else {
                     return Err(invalid_argument!(
@@ -213,9 +229,9 @@ macro_rules! getters {
                 // SAFETY: the contract of the header.
                 unsafe {
                     with_node(oper, status, (), |_, node| {
-                        let (found, name) = attr(node, attr_name)?;
+                        let (found, _) = attr(node, attr_name)?;
                         let $pattern = found else {
-                            return Err(wrong_kind(&name, $kind));
+                            return Err(wrong_kind(found, $kind));
                         };
                         *crate::guard::unique(value)? = $value;
                         Ok(())
@@ -237,10 +253,10 @@ macro_rules! getters {
                 // SAFETY: the contract of the header.
                 unsafe {
                     with_node(oper, status, (), |_, node| {
-                        let (items, name) = items(attr(node, attr_name)?)?;
+                        let (items, _) = items(attr(node, attr_name)?)?;
                         for (to, item) in list_mut(values, max_values).iter_mut().zip(items) {
                             let $pattern = item else {
-                                return Err(wrong_kind(&name, $kind));
+                                return Err(wrong_kind(item, $kind));
                             };
                             *to = $value;
                         }
@@ -286,7 +302,7 @@ pub unsafe extern "C" fn TF_OperationGetAttrShape(
     unsafe {
         with_node(oper, status, (), |_, node| {
             let (AttrValue::Shape(shape), _) = attr(node, attr_name)? else {
-                return Err(wrong_kind(&attr(node, attr_name)?.1, "shape"));
+                return Err(wrong_kind(attr(node, attr_name)?.0, "shape"));
             };
             write_dims(shape, list_mut(value, num_dims));
             Ok(())
@@ -309,12 +325,12 @@ pub unsafe extern "C" fn TF_OperationGetAttrShapeList(
     // SAFETY: the contract of the header.
     unsafe {
         with_node(oper, status, (), |_, node| {
-            let (items, name) = items(attr(node, attr_name)?)?;
+            let (items, _) = items(attr(node, attr_name)?)?;
             let mut rest: &mut [i64] = list_mut(storage, storage_size);
             let places = list_mut(dims, num_shapes).iter_mut();
             for ((place, rank), item) in places.zip(list_mut(num_dims, num_shapes)).zip(items) {
                 let AttrValue::Shape(shape) = item else {
-                    return Err(wrong_kind(&name, "list of shapes"));
+                    return Err(wrong_kind(item, "shape"));
                 };
                 let Some(n) = shape.rank() else {
                     (*place, *rank) = (std::ptr::null_mut(), -1);
@@ -368,10 +384,10 @@ pub unsafe extern "C" fn TF_OperationGetAttrTensorShapeProtoList(
     // SAFETY: the contract of the header.
     unsafe {
         with_node(oper, status, (), |_, node| {
-            let (items, name) = items(attr(node, attr_name)?)?;
-            let is_shape = |item: &AttrValue| matches!(item, AttrValue::Shape(_));
-            if !items.iter().all(is_shape) {
-                return Err(wrong_kind(&name, "list of shapes"));
+            let (items, _) = items(attr(node, attr_name)?)?;
+            let is_other = |item: &&AttrValue| !matches!(item, AttrValue::Shape(_));
+            if let Some(other) = items.iter().find(is_other) {
+                return Err(wrong_kind(other, "shape"));
             }
             for (to, item) in list_mut(values, max_values).iter_mut().zip(items) {
                 if let AttrValue::Shape(shape) = item {
@@ -414,9 +430,14 @@ pub unsafe extern "C" fn TF_OperationGetNumAttrs(oper: *mut TF_Operation) -> c_i
 
 /// The name of attr `i`.
 fn attr_name_at(node: &Node, i: c_int) -> Result<&str> {
-    let i = usize::try_from(i).unwrap_or(usize::MAX);
-    let found = node.attrs.iter().nth(i).map(|(name, _)| &**name);
-    found.ok_or_else(|| invalid_argument!("Operation only has {} attributes", node.attrs.len()))
+    let at = usize::try_from(i).unwrap_or(usize::MAX);
+    let found = node.attrs.iter().nth(at).map(|(name, _)| &**name);
+    found.ok_or_else(|| {
+        out_of_range!(
+            "Operation only has {} attributes, can't get the {i}th",
+            node.attrs.len()
+        )
+    })
 }
 
 /// Returns the length of an attr's name.

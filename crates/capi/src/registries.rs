@@ -206,7 +206,7 @@ pub unsafe extern "C" fn TF_ApiDefMapPut(
     });
 }
 
-/// Returns the serialized `ApiDef` of an op, which the client deletes.
+/// Returns the serialized `ApiDef` of an op, which the client deletes; NULL if the map has none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_ApiDefMapGet(
     api_def_map: *mut TF_ApiDefMap,
@@ -219,7 +219,9 @@ pub unsafe extern "C" fn TF_ApiDefMapGet(
         let (map, name) = unsafe { (shared(api_def_map)?, list(name.cast::<u8>(), name_len)) };
         let name = String::from_utf8_lossy(name);
         let op = map.ops.get(&*name);
-        let op = op.ok_or_else(|| not_found!("no op named '{name}' in the map"))?;
+        let Some(op) = op else {
+            return Ok(std::ptr::null_mut());
+        };
         let def = map.defs.get(&*name).cloned().unwrap_or_default();
         Ok(crate::buffer::new_buffer(
             completed(def, op).encode_to_vec(),

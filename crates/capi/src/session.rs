@@ -5,15 +5,16 @@ use crate::guard::{delete, guard, handle, list, list_mut, shared, text, unique};
 use crate::run_metadata::Observed;
 use crate::session_options::TF_SessionOptions;
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
-use ferroflow_base::{Result, failed_precondition, invalid_argument};
+use ferroflow_base::{Code, Result, Status, failed_precondition, invalid_argument, not_found};
 use ferroflow_graph::{NodeId, Output};
-use ferroflow_model::proto;
+use ferroflow_model::{SavedModelFile, proto};
 use ferroflow_runtime::{
     Callable, RunOptions, SavedModel, Session, SessionOptions, Signature, Tensor,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// A session over a graph, which may grow between runs.
@@ -24,6 +25,7 @@ pub struct TF_Session {
     seen: Mutex<Seen>,
     /// The signatures that were run; the most recent ones are at the front.
     callables: RwLock<Callables>,
+    is_closed: AtomicBool,
 }
 
 /// The session that runs the graph.
@@ -67,12 +69,15 @@ struct Request<'a> {
 impl Request<'_> {
     /// # Safety
     /// The nodes are NULL or live.
-    unsafe fn key(&self) -> Result<Key> {
+    unsafe fn key(&self, graph: &GraphState) -> Result<Key> {
         let mut key = Key::new();
         key.push((self.inputs.len() as u64) << 32 | self.outputs.len() as u64);
         for output in self.inputs.iter().chain(self.outputs) {
             // SAFETY: as this function's.
-            let output = unsafe { output.output() }?;
+            let (oper, output) = unsafe { (shared(output.oper)?, output.output()?) };
+            if !oper.is_in(graph) {
+                return Err(foreign(oper, output));
+            }
             key.push((output.node.index() as u64) << 32 | u64::from(output.slot));
         }
         for target in self.targets {
@@ -80,6 +85,19 @@ impl Request<'_> {
             key.push(unsafe { shared(*target) }?.id.index() as u64);
         }
         Ok(key)
+    }
+
+    /// Fails if an output does not exist.
+    ///
+    /// # Safety
+    /// The nodes live.
+    unsafe fn check(&self, graph: &GraphState) -> Result<()> {
+        let inner = graph.lock();
+        for output in self.inputs.iter().chain(self.outputs) {
+            // SAFETY: as this function's.
+            inner.graph.dtype(unsafe { output.output() }?)?;
+        }
+        Ok(())
     }
 
     /// # Safety
@@ -110,6 +128,7 @@ impl TF_Session {
             engine: Engine::Graph(session),
             seen: Mutex::default(),
             callables: RwLock::default(),
+            is_closed: AtomicBool::new(false),
         })
     }
 
@@ -128,6 +147,7 @@ impl TF_Session {
             engine: Engine::SavedModel(model),
             seen: Mutex::new(seen),
             callables: RwLock::default(),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -182,7 +202,7 @@ impl TF_Session {
     /// The nodes of the request live.
     unsafe fn callable(&self, request: &Request) -> Result<Arc<Callable>> {
         // SAFETY: as this function's.
-        let key = unsafe { request.key() }?;
+        let key = unsafe { request.key(&self.graph) }?;
         let callables = self
             .callables
             .read()
@@ -196,7 +216,10 @@ impl TF_Session {
         }
         drop(callables);
         // SAFETY: as this function's.
-        let signature = unsafe { request.signature() }?;
+        let signature = unsafe {
+            request.check(&self.graph)?;
+            request.signature()?
+        };
         let callable = self.session().callable(&signature)?;
         let mut callables = self
             .callables
@@ -217,14 +240,68 @@ impl TF_Session {
         values: &[*const TF_Tensor],
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
+        if self.is_closed.load(Ordering::Acquire) {
+            return Err(closed());
+        }
         self.extend()?;
         // SAFETY: as this function's.
         let callable = unsafe { self.callable(request) }?;
         // SAFETY: as this function's.
         let args = values.iter().map(|v| unsafe { shared(*v) }?.to_engine());
         let args = args.collect::<Result<Vec<_>>>()?;
-        self.session().run_callable(&callable, args, options)
+        let result = self.session().run_callable(&callable, args, options);
+        // SAFETY: as this function's.
+        result.map_err(|e| unsafe { self.explained(e, request, values) })
     }
+
+    /// The error of a step in TensorFlow's words.
+    ///
+    /// # Safety
+    /// The nodes and tensors live.
+    unsafe fn explained(
+        &self,
+        error: Status,
+        request: &Request,
+        values: &[*const TF_Tensor],
+    ) -> Status {
+        let inner = self.graph.lock();
+        for (i, (input, value)) in request.inputs.iter().zip(values).enumerate() {
+            // SAFETY: as this function's.
+            let found = unsafe { (input.output(), shared(*value).and_then(|v| v.to_engine())) };
+            let (Ok(output), Ok(value)) = found else {
+                continue;
+            };
+            if let Ok(declared) = inner.graph.dtype(output)
+                && declared != value.dtype()
+            {
+                return invalid_argument!(
+                    "Expects arg[{i}] to be {declared} but {} is provided",
+                    value.dtype()
+                );
+            }
+        }
+        match error.node() {
+            Some(node) => Status::new(
+                error.code(),
+                format!("{}\n\t [[{{{{node {node}}}}}]]", error.message()),
+            ),
+            None => error,
+        }
+    }
+}
+
+#[cold]
+fn foreign(oper: &TF_Operation, output: Output) -> Status {
+    invalid_argument!(
+        "Tensor {}:{}, specified in either feed_devices or fetch_devices was not found in the Graph",
+        oper.name(),
+        output.slot
+    )
+}
+
+#[cold]
+fn closed() -> Status {
+    Status::new(Code::Cancelled, "Session has been closed.")
 }
 
 /// The value of an output that depends on constants only.
@@ -280,7 +357,9 @@ pub unsafe extern "C" fn TF_NewSession(
 pub unsafe extern "C" fn TF_CloseSession(session: *mut TF_Session, status: *mut TF_Status) {
     guard(status, (), || {
         // SAFETY: the contract of the header.
-        unsafe { shared(session) }?.session().close();
+        let session = unsafe { shared(session) }?;
+        session.session().close();
+        session.is_closed.store(true, Ordering::Release);
         Ok(())
     });
 }
@@ -337,7 +416,9 @@ pub unsafe extern "C" fn TF_SessionRun(
         };
         // SAFETY: the contract of the header.
         if unsafe { run_metadata.as_ref() }.is_some_and(|m| !m.data.is_null()) {
-            return Err(invalid_argument!("Passing non-empty TF_Buffer is invalid."));
+            return Err(invalid_argument!(
+                "Passing non-empty run_metadata is invalid."
+            ));
         }
         // SAFETY: the contract of the header.
         let results = unsafe { session.run(&request, values, &observed.options) }?;
@@ -439,6 +520,11 @@ pub unsafe extern "C" fn TF_SessionPRun(
         let feeds = signature.feeds.into_iter().zip(tensors).collect();
         let options = RunOptions::default();
         let session = session.session();
+        if !session.has_partial_run(name) {
+            return Err(invalid_argument!(
+                "Must run 'setup' before performing partial runs!"
+            ));
+        }
         let results = session.partial_run(name, feeds, &signature.fetches, &options)?;
         // SAFETY: the contract of the header.
         unsafe { give(results, to) }
@@ -484,6 +570,13 @@ pub unsafe extern "C" fn TF_LoadSessionFromSavedModel(
             .map(|t| unsafe { text(*t) });
         let tags = tags.collect::<Result<Vec<_>>>()?;
         let directory = std::path::Path::new(directory);
+        if !SavedModelFile::is_in(directory) {
+            return Err(not_found!(
+                "Could not find SavedModel .pb or .pbtxt at supplied export directory path: {}. Check \
+                 that the directory exists and that you have the right permissions for accessing it.",
+                directory.display()
+            ));
+        }
         let (model, meta) = SavedModel::open_with_meta_graph(directory, &tags, options)?;
         let registry = ferroflow_runtime::registry();
         let all = meta.graph_def.as_ref();

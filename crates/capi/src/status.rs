@@ -87,7 +87,8 @@ pub unsafe extern "C" fn TF_SetStatus(s: *mut TF_Status, code: c_int, msg: *cons
         };
         // SAFETY: the contract of the header.
         if let Some(status) = unsafe { s.as_mut() } {
-            status.set_text(code, message);
+            let known = code == 0 || Code::from_number(code).is_some();
+            status.set_text(if known { code } else { Code::Unknown as c_int }, message);
         }
     });
 }

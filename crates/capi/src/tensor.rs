@@ -469,10 +469,12 @@ pub unsafe extern "C" fn TF_TensorBitcastFrom(
         let (old, new) = (element_size(from.dtype), element_size(dtype));
         let bytes = |dims: &[i64], size: usize| num_elements(dims)?.checked_mul(size);
         let n_bytes = bytes(&from.dims, old);
+        if TF_DataTypeSize(dtype) == 0 {
+            return Err(invalid_argument!("specified output type is zero-sized"));
+        }
         if old == 0 || new == 0 || n_bytes.is_none() || bytes(dims, new) != n_bytes {
             return Err(invalid_argument!(
-                "Invalid bitcast: {} bytes of the tensor are not those of the new dtype and shape",
-                n_bytes.unwrap_or(0)
+                "input and output shapes/data type sizes are not compatible"
             ));
         }
         let data = match &from.data {
@@ -534,7 +536,7 @@ pub unsafe extern "C" fn TF_TensorFromProto(
         // SAFETY: the contract of the header.
         let (bytes, to) = unsafe { (crate::buffer::bytes_of(from), crate::guard::unique(to)?) };
         let proto = ferroflow_model::proto::TensorProto::decode(bytes)
-            .map_err(|_| invalid_argument!("Unparseable tensor proto"))?;
+            .map_err(|_| invalid_argument!("Unparseable tensorflow.TensorProto proto"))?;
         let tensor = ferroflow_model::tensor_from_proto(&proto, None)?.get()?;
         *to = TF_Tensor::of_engine(tensor)?;
         Ok(())

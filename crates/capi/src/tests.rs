@@ -201,7 +201,7 @@ fn errors() {
         |c| {
             c.add("Nope", "n", &[], |_| ());
         },
-        5,
+        3,
         "Op type not registered 'Nope' in binary running on",
     );
     check_error(

@@ -7,7 +7,7 @@ use ferroflow_runtime::{Pool, SERVE};
 use ferroflow_serving::config::{read_batching, read_monitoring, read_ssl};
 use ferroflow_serving::{
     FrontOptions, LoadOptions, ManagerOptions, ModelSource, Parameters, RestOptions, Server,
-    ServerOptions, TlsOptions, TlsPem, TraceOptions,
+    ServerOptions, TlsOptions, TlsPem, TraceOptions, TraceProtocol,
 };
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
@@ -18,6 +18,16 @@ use std::time::Duration;
 
 /// The name under which the binary takes TensorFlow Serving's flags.
 const MODEL_SERVER: &str = "tensorflow_model_server";
+
+/// How an OpenTelemetry collector receives spans.
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum OtlpProtocol {
+    /// OTLP over gRPC.
+    Grpc,
+    /// OTLP's protos over HTTP.
+    #[value(name = "http/protobuf")]
+    Http,
+}
 
 /// Serves models with TensorFlow Serving's gRPC and REST API.
 ///
@@ -163,9 +173,18 @@ pub struct Args {
     /// Encrypt the REST port with the same certificate; client certificates as for gRPC.
     #[arg(long)]
     rest_api_tls: bool,
-    /// Send spans of requests to this OpenTelemetry collector (OTLP over gRPC): http://HOST:4317.
+    /// Send spans of requests to this OpenTelemetry collector: http://HOST:4317, or http://HOST:4318 over HTTP.
     #[arg(long, value_name = "URL")]
     otlp_endpoint: Option<String>,
+    /// How the collector receives spans.
+    #[arg(
+        long,
+        value_enum,
+        default_value_t = OtlpProtocol::Grpc,
+        value_name = "PROTOCOL",
+        requires = "otlp_endpoint"
+    )]
+    otlp_protocol: OtlpProtocol,
     /// PEM file with the authorities of a collector at an https address.
     #[arg(long, value_name = "FILE", requires = "otlp_endpoint")]
     otlp_ca: Option<PathBuf>,
@@ -260,6 +279,10 @@ impl Args {
         let authorities = self.otlp_ca.as_deref().map(read_file).transpose()?;
         Ok(Some(TraceOptions {
             endpoint,
+            protocol: match self.otlp_protocol {
+                OtlpProtocol::Grpc => TraceProtocol::Grpc,
+                OtlpProtocol::Http => TraceProtocol::Http,
+            },
             rate: self.trace_rate,
             authorities,
         }))
@@ -367,6 +390,7 @@ pub fn run(args: &Args) -> Result<()> {
     ferroflow_tensor::return_freed_memory_after(Duration::from_secs(2));
     start_logging(args.log_json);
     let server = args.options().and_then(Server::bind)?;
+    let stop = stop_signal(server.handle(), args.log_json);
     let mut out = std::io::stdout();
     let mut say = |line: String| writeln!(out, "{line}").and_then(|()| out.flush());
     // With its output closed the server still runs.
@@ -378,7 +402,7 @@ pub fn run(args: &Args) -> Result<()> {
         let _ = say(format!("REST {scheme}://{at}"));
     }
     tell(args.log_json, "serving; stop it with ^C");
-    server.run(stop_signal(args.log_json))
+    server.run(stop)
 }
 
 /// The flags of TensorFlow Serving.

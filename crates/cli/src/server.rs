@@ -6,6 +6,7 @@ use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::SubscriberExt;
@@ -136,6 +137,8 @@ pub fn run(args: &Args) -> Result<()> {
         true => "this machine only",
         false => "every machine that can reach the address",
     };
+    let json = args.log_json;
+    let stop = stop_signal(server.handle(), json);
     let mut out = std::io::stdout();
     let mut say = |line: String| writeln!(out, "{line}").and_then(|()| out.flush());
     // With its output closed the server still runs.
@@ -143,40 +146,45 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(at) = server.monitor_address() {
         let _ = say(format!("MONITOR http://{at}"));
     }
-    let json = args.log_json;
     let n_tasks: usize = def.cluster.values().map(|job| job.len()).sum();
     if n_tasks > 1 && def.security == Security::default() {
         tell(json, "connections between the tasks are plaintext");
     }
     let task = def.task;
     tell(json, &format!("{task} serves {reach}; stop it with ^C"));
-    server.run(stop_signal(json))
+    server.run(stop)
 }
 
-/// Waits for SIGTERM or SIGINT; the next one ends the process.
-pub async fn stop_signal(json: bool) {
-    let (Ok(mut term), Ok(mut int)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) else {
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
-    tell(
-        json,
-        "stopping: running steps may finish within 30 s; a second signal ends them",
-    );
-    tokio::spawn(async move {
+/// Waits for SIGTERM or SIGINT; the next one ends the process. Signals count from the call on, before anything waits, so
+/// that a process that is told to stop right after its first line still lets requests finish.
+pub fn stop_signal(runtime: &Handle, json: bool) -> impl Future<Output = ()> + Send + 'static {
+    let within = runtime.enter();
+    let signals = signal(SignalKind::terminate()).and_then(|term| {
+        let int = signal(SignalKind::interrupt())?;
+        Ok((term, int))
+    });
+    drop(within);
+    async move {
+        let Ok((mut term, mut int)) = signals else {
+            return std::future::pending().await;
+        };
         tokio::select! {
             _ = term.recv() => {}
             _ = int.recv() => {}
         }
-        tell(json, "stopped with running steps");
-        std::process::exit(1);
-    });
+        tell(
+            json,
+            "stopping: running steps may finish within 30 s; a second signal ends them",
+        );
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+            tell(json, "stopped with running steps");
+            std::process::exit(1);
+        });
+    }
 }
 
 /// Prints a line, as text or as a JSON log entry.

@@ -120,6 +120,11 @@ impl Server {
         self.monitor.as_ref().map(|(_, address)| *address)
     }
 
+    /// The runtime that serves, for a `stop` of [`run`](Self::run) that listens before the server does.
+    pub fn handle(&self) -> &tokio::runtime::Handle {
+        self.runtime.handle()
+    }
+
     /// Serves until `stop` is ready; then accepts no new calls, lets running steps finish and closes the
     /// sessions.
     ///

@@ -18,6 +18,9 @@ mod wire;
 pub use calls::{Calls, MAX_STEPS, UnderWay, finish};
 pub use deadline::{client_timeout, deadline_exceeded};
 pub use status::{message, to_tonic};
-pub use tls::{TlsAcceptor, TlsOptions, TlsPem, tls_acceptor, tls_config};
+pub use tls::{
+    ServerName, TlsAcceptor, TlsConnector, TlsOptions, TlsPem, server_name, tls_acceptor,
+    tls_config, tls_connector,
+};
 pub use unary::{Boxed, CancelOnDrop, HttpRequest, HttpResponse, answer, blocking, unary, unknown};
 pub use wire::Wire;

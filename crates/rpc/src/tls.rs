@@ -1,14 +1,15 @@
-//! TLS of a server.
+//! TLS of a server, and of a client over HTTP/1.1.
 
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, Status, invalid_argument};
 use std::path::PathBuf;
 use std::sync::Arc;
-pub use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring::default_provider;
+pub use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
-use tokio_rustls::rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+pub use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
 /// The files of a server's certificate and key.
@@ -60,16 +61,52 @@ pub fn tls_config(pem: TlsPem) -> ServerTlsConfig {
     }
 }
 
+fn bad(what: &str, e: &dyn std::fmt::Display) -> Status {
+    invalid_argument!("TLS: {what}: {e}")
+}
+
+fn certificates(text: &[u8]) -> Result<Vec<CertificateDer<'static>>> {
+    let read: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
+    read.map_err(|e| bad("the certificate", &e))
+}
+
+/// The certificates of authorities; `whose` says of what.
+fn roots(text: &[u8], whose: &str) -> Result<Arc<RootCertStore>> {
+    let mut roots = RootCertStore::empty();
+    for authority in certificates(text)? {
+        roots.add(authority).map_err(|e| bad(whose, &e))?;
+    }
+    Ok(Arc::new(roots))
+}
+
+/// What encrypts the connections to an HTTP/1.1 server whose certificate one of these authorities, PEM text, signed.
+///
+/// # Errors
+/// INVALID_ARGUMENT if an authority is unusable.
+pub fn tls_connector(authorities: &[u8]) -> Result<TlsConnector> {
+    let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|e| bad("the protocol", &e))?
+        .with_root_certificates(roots(authorities, "an authority of servers")?)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// The name that a server's certificate must have.
+///
+/// # Errors
+/// INVALID_ARGUMENT if it is neither a name nor an address.
+pub fn server_name(host: &str) -> Result<ServerName<'static>> {
+    let name = host.trim_matches(['[', ']']).to_string();
+    ServerName::try_from(name).map_err(|e| bad(host, &e))
+}
+
 /// What encrypts the connections of an HTTP/1.1 server with this certificate.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if a certificate or the key is unusable.
 pub fn tls_acceptor(pem: &TlsPem) -> Result<TlsAcceptor> {
-    let bad = |what: &str, e: &dyn std::fmt::Display| invalid_argument!("TLS: {what}: {e}");
-    let certificates = |text: &[u8]| {
-        let read: std::result::Result<Vec<_>, _> = CertificateDer::pem_slice_iter(text).collect();
-        read.map_err(|e| bad("the certificate", &e))
-    };
     let chain = certificates(&pem.certificate)?;
     let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|e| bad("the key", &e))?;
     let provider = Arc::new(default_provider());
@@ -78,13 +115,8 @@ pub fn tls_acceptor(pem: &TlsPem) -> Result<TlsAcceptor> {
         .map_err(|e| bad("the protocol", &e))?;
     let builder = match &pem.client_authorities {
         Some(authorities) => {
-            let mut roots = RootCertStore::empty();
-            for authority in certificates(authorities)? {
-                let added = roots.add(authority);
-                added.map_err(|e| bad("an authority of clients", &e))?;
-            }
-            let verifier =
-                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider).build();
+            let roots = roots(authorities, "an authority of clients")?;
+            let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider).build();
             let verifier = verifier.map_err(|e| bad("the authorities of clients", &e))?;
             builder.with_client_cert_verifier(verifier)
         }

@@ -28,6 +28,7 @@ mod server;
 mod source;
 mod step;
 mod trace;
+mod trace_http;
 mod warmup;
 
 pub use answer::Answer;
@@ -41,4 +42,4 @@ pub use rest::{Request, Response, RestOptions};
 pub use servable::{LoadOptions, PREDICT, Program, Servable};
 pub use server::{Server, ServerOptions};
 pub use step::{Given, Step};
-pub use trace::TraceOptions;
+pub use trace::{TraceOptions, TraceProtocol};

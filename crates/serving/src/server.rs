@@ -154,6 +154,11 @@ impl Server {
         self.rest.as_ref().map(|(_, address)| *address)
     }
 
+    /// The runtime that serves, for a `stop` of [`run`](Self::run) that listens before the server does.
+    pub fn handle(&self) -> &tokio::runtime::Handle {
+        self.runtime.handle()
+    }
+
     /// The methods, for use without a connection.
     pub fn front(&self) -> &Arc<Front> {
         &self.front

@@ -11,19 +11,24 @@
 //!
 //! Each request of a batch has its own `batch` span; their attribute `ferroflow.batch.id` is the same.
 
+use crate::trace_http::{self, Collector};
 use ferroflow_base::{Result, Status, invalid_argument};
+use ferroflow_rpc::tls_connector;
 use http::HeaderMap;
 use opentelemetry::propagation::{Extractor, TextMapPropagator};
 use opentelemetry::trace::{
     SpanBuilder, SpanKind, Status as SpanStatus, TraceContextExt, Tracer, TracerProvider,
 };
 use opentelemetry::{Context, KeyValue, Value};
-use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithTonicConfig};
+use opentelemetry_otlp::{
+    Protocol, SpanExporter, WithExportConfig, WithHttpConfig, WithTonicConfig,
+};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::propagation::TraceContextPropagator;
 use opentelemetry_sdk::trace::{Sampler, SdkTracer, SdkTracerProvider};
 use std::future::Future;
 use std::time::{Duration, SystemTime};
+use tokio::runtime::Handle;
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 /// How long the collector may take to accept spans.
@@ -31,11 +36,24 @@ const EXPORT: Duration = Duration::from_secs(5);
 /// How long the server, when it ends, waits for the collector.
 const LAST_EXPORT: Duration = Duration::from_secs(3);
 
+/// How spans are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TraceProtocol {
+    /// OTLP over gRPC.
+    #[default]
+    Grpc,
+    /// OTLP's protos over HTTP.
+    Http,
+}
+
 /// Where spans are sent.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TraceOptions {
-    /// The address of the collector's OTLP receiver over gRPC, for instance `http://localhost:4317`.
+    /// The address of the collector's OTLP receiver, for instance `http://localhost:4317` for gRPC and
+    /// `http://localhost:4318` for HTTP, where an address without a path gets `/v1/traces`.
     pub endpoint: String,
+    /// How spans are sent.
+    pub protocol: TraceProtocol,
     /// The share of requests with spans, from 0 to 1. The decision of a client that sends its own takes precedence.
     pub rate: f64,
     /// PEM text of the authorities that sign the certificate of an `https` endpoint.
@@ -60,6 +78,53 @@ impl Extractor for Headers<'_> {
     }
 }
 
+/// What is wrong with an address.
+type Wrong = Box<dyn std::error::Error + Send + Sync>;
+
+const NO_AUTHORITY: &str = "an https address needs the certificate of its authority";
+
+fn over_grpc(options: &TraceOptions) -> std::result::Result<SpanExporter, Wrong> {
+    let mut endpoint = Endpoint::from_shared(options.endpoint.clone())?;
+    match (endpoint.uri().scheme_str(), &options.authorities) {
+        (Some("http"), _) => {}
+        (Some("https"), Some(authorities)) => {
+            let root = Certificate::from_pem(authorities);
+            let tls = ClientTlsConfig::new().ca_certificate(root);
+            endpoint = endpoint.tls_config(tls)?;
+        }
+        (Some("https"), None) => return Err(NO_AUTHORITY.into()),
+        _ => return Err("expected http://HOST:PORT or https://HOST:PORT".into()),
+    }
+    let exporter = SpanExporter::builder()
+        .with_tonic()
+        .with_channel(endpoint.connect_lazy())
+        .with_timeout(EXPORT)
+        .build()?;
+    Ok(exporter)
+}
+
+fn over_http(options: &TraceOptions) -> std::result::Result<SpanExporter, Wrong> {
+    let url = trace_http::url(&options.endpoint).map_err(|e| e.message().to_string())?;
+    let tls = match (url.scheme_str(), &options.authorities) {
+        (Some("https"), Some(authorities)) => Some(tls_connector(authorities)?),
+        (Some("https"), None) => return Err(NO_AUTHORITY.into()),
+        _ => None,
+    };
+    let collector = Collector {
+        runtime: Handle::current(),
+        tls,
+        timeout: EXPORT,
+    };
+    let exporter = SpanExporter::builder()
+        .with_http()
+        .with_http_client(collector)
+        .with_protocol(Protocol::HttpBinary)
+        .with_endpoint(url.to_string())
+        .with_timeout(EXPORT)
+        .build()?;
+    Ok(exporter)
+}
+
 impl Traces {
     /// Connects to the collector, when there are spans to send. Must be called within an async runtime, which sends them.
     ///
@@ -72,30 +137,13 @@ impl Traces {
                 options.rate
             ));
         }
-        let bad = |e: &dyn std::fmt::Display| {
-            invalid_argument!("the collector's address '{}': {e}", options.endpoint)
+        let exporter = match options.protocol {
+            TraceProtocol::Grpc => over_grpc(options),
+            TraceProtocol::Http => over_http(options),
         };
-        let mut endpoint = Endpoint::from_shared(options.endpoint.clone()).map_err(|e| bad(&e))?;
-        match (endpoint.uri().scheme_str(), &options.authorities) {
-            (Some("http"), _) => {}
-            (Some("https"), Some(authorities)) => {
-                let root = Certificate::from_pem(authorities);
-                let tls = ClientTlsConfig::new().ca_certificate(root);
-                endpoint = endpoint.tls_config(tls).map_err(|e| bad(&e))?;
-            }
-            (Some("https"), None) => {
-                return Err(bad(
-                    &"an https address needs the certificate of its authority",
-                ));
-            }
-            _ => return Err(bad(&"expected http://HOST:PORT or https://HOST:PORT")),
-        }
-        let exporter = SpanExporter::builder()
-            .with_tonic()
-            .with_channel(endpoint.connect_lazy())
-            .with_timeout(EXPORT)
-            .build()
-            .map_err(|e| bad(&e))?;
+        let exporter = exporter.map_err(|e| {
+            invalid_argument!("the collector's address '{}': {e}", options.endpoint)
+        })?;
         let mut resource = Resource::builder()
             .with_attribute(KeyValue::new("service.version", env!("CARGO_PKG_VERSION")));
         if std::env::var_os("OTEL_SERVICE_NAME").is_none() {

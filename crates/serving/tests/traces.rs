@@ -5,7 +5,7 @@ mod support;
 use ferroflow_model::proto::serving::*;
 use ferroflow_model::tensor_to_proto;
 use ferroflow_runtime::Tensor;
-use ferroflow_serving::{ModelSource, Parameters, TraceOptions};
+use ferroflow_serving::{ModelSource, Parameters, TraceOptions, TraceProtocol};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
 };
@@ -14,6 +14,7 @@ use opentelemetry_proto::tonic::collector::trace::v1::{
 };
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
+use prost::Message;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use support::{World, models, options};
@@ -31,7 +32,14 @@ impl TraceService for Collector {
         &self,
         request: tonic::Request<ExportTraceServiceRequest>,
     ) -> Result<tonic::Response<ExportTraceServiceResponse>, tonic::Status> {
-        for group in request.into_inner().resource_spans {
+        self.keep(request.into_inner());
+        Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
+    }
+}
+
+impl Collector {
+    fn keep(&self, request: ExportTraceServiceRequest) {
+        for group in request.resource_spans {
             for attribute in group.resource.unwrap_or_default().attributes {
                 if attribute.key == "service.name" {
                     let name = attribute.value.and_then(|v| v.value);
@@ -42,7 +50,32 @@ impl TraceService for Collector {
                 self.spans.lock().unwrap().extend(scope.spans);
             }
         }
-        Ok(tonic::Response::new(ExportTraceServiceResponse::default()))
+    }
+
+    /// Listens; returns the address.
+    fn start(&self, runtime: &tokio::runtime::Runtime, protocol: TraceProtocol) -> String {
+        let listener = runtime
+            .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
+            .unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        match protocol {
+            TraceProtocol::Grpc => {
+                let server = tonic::transport::Server::builder()
+                    .add_service(TraceServiceServer::new(self.clone()));
+                let incoming = tonic::transport::server::TcpIncoming::from(listener);
+                runtime.spawn(server.serve_with_incoming(incoming));
+            }
+            TraceProtocol::Http => {
+                let collector = self.clone();
+                let receive = move |headers: http::HeaderMap, body: axum::body::Bytes| async move {
+                    assert_eq!(headers["content-type"], "application/x-protobuf");
+                    collector.keep(ExportTraceServiceRequest::decode(body).unwrap());
+                };
+                let pages = axum::Router::new().route("/v1/traces", axum::routing::post(receive));
+                runtime.spawn(async { axum::serve(listener, pages).await });
+            }
+        }
+        endpoint
     }
 }
 
@@ -99,6 +132,7 @@ fn send(world: &World, request: &Request, parent: Option<&str>) {
 
 /// Sends a request to a server that traces at a rate, and returns its spans, the longest one first.
 fn spans(
+    protocol: TraceProtocol,
     rate: f64,
     batching: Option<Parameters>,
     request: &Request,
@@ -106,18 +140,12 @@ fn spans(
 ) -> Vec<Span> {
     let collector = Collector::default();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let listener = runtime
-        .block_on(tokio::net::TcpListener::bind("127.0.0.1:0"))
-        .unwrap();
-    let endpoint = format!("http://{}", listener.local_addr().unwrap());
-    let server =
-        tonic::transport::Server::builder().add_service(TraceServiceServer::new(collector.clone()));
-    let incoming = tonic::transport::server::TcpIncoming::from(listener);
-    runtime.spawn(server.serve_with_incoming(incoming));
+    let endpoint = collector.start(&runtime, protocol);
     let mut options = options(vec![ModelSource::latest("half", &models().join("half"))]);
     options.batching = batching.map(|b| (b, false));
     options.traces = Some(TraceOptions {
         endpoint,
+        protocol,
         rate,
         authorities: None,
     });
@@ -139,7 +167,19 @@ fn check(
     parent: Option<&str>,
     expected: &[(&str, &str)],
 ) {
-    let found = spans(1.0, batching, &request, parent);
+    for protocol in [TraceProtocol::Grpc, TraceProtocol::Http] {
+        check_over(protocol, batching.clone(), &request, parent, expected);
+    }
+}
+
+fn check_over(
+    protocol: TraceProtocol,
+    batching: Option<Parameters>,
+    request: &Request,
+    parent: Option<&str>,
+    expected: &[(&str, &str)],
+) {
+    let found = spans(protocol, 1.0, batching, request, parent);
     let name = |id: &[u8]| {
         let parent = found.iter().find(|s| s.span_id == id);
         match parent {
@@ -224,6 +264,7 @@ fn requests_have_spans() {
 #[test]
 fn errors_are_recorded() {
     let found = spans(
+        TraceProtocol::Http,
         1.0,
         None,
         &Request::Rest("/v1/models/nope:predict", GOOD),
@@ -232,7 +273,8 @@ fn errors_are_recorded() {
     assert_eq!(attribute(&found[0], "http.response.status_code"), "404");
     let status = found[0].status.clone().unwrap();
     assert!(status.message.contains("Servable not found"), "{status:?}");
-    let found = spans(1.0, None, &Request::Grpc("nope"), None);
+    let grpc = TraceProtocol::Grpc;
+    let found = spans(grpc, 1.0, None, &Request::Grpc("nope"), None);
     assert_eq!(attribute(&found[0], "rpc.grpc.status_code"), "5");
     let status = found[0].status.clone().unwrap();
     assert_eq!(
@@ -244,23 +286,28 @@ fn errors_are_recorded() {
 #[test]
 fn the_rate_decides() {
     let request = Request::Rest("/v1/models/half:predict", GOOD);
-    assert!(spans(0.0, None, &request, None).is_empty());
-    assert_eq!(spans(0.0, None, &request, Some(SAMPLED)).len(), 3);
+    for protocol in [TraceProtocol::Grpc, TraceProtocol::Http] {
+        assert!(spans(protocol, 0.0, None, &request, None).is_empty());
+        assert_eq!(spans(protocol, 0.0, None, &request, Some(SAMPLED)).len(), 3);
+    }
 }
 
 #[test]
 fn a_server_without_its_collector_serves() {
-    let mut options = options(vec![ModelSource::latest("half", &models().join("half"))]);
-    options.traces = Some(TraceOptions {
-        endpoint: "http://127.0.0.1:1".to_string(),
-        rate: 1.0,
-        authorities: None,
-    });
-    let mut world = World::new(options);
-    assert_eq!(world.predict("half").0, 200);
-    let began = std::time::Instant::now();
-    world.stop();
-    assert!(began.elapsed() < Duration::from_secs(20));
+    for protocol in [TraceProtocol::Grpc, TraceProtocol::Http] {
+        let mut options = options(vec![ModelSource::latest("half", &models().join("half"))]);
+        options.traces = Some(TraceOptions {
+            endpoint: "http://127.0.0.1:1".to_string(),
+            protocol,
+            rate: 1.0,
+            authorities: None,
+        });
+        let mut world = World::new(options);
+        assert_eq!(world.predict("half").0, 200);
+        let began = std::time::Instant::now();
+        world.stop();
+        assert!(began.elapsed() < Duration::from_secs(20));
+    }
 }
 
 #[test]
@@ -284,14 +331,17 @@ fn unusable_options_are_refused() {
             "needs the certificate of its authority",
         ),
     ] {
-        let mut options = options(Vec::new());
-        options.traces = Some(TraceOptions {
-            endpoint: endpoint.to_string(),
-            rate,
-            authorities: None,
-        });
-        let error = ferroflow_serving::Server::bind(options).err().unwrap();
-        assert_eq!(error.code().name(), "INVALID_ARGUMENT");
-        assert!(error.message().contains(expected), "{endpoint}: {error}");
+        for protocol in [TraceProtocol::Grpc, TraceProtocol::Http] {
+            let mut options = options(Vec::new());
+            options.traces = Some(TraceOptions {
+                endpoint: endpoint.to_string(),
+                protocol,
+                rate,
+                authorities: None,
+            });
+            let error = ferroflow_serving::Server::bind(options).err().unwrap();
+            assert_eq!(error.code().name(), "INVALID_ARGUMENT");
+            assert!(error.message().contains(expected), "{endpoint}: {error}");
+        }
     }
 }

@@ -185,9 +185,27 @@ pub unsafe extern "C" fn TFE_OpSetDevice(
                 true => "",
                 false => text(device_name)?,
             };
+            if !is_device_spec(name) {
+                return Err(invalid_argument!(
+                    "Malformed device specification '{name}' in eager op"
+                ));
+            }
             unique(op)?.set_device(name)
         }
     });
+}
+
+/// Whether a text consists of parts of a full device name, such as `/job:worker/device:CPU:0`.
+fn is_device_spec(name: &str) -> bool {
+    const KEYS: [&str; 8] = [
+        "job", "replica", "task", "device", "cpu", "CPU", "gpu", "GPU",
+    ];
+    let is_part = |part: &str| {
+        part.split_once(':')
+            .is_some_and(|(key, _)| KEYS.contains(&key))
+    };
+    let parts = |rest: &str| rest.is_empty() || rest.split('/').all(is_part);
+    name.is_empty() || name.strip_prefix('/').is_some_and(parts)
 }
 
 /// Returns the device; empty if none was set.

@@ -7,6 +7,7 @@ use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::{ArgDef, ArgType, AttrValue, Attrs, Name, OpDef};
 use ferroflow_tensor::DType;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 /// A node to be added to a [`ClientGraph`]: its inputs in order, its attrs, its device.
 ///
@@ -105,24 +106,71 @@ impl ClientGraph {
     /// NOT_FOUND if the op is not registered; INVALID_ARGUMENT if the name is taken, inputs
     /// or attrs do not match the op, or the shapes of the inputs contradict each other.
     pub fn add(&mut self, description: NodeDescription) -> Result<NodeId> {
-        let def = self.op_def(&description.op)?;
         let (name, op) = (description.name.clone(), description.op.clone());
-        let node = self.build(description, &def).map_err(|e| {
+        let def = self
+            .op_def(&op)
+            .map_err(|e| invalid_argument!("{} while building NodeDef '{name}'", e.message()))?;
+        let given = self.given(description, &def).map_err(|e| {
             let text = format!(
                 "{} while building NodeDef '{name}' using {def}",
                 e.message()
             );
             Status::new(e.code(), text)
         })?;
+        let node = completed(given, &def).map_err(|e| {
+            let text = match e.message().strip_prefix("NodeDef missing attr") {
+                Some(_) => format!("{}; NodeDef: {{{{node {name}}}}}", e.message()),
+                None => format!("{}\n\t; NodeDef: {{{{node {name}}}}}; {def}", e.message()),
+            };
+            Status::new(e.code(), text)
+        })?;
+        let summary = self.summary(&node);
         self.insert(node).map_err(|e| match e.node() {
-            Some(_) => e,
+            Some(_) => Status::new(e.code(), format!("{} for {summary}.", e.message())),
             None => Status::new(e.code(), e.message().to_string()).at_node(&name, &op),
         })
     }
 
-    fn build(&self, description: NodeDescription, def: &std::sync::Arc<OpDef>) -> Result<Node> {
+    /// A node as TensorFlow's messages show it, with the shapes of its inputs.
+    fn summary(&self, node: &Node) -> String {
+        let attrs: Vec<String> = node
+            .attrs
+            .iter()
+            .map(|(name, value)| format!("{name}={}", text(value)))
+            .collect();
+        let source = |o: &Output| {
+            let name = self.node(o.node).map_or("", |n| &n.name);
+            match o.slot {
+                0 => name.to_string(),
+                slot => format!("{name}:{slot}"),
+            }
+        };
+        let inputs: Vec<String> = node.inputs.iter().map(source).collect();
+        let shapes: Vec<String> = node
+            .inputs
+            .iter()
+            .map(|o| self.shape(*o).map_or("?".to_string(), |s| s.to_string()))
+            .collect();
+        format!(
+            "'{{{{node {}}}}} = {}[{}]({})' with input shapes: {}",
+            node.name,
+            node.op(),
+            attrs.join(", "),
+            inputs.join(", "),
+            shapes.join(", ")
+        )
+    }
+
+    /// The node without what follows from its op's definition.
+    fn given(&self, description: NodeDescription, def: &Arc<OpDef>) -> Result<Node> {
         let mut attrs = description.attrs;
-        if description.args.len() != def.inputs.len() {
+        if description.args.len() > def.inputs.len() {
+            return Err(invalid_argument!(
+                "More Input() calls than the {} input_args",
+                def.inputs.len()
+            ));
+        }
+        if description.args.len() < def.inputs.len() {
             return Err(invalid_argument!(
                 "{} inputs specified of {} inputs in Op",
                 description.args.len(),
@@ -131,9 +179,14 @@ impl ClientGraph {
         }
         let mut inputs = smallvec::SmallVec::new();
         for (arg, given) in def.inputs.iter().zip(&description.args) {
-            let given = match given {
-                Arg::One(output) => std::slice::from_ref(output),
-                Arg::List(list) => list,
+            let given = match (given, arg) {
+                (Arg::One(output), _) => std::slice::from_ref(output),
+                (Arg::List(_), ArgDef::Single { name, .. }) => {
+                    return Err(invalid_argument!(
+                        "List provided to input '{name}' when single Tensor expected"
+                    ));
+                }
+                (Arg::List(list), _) => list,
             };
             self.infer(arg, given, &mut attrs)?;
             inputs.extend_from_slice(given);
@@ -142,8 +195,6 @@ impl ClientGraph {
             let list = description.colocated.iter().map(|c| AttrValue::str(c));
             attrs.set(CLASS, AttrValue::List(list.collect()));
         }
-        def.complete_attrs(&mut attrs)?;
-        let outputs = def.output_dtypes(&attrs)?;
         let mut controls = smallvec::SmallVec::new();
         for control in description.controls {
             if !controls.contains(&control) {
@@ -157,7 +208,7 @@ impl ClientGraph {
             inputs,
             controls,
             device: description.device,
-            outputs,
+            outputs: Default::default(),
         })
     }
 
@@ -166,14 +217,7 @@ impl ClientGraph {
         let dtypes = given.iter().map(|output| self.dtype(*output));
         let dtypes: Vec<DType> = dtypes.collect::<Result<_>>()?;
         let ty = match arg {
-            ArgDef::Single { ty, name, .. } => {
-                if dtypes.len() != 1 {
-                    return Err(invalid_argument!(
-                        "List provided to input '{name}' when single Tensor expected"
-                    ));
-                }
-                ty
-            }
+            ArgDef::Single { ty, .. } => ty,
             ArgDef::Repeated { ty, number, .. } => {
                 let n = AttrValue::Int(dtypes.len() as i64);
                 set_inferred(attrs, number, n)?;
@@ -184,6 +228,13 @@ impl ClientGraph {
                 return set_inferred(attrs, types, AttrValue::List(list));
             }
         };
+        if let Some(other) = dtypes.iter().find(|t| *t != &dtypes[0]) {
+            return Err(invalid_argument!(
+                "Input '{}' passed {other} expected {}",
+                arg.name(),
+                dtypes[0]
+            ));
+        }
         for (dtype, output) in dtypes.iter().zip(given) {
             match ty {
                 ArgType::Attr(attr) => set_inferred(attrs, attr, AttrValue::Type(*dtype))?,
@@ -215,6 +266,13 @@ impl ClientGraph {
     }
 }
 
+/// Fills in the defaults of attrs and derives the outputs.
+fn completed(mut node: Node, def: &OpDef) -> Result<Node> {
+    def.complete_attrs(&mut node.attrs)?;
+    node.outputs = def.output_dtypes(&node.attrs)?;
+    Ok(node)
+}
+
 fn set_inferred(attrs: &mut Attrs, name: &Name, value: AttrValue) -> Result<()> {
     match attrs.get(name) {
         Some(old) if old.same_value(&value) => Ok(()),
@@ -235,6 +293,10 @@ fn text(value: &AttrValue) -> String {
     match value {
         AttrValue::Type(t) => format!("DT_{}", t.name().to_uppercase()),
         AttrValue::Int(i) => i.to_string(),
+        AttrValue::Float(f) => f.to_string(),
+        AttrValue::Bool(b) => b.to_string(),
+        AttrValue::Str(s) => format!("\"{}\"", String::from_utf8_lossy(s)),
+        AttrValue::Shape(shape) => shape.to_string(),
         AttrValue::List(list) => {
             let items: Vec<String> = list.iter().map(text).collect();
             format!("[{}]", items.join(", "))

@@ -310,6 +310,12 @@ impl<'a> Import<'a> {
     }
 
     fn node(&mut self, def: &'a NodeDef) -> Result<()> {
+        if def.op.is_empty() {
+            return Err(invalid_argument!(
+                "Node '{}' does not specify an operation",
+                def.name
+            ));
+        }
         let op = self.graph.op_def(&def.op)?;
         let at = |e: ferroflow_base::Status| e.at_node(&def.name, &def.op);
         let mut attrs = AttrScope::default()
@@ -437,7 +443,16 @@ impl<'a> Import<'a> {
                 (*slot < n).then(|| Output::new(*id, *slot))
             });
             results.return_outputs.push(found.ok_or_else(|| {
-                invalid_argument!("Requested return tensor '{name}:{slot}' not found in graph def")
+                let added = self.added.get(name.as_str());
+                match added.and_then(|id| self.graph.node(*id)) {
+                    Some(node) => invalid_argument!(
+                        "Invalid return output {slot} of node '{name}', which has {} output(s)",
+                        node.outputs.len()
+                    ),
+                    None => invalid_argument!(
+                        "Requested return tensor '{name}:{slot}' not found in graph def"
+                    ),
+                }
             })?);
         }
         for name in &self.options.return_nodes {

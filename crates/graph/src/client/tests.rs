@@ -90,8 +90,24 @@ fn nodes_are_added() {
         "Nope",
         &[],
         &[],
-        "NOT_FOUND: Op type not registered 'Nope' in binary running on this machine. Make sure the Op and \
-         Kernel are registered in the binary running in this process.",
+        "INVALID_ARGUMENT: Op type not registered 'Nope' in binary running on this machine. Make sure the \
+         Op and Kernel are registered in the binary running in this process. while building NodeDef 'new'",
+    );
+    check_add(
+        xy,
+        "Neg",
+        &[&["x"], &["x"]],
+        &[],
+        "INVALID_ARGUMENT: More Input() calls than the 1 input_args while building NodeDef 'new' using \
+         Op<name=Neg; signature=x:T -> y:T; attr=T:type,default=DT_FLOAT>",
+    );
+    check_add(
+        xy,
+        "Neg",
+        &[&["x", "x"]],
+        &[],
+        "INVALID_ARGUMENT: List provided to input 'x' when single Tensor expected while building NodeDef \
+         'new' using Op<name=Neg; signature=x:T -> y:T; attr=T:type,default=DT_FLOAT>",
     );
 }
 

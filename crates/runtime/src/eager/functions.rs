@@ -3,7 +3,7 @@
 use super::context::{CallDef, CallDevices, CallOutputs};
 use super::{AttrValue, Attrs, Machine};
 use crate::{Callable, RunOptions, Session, SessionOptions};
-use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_compile::{Lower, Options};
 use ferroflow_graph::{Signature, export_attr, op_def_of_proto};
 use ferroflow_model::proto::{self, FunctionDef, FunctionDefLibrary, GraphDef, NodeDef};
@@ -56,7 +56,7 @@ impl Functions {
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         let mut functions = self.0.write().unwrap_or_else(PoisonError::into_inner);
         let removed = functions.remove(name);
-        let missing = || not_found!("Tried to remove non-existent function '{name}'.");
+        let missing = || invalid_argument!("Tried to remove non-existent function '{name}'.");
         removed.map(drop).ok_or_else(missing)
     }
 

@@ -73,6 +73,11 @@ impl Session {
         Ok(handle)
     }
 
+    /// Returns whether a step in parts of this name is running.
+    pub fn has_partial_run(&self, handle: &str) -> bool {
+        lock(&self.partial_runs).runs.contains_key(handle)
+    }
+
     /// Feeds some tensors to a step that was set up, and fetches some.
     ///
     /// # Errors
