@@ -221,7 +221,7 @@ impl Allocator {
         match waited {
             Ok(()) => Ok(taken),
             Err(e) => {
-                // The chunk is lost: nobody can tell when it will be free.
+                // The chunk is lost: it is unknown when it will be free.
                 self.state().chunks.release(taken.0, None);
                 Err(e)
             }

@@ -34,8 +34,8 @@ enum Owner {
 }
 
 impl Buffer {
-    /// Allocates memory whose first use is on `stream`. `holder` is who the out-of-memory errors of
-    /// others name.
+    /// Allocates memory whose first use is on `stream`. Out-of-memory errors
+    /// of others name `holder`.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED if there is too little memory; the error lists the largest holders.
@@ -296,7 +296,7 @@ impl Pinned {
         Pinned(buffer)
     }
 
-    /// Gives the memory to operations of streams.
+    /// Returns the buffer, for operations of streams.
     pub fn into_buffer(self) -> Buffer {
         self.0
     }

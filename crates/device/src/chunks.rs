@@ -31,7 +31,7 @@ impl Use {
 
 enum State {
     Free(Vec<Use>),
-    /// Who holds the chunk, for messages.
+    /// The holder of the chunk, for messages.
     Held(Box<str>),
     /// Lost: its uses cannot be waited for.
     Lost,
@@ -94,7 +94,7 @@ impl Chunks {
         }
     }
 
-    /// Gives the first `len` bytes of a free chunk to `holder`. The rest stays free, with the same uses.
+    /// Takes the first `len` bytes of a free chunk for `holder`. The rest stays free, with the same uses.
     pub(crate) fn take(&mut self, at: usize, len: usize, holder: &str) -> Span {
         let span = self.chunks[at].span;
         self.free.remove(&(span.len, span.address, at));

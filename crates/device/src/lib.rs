@@ -3,7 +3,7 @@
 //! Entry points, in reading order: [`Backend`], which a kind of device implements; [`Device`],
 //! [`Stream`] and [`Event`]; [`Allocator`] with [`Buffer`] and [`Pinned`]; [`Module`] and
 //! [`Function`]; the backend
-//! [`HostStreams`]; [`StreamMemory`], tensors in a device's memory.
+//! [`HostStreams`] and [`cuda::Cuda`]; [`StreamMemory`], tensors in a device's memory.
 //!
 //! Invariants: operations of one stream run in order, those of several in any order that events do
 //! not forbid. No operation chooses its stream: callers name it. The memory of a freed [`Buffer`] is
@@ -17,6 +17,7 @@ mod allocator;
 mod backend;
 mod buffer;
 mod chunks;
+pub mod cuda;
 mod device;
 mod host_stream;
 mod module;

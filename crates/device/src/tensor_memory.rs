@@ -52,7 +52,7 @@ fn pointer(buffer: &Buffer) -> NonNull<u8> {
 }
 
 thread_local! {
-    /// Who new blocks belong to.
+    /// The holder of new blocks.
     static HOLDER: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
@@ -99,6 +99,12 @@ impl StreamMemory {
         self.allocator.stats()
     }
 
+    /// Runs a task on the computing stream, behind everything before.
+    pub fn spawn(&self, task: impl FnOnce() + Send + 'static) {
+        // What failed before has reported it: each task has its own outcome.
+        self.compute.call_host_always(move |_| task());
+    }
+
     /// Runs `f`; new tensors of this thread are in this memory and belong to `holder`.
     pub fn allocating<R>(self: &Arc<Self>, holder: &str, f: impl FnOnce() -> R) -> R {
         HOLDER.with_borrow_mut(|name| {
@@ -110,9 +116,9 @@ impl StreamMemory {
     }
 
     /// Copies a tensor to the device, from the host or from another device; `done` is called on the
-    /// computing stream, behind the copy. A tensor that is there already is passed on as it is.
+    /// computing stream, behind the copy. A tensor that is on the device already is passed on as it is.
     ///
-    /// `holder` is who the tensor belongs to, for out-of-memory errors.
+    /// Out-of-memory errors name `holder` as the holder of the tensor.
     pub fn to_device(
         self: &Arc<Self>,
         tensor: Tensor,
@@ -159,7 +165,7 @@ impl StreamMemory {
         match source.filter(same_backend) {
             Some(source) => {
                 self.into.copy(&buffer, &source)?;
-                // Nobody writes to the tensor before it was copied.
+                // No kernel writes to the tensor before it was copied.
                 let kept = tensor.clone();
                 self.into.call_host(move |_| drop(kept))?;
             }
@@ -171,7 +177,7 @@ impl StreamMemory {
         Ok(Some((Arc::new(buffer), dtype, tensor.shape().clone())))
     }
 
-    /// Copies a tensor to the host; `done` is called when it is there: at once, if it is already.
+    /// Copies a tensor to the host; `done` is called when it was copied: at once, if it is on the host already.
     pub fn to_host(&self, tensor: Tensor, done: impl FnOnce(Result<Tensor>) + Send + 'static) {
         let source = match device_block(&tensor) {
             Ok(Some(source)) => source,

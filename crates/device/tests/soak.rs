@@ -34,7 +34,7 @@ struct Soak {
     axpy: Function,
     slots: Vec<Option<Slot>>,
     wrong: Arc<Mutex<Vec<String>>>,
-    /// One in so many waits is left out.
+    /// One in `n` waits is left out.
     forgets: Option<usize>,
     n_oom: u64,
 }
@@ -244,6 +244,18 @@ fn shuffled_operations_do_not_race() {
     };
     for seed in 0..4 {
         check(shuffled(seed), n_ops() / 4);
+    }
+}
+
+#[test]
+#[ignore = "takes a minute when optimized; `cargo xtask soak` runs it"]
+fn ten_million_operations_do_not_race() {
+    for seed in 0..10 {
+        let order = Order::Shuffled {
+            seed,
+            in_background: false,
+        };
+        check(order, 1_000_000);
     }
 }
 

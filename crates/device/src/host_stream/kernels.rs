@@ -34,7 +34,7 @@ impl Operand<'_> {
     /// The value of a number.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the argument is no such number.
+    /// INVALID_ARGUMENT if the argument is not such a number.
     pub fn i32(&self) -> Result<i32> {
         self.number().map(i32::from_le_bytes)
     }
@@ -42,7 +42,7 @@ impl Operand<'_> {
     /// The value of a number.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the argument is no such number.
+    /// INVALID_ARGUMENT if the argument is not such a number.
     pub fn f32(&self) -> Result<f32> {
         self.number().map(f32::from_le_bytes)
     }

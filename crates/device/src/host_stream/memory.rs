@@ -20,7 +20,7 @@ pub(crate) struct Region {
     device: Option<usize>,
 }
 
-// SAFETY: a region is plain memory; who reads and writes it holds its range in `Locks`, or owns it as the
+// SAFETY: a region is plain memory; an operation that uses it holds its range in `Locks`, or owns it as the
 // room's buffers do.
 unsafe impl Send for Region {}
 // SAFETY: as above.
@@ -156,7 +156,7 @@ impl Memory {
 }
 
 /// The ranges that running operations use. Streams that were not synchronized compute wrong values, as on
-/// any device; these locks make sure that this is no data race of the host.
+/// any device; these locks make sure that this is not a data race of the host.
 #[derive(Default)]
 struct Locks {
     held: Mutex<Vec<(Span, bool)>>,

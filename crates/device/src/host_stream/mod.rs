@@ -31,14 +31,14 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 /// In which order operations of different streams run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Each stream has a thread and goes on as soon as it can.
+    /// Each stream has a thread and continues as soon as it can.
     Threads,
-    /// Operations run one at a time, as late as somebody waits for them, in an order picked by the seed.
+    /// Operations run one at a time, no earlier than a thread waits for them, in an order picked by the seed.
     /// The same calls from one thread run in the same order.
     Shuffled {
         /// Picks the order.
         seed: u64,
-        /// Whether a thread runs operations that nobody waits for; the order then depends on it.
+        /// Whether a thread runs operations that no thread waits for; the order then depends on it.
         in_background: bool,
     },
 }
@@ -262,7 +262,7 @@ impl Backend for HostStreams {
             Some(shuffled) => shuffled.add(queue.clone()),
             None => {
                 let (queue, memory) = (queue.clone(), self.memory.clone());
-                let name = format!("stream {number}");
+                let name = format!("HOST_STREAM:{device} stream {number}");
                 let thread = std::thread::Builder::new().name(name);
                 let spawned = thread.spawn(move || queue.run(&memory));
                 spawned.map_err(|e| resource_exhausted!("no thread for a stream: {e}"))?;

@@ -11,7 +11,7 @@ pub(crate) struct Shuffled {
     state: Mutex<State>,
     /// Signals that an operation ran or came.
     changed: Condvar,
-    /// Whether a thread of its own runs what nobody waits for.
+    /// Whether a thread of its own runs what no other thread waits for.
     pub(crate) in_background: bool,
 }
 
@@ -88,7 +88,7 @@ impl Shuffled {
         }
     }
 
-    /// Called when somebody asks whether an event was reached.
+    /// Called when a thread asks whether an event was reached.
     pub(crate) fn asked(&self, memory: &Memory) {
         if !self.in_background && N_QUIET.get() == 0 {
             self.step(memory);
