@@ -9,6 +9,7 @@ mod steps;
 use crate::callable::{Callable, Compiled};
 use crate::cluster::Cluster;
 use crate::dataset_graphs::SessionDatasetGraphs;
+use crate::devices::StreamDevices;
 use ferroflow_base::{Result, aborted, cancelled};
 use ferroflow_compile::Options;
 use ferroflow_executor::{RunArgs, TraceSink};
@@ -47,6 +48,8 @@ pub struct SessionOptions {
     pub compile: Options,
     /// The devices that nodes are placed on; if empty, devices of nodes are ignored.
     pub devices: DeviceSet,
+    /// Those of the devices whose nodes run on streams.
+    pub stream_devices: StreamDevices,
     /// The tasks that have the devices, if they are several.
     pub cluster: Option<Arc<dyn Cluster>>,
     /// Places only the nodes that a step needs, not the whole graph.
@@ -66,6 +69,7 @@ impl Default for SessionOptions {
             resources: Resources::default(),
             compile: Options::all(),
             devices: DeviceSet::default(),
+            stream_devices: StreamDevices::default(),
             cluster: None,
             place_pruned_graph: true,
             freeze_variables: true,
@@ -356,6 +360,7 @@ impl Session {
             rendezvous: options.rendezvous.as_ref(),
             cancel: token.as_ref().unwrap_or(self.steps.closing()),
             trace: options.trace.as_ref(),
+            runner: None,
         });
         results.map_err(|e| step.cause(e))
     }
