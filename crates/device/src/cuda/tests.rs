@@ -10,7 +10,10 @@ use std::sync::mpsc;
 /// Compiles the stand-in; `None` without a C compiler.
 fn stand_in() -> Option<Arc<Cuda>> {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda/fake_driver.c");
-    let library = std::env::temp_dir().join(format!("ferroflow-driver-{}.so", std::process::id()));
+    // Tests run at the same time.
+    let thread = std::thread::current().id();
+    let file = format!("ferroflow-driver-{}-{thread:?}.so", std::process::id());
+    let library = std::env::temp_dir().join(file);
     let compiled = Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
         .arg(&library)
