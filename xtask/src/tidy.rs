@@ -32,6 +32,7 @@ const UNSAFE: &[&str] = &[
     "crates/sync/src",
     "crates/tensor/src",
     "crates/primitives/src",
+    "crates/device/src",
     "crates/plugin/src",
     "crates/capi/src",
     "crates/jit/src",

@@ -81,9 +81,10 @@ pub fn run(command: &Command) -> Result<()> {
         .enable_all()
         .build()
         .map_err(|e| internal!("cannot start: {e}"))?;
+    let stop = stop_signal(runtime.handle(), false);
     runtime.block_on(async {
         tokio::select! {
-            () = stop_signal(false) => Ok(()),
+            () = stop => Ok(()),
             ended = first_end(&mut tasks) => Err(ended),
         }
     })
@@ -120,7 +121,7 @@ async fn first_end(tasks: &mut Tasks) -> Status {
     }
 }
 
-fn free_addresses<'a>(jobs: [(&'a str, usize); 2]) -> Result<Vec<(&'a str, Vec<String>)>> {
+fn free_addresses(jobs: [(&str, usize); 2]) -> Result<Vec<(&str, Vec<String>)>> {
     // All are open at the same time, so that no two are equal.
     let mut listeners = Vec::new();
     let mut found = Vec::new();

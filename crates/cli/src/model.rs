@@ -5,7 +5,7 @@ use ferroflow_base::{invalid_argument, not_found};
 use ferroflow_runtime::{
     CompileJit, CompileOptions, CompiledModel, DEFAULT_SIGNATURE, DType, Lower, ModelSignature,
     PartialShape, Result, SERVE, SavedModel, Session, SessionOptions, Signature, SignatureTensor,
-    Tensor,
+    StreamDeviceOptions, StreamDevices, Tensor,
 };
 use std::path::PathBuf;
 
@@ -34,6 +34,14 @@ pub struct ModelArgs {
     /// Disables a compile pass; may be repeated. `inspect --help` lists them.
     #[arg(long, value_name = "PASS")]
     pub disable_pass: Vec<String>,
+    /// The devices that nodes may ask for, such as `CPU:1,HOST_STREAM:2`; nodes that ask for none are on
+    /// the first. A HOST_STREAM device computes on a thread of its own, in memory of its own. Without
+    /// the option, devices of nodes are ignored.
+    #[arg(long, value_name = "KIND:N,...", value_parser = parse_devices)]
+    pub devices: Option<DeviceCounts>,
+    /// Megabytes of memory of each HOST_STREAM device.
+    #[arg(long, value_name = "MB", default_value_t = 1024, requires = "devices")]
+    pub device_memory: usize,
 }
 
 /// Whether loops of scalars run as machine code.
@@ -46,6 +54,44 @@ pub enum Jit {
     /// Where that is expected to be faster.
     Auto,
 }
+
+/// Kinds of devices, with the number of each.
+#[derive(Clone, Debug)]
+pub struct DeviceCounts(Vec<(String, usize)>);
+
+/// Parses `KIND:N,KIND:N`.
+pub fn parse_devices(text: &str) -> std::result::Result<DeviceCounts, String> {
+    let parse = |part: &str| {
+        let (kind, n) = part.split_once(':').unwrap_or((part, "1"));
+        let kind = kind.to_uppercase();
+        if !matches!(&*kind, "CPU" | "HOST_STREAM") {
+            return Err(format!(
+                "there are no {kind} devices; there are CPU and HOST_STREAM"
+            ));
+        }
+        match n.parse() {
+            Ok(n) if (1..=64).contains(&n) => Ok((kind, n)),
+            _ => Err("expected a number of devices from 1 to 64".to_string()),
+        }
+    };
+    let mut counts = text
+        .split(',')
+        .map(parse)
+        .collect::<std::result::Result<Vec<_>, _>>()?;
+    let mut kinds: Vec<&String> = counts.iter().map(|(kind, _)| kind).collect();
+    kinds.sort();
+    if kinds.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err("each kind of device may be listed once".to_string());
+    }
+    if !counts.iter().any(|(kind, _)| kind == "CPU") {
+        // For what no other device does.
+        counts.push(("CPU".to_string(), 1));
+    }
+    Ok(DeviceCounts(counts))
+}
+
+/// The task of this process in device names.
+const TASK: &str = "/job:localhost/replica:0/task:0";
 
 /// Parses a number of threads. More than any machine has processors is a typing error.
 pub fn parse_threads(text: &str) -> std::result::Result<usize, String> {
@@ -83,11 +129,12 @@ impl ModelArgs {
 
     /// Opens the model.
     pub fn open(&self) -> Result<Model> {
-        let options = SessionOptions {
+        let mut options = SessionOptions {
             threads: self.threads,
             compile: self.compile_options(),
             ..Default::default()
         };
+        self.add_devices(&mut options)?;
         if self.is_directory() {
             let mut tags: Vec<&str> = self.tag.iter().map(String::as_str).collect();
             if tags.is_empty() {
@@ -106,6 +153,25 @@ impl ModelArgs {
             return self.open_compiled(options);
         }
         Session::open(&self.model, options).map(|s| Model::Frozen(Box::new(s)))
+    }
+
+    fn add_devices(&self, options: &mut SessionOptions) -> Result<()> {
+        let Some(DeviceCounts(counts)) = &self.devices else {
+            return Ok(());
+        };
+        options.devices.soft = true;
+        for (kind, n) in counts {
+            let names = (0..*n).map(|i| format!("{TASK}/device:{kind}:{i}"));
+            options.devices.names.extend(names);
+            if kind == "HOST_STREAM" {
+                let of_each = StreamDeviceOptions {
+                    memory_limit: self.device_memory.saturating_mul(1 << 20),
+                    ..Default::default()
+                };
+                options.stream_devices = StreamDevices::host_streams(TASK, *n, &of_each)?;
+            }
+        }
+        Ok(())
     }
 
     fn open_compiled(&self, options: SessionOptions) -> Result<Model> {

@@ -7,7 +7,7 @@
 //! lock carries on: the former owner, or the thread that just finished. `ferroflow_sync::Mailbox` is
 //! this protocol, which loses no completion.
 
-use crate::kernel::{Env, RunArgs};
+use crate::kernel::{Env, NodeRunner, RunArgs};
 use crate::offloaded::OffloadedNode;
 use crate::state::{Outputs, StepState, TaggedNode};
 use crate::trace::TraceSink;
@@ -59,6 +59,7 @@ pub(crate) struct Step {
     /// Cancels the asynchronous kernels that still wait when the step fails.
     pub(crate) waiting: CancelToken,
     pub(crate) trace: Option<Arc<dyn TraceSink>>,
+    pub(crate) runner: Option<Arc<dyn NodeRunner>>,
     id: u64,
     /// Messages are nodes that finished away from the state.
     pub(crate) state: Mailbox<StepState, (TaggedNode, Result<Outputs>)>,
@@ -165,7 +166,7 @@ impl Executor {
         if let Err(error) = state.start(&env, args) {
             return done(Err(error));
         }
-        Step::new(self, &with, id, state, Some(Box::new(done))).drive();
+        Step::new(self, &with, id, state, Some(Box::new(done))).resume();
     }
 
     fn idle_state(&self) -> StepState {
@@ -210,6 +211,7 @@ impl Executor {
             rendezvous: None,
             cancel: services.cancel,
             trace: None,
+            runner: None,
         };
         // Blocks of one kernel are no such tasks: the session's threads may help with them.
         self.run_with(with, services.par)
@@ -294,6 +296,7 @@ impl Step {
             cancel: with.cancel.clone(),
             waiting,
             trace: with.trace.cloned(),
+            runner: with.runner.cloned(),
             id,
             state: Mailbox::new(state),
             done: AtomicBool::new(false),
@@ -311,6 +314,7 @@ impl Step {
             rendezvous: self.rendezvous.as_ref(),
             cancel: &self.cancel,
             trace: self.trace.as_ref(),
+            runner: self.runner.as_ref(),
         };
         let executor = &self.executor;
         Env::new(&executor.plan, &executor.functions, &with, self.id, true)
@@ -380,7 +384,7 @@ impl Step {
                     own = Some(offloaded);
                 } else {
                     let step = self.clone();
-                    self.pool.spawn(Box::new(move || {
+                    self.spawn(Box::new(move || {
                         step.run_offloaded(offloaded);
                         step.drive();
                     }));
@@ -418,8 +422,24 @@ impl Step {
                 env.record(item.node, place, started, Vec::new(), outputs);
             }
             step.state.send((item, outputs));
-            step.drive();
+            step.resume();
         });
+    }
+
+    /// Carries the step on where its nodes run: on this thread, unless something else runs them.
+    fn resume(self: &Arc<Self>) {
+        let Some(runner) = &self.runner else {
+            return self.drive();
+        };
+        let step = self.clone();
+        runner.spawn(Box::new(move || step.drive()));
+    }
+
+    pub(crate) fn spawn(&self, task: Box<dyn FnOnce() + Send>) {
+        match &self.runner {
+            Some(runner) => runner.spawn(task),
+            None => self.pool.spawn(task),
+        }
     }
 
     fn run_offloaded(&self, offloaded: OffloadedNode) {

@@ -2,7 +2,9 @@
 
 use crate::trace::{NodeSpan, TraceSink, TracedTensor};
 use ferroflow_base::{Result, Status};
-use ferroflow_opdef::{Functions, KernelCtx, OpKernel, Rendezvous, Resources, StepServices, Value};
+use ferroflow_opdef::{
+    Functions, KernelCtx, NodeInfo, OpKernel, Rendezvous, Resources, StepServices, Value,
+};
 use ferroflow_program::{FrameIdx, NodeIdx, Plan};
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::Tensor;
@@ -25,6 +27,22 @@ pub struct RunArgs<'a> {
     pub cancel: &'a CancelToken,
     /// Receives a span for every node.
     pub trace: Option<&'a Arc<dyn TraceSink>>,
+    /// Runs the nodes, if not the pool and the calling thread do. Only for [`Executor::run_async`].
+    ///
+    /// [`Executor::run_async`]: crate::Executor::run_async
+    pub runner: Option<&'a Arc<dyn NodeRunner>>,
+}
+
+/// What runs the nodes of a step in place of the pool: a stream of a device.
+pub trait NodeRunner: Send + Sync {
+    /// Runs a task behind those before, not on the calling thread.
+    fn spawn(&self, task: Box<dyn FnOnce() + Send>);
+
+    /// Calls the kernel of a node, in a task of [`NodeRunner::spawn`].
+    ///
+    /// # Errors
+    /// Those of the kernel.
+    fn run(&self, node: &NodeInfo, kernel: &mut dyn FnMut() -> Result<()>) -> Result<()>;
 }
 
 /// The environment of all nodes of a step.
@@ -33,6 +51,7 @@ pub(crate) struct Env<'a> {
     pub(crate) services: StepServices<'a>,
     pub(crate) rendezvous: Option<&'a Arc<dyn Rendezvous>>,
     pub(crate) trace: Option<&'a dyn TraceSink>,
+    runner: Option<&'a dyn NodeRunner>,
     /// Whether expensive nodes may run on other threads.
     pub(crate) dispatches: bool,
 }
@@ -61,6 +80,7 @@ impl<'a> Env<'a> {
             },
             rendezvous: with.rendezvous,
             trace: with.trace.map(|trace| &**trace),
+            runner: with.runner.map(|runner| &**runner),
             dispatches,
         }
     }
@@ -91,7 +111,10 @@ impl<'a> Env<'a> {
     ) -> Result<()> {
         let (plan, info) = (self.plan, &self.plan.info[node.index()]);
         let mut ctx = KernelCtx::new(info, inputs, &plan.consts, outputs, &self.services);
-        let result = kernel.compute(&mut ctx);
+        let result = match self.runner {
+            None => kernel.compute(&mut ctx),
+            Some(runner) => runner.run(info, &mut || kernel.compute(&mut ctx)),
+        };
         result.map_err(|e| self.at_node(node, e))
     }
 

@@ -22,5 +22,5 @@ mod state;
 mod trace;
 
 pub use dataflow::Executor;
-pub use kernel::RunArgs;
+pub use kernel::{NodeRunner, RunArgs};
 pub use trace::{DeadNode, NodeSpan, TraceSink, TracedTensor};

@@ -91,10 +91,10 @@ impl Step {
     /// Carries the step on as a task of the pool, so that the thread that delivers a tensor does not run
     /// the nodes that waited for it. A pool of width 1 may have no thread for the task.
     fn drive_elsewhere(self: &Arc<Self>) {
-        if self.pool.width() == 1 {
+        if self.pool.width() == 1 && self.runner.is_none() {
             return self.drive();
         }
         let step = self.clone();
-        self.pool.spawn(Box::new(move || step.drive()));
+        self.spawn(Box::new(move || step.drive()));
     }
 }

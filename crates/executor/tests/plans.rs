@@ -25,6 +25,7 @@ fn run(
         rendezvous: None,
         cancel,
         trace: None,
+        runner: None,
     })
 }
 
@@ -377,6 +378,7 @@ fn run_async(
         rendezvous: None,
         cancel,
         trace: None,
+        runner: None,
     };
     executor.run_async(with, move |result| {
         *of_step.lock().expect("no panic") = Some(result);

@@ -11,6 +11,7 @@ mod btf;
 mod control;
 mod core_runtime;
 mod dense;
+mod device;
 mod dht;
 mod parallel;
 mod shape;
@@ -49,6 +50,7 @@ pub fn registry() -> KernelRegistry {
     parallel::register(&mut registry);
     shape::register(&mut registry);
     dht::register(&mut registry);
+    device::register(&mut registry);
     btf::register(&mut registry);
     strings::register(&mut registry);
     core_runtime::register(&mut registry);

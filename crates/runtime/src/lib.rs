@@ -14,6 +14,7 @@ pub mod cluster;
 mod compiled;
 mod cost_model;
 mod dataset_graphs;
+mod devices;
 pub mod eager;
 mod freeze;
 pub mod host;
@@ -27,6 +28,7 @@ pub use callable::{Callable, keeps_inputs};
 pub use chrome_trace::{ChromeTrace, DeadnessLog};
 pub use compiled::{CompileRequest, CompiledModel, ModelSummary};
 pub use cost_model::CostModel;
+pub use devices::{StreamDeviceOptions, StreamDevices};
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{
     Jit as CompileJit, Lower, Options as CompileOptions, PIPELINE, PRE_PLACEMENT, Pass, PassCtx,

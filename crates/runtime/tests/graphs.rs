@@ -11,7 +11,7 @@ use ferroflow_model::GraphFile;
 use ferroflow_model::proto::{GraphDef, NodeDef};
 use ferroflow_runtime::{
     Code, CompileOptions, CompileRequest, CompiledModel, DeviceSet, Lower, Result, RunOptions,
-    Session, SessionOptions, Signature, Tensor, registry,
+    Session, SessionOptions, Signature, StreamDeviceOptions, StreamDevices, Tensor, registry,
 };
 use prost::Message;
 use serde_json::Value as Json;
@@ -46,6 +46,10 @@ struct Variant {
     compiled: bool,
     /// Whether the nodes are placed on several devices at random.
     scattered: bool,
+    /// How many of the devices are host streams; the others are CPUs.
+    streams: usize,
+    /// Whether their operations run late, in a random order.
+    shuffled: bool,
 }
 
 impl Variant {
@@ -56,6 +60,8 @@ impl Variant {
             lower,
             compiled: false,
             scattered: false,
+            streams: 0,
+            shuffled: false,
         }
     }
 
@@ -63,6 +69,15 @@ impl Variant {
         Variant {
             scattered: true,
             ..Variant::new(threads, optimize, true)
+        }
+    }
+
+    /// Nodes on a CPU and on host streams.
+    const fn on_streams(streams: usize, threads: usize, optimize: bool, shuffled: bool) -> Self {
+        Variant {
+            streams,
+            shuffled,
+            ..Variant::scattered(threads, optimize)
         }
     }
 
@@ -87,6 +102,9 @@ const VARIANTS: &[Variant] = &[
     Variant::new(2, true, true),
     Variant::scattered(1, false),
     Variant::scattered(2, true),
+    Variant::on_streams(1, 2, true, false),
+    Variant::on_streams(3, 1, false, true),
+    Variant::on_streams(2, 2, true, true),
     Variant::compiled(2, true, false),
     Variant::compiled(1, true, true),
 ];
@@ -285,11 +303,12 @@ fn compare(expect: &Expect, got: Result<Vec<Tensor>>) -> tensors::Res<()> {
 const N_DEVICES: usize = 3;
 
 /// The graph of a case with each node on some device.
-fn scattered(case: &Case) -> Result<Vec<u8>> {
+fn scattered(case: &Case, devices: &[String]) -> Result<Vec<u8>> {
     let mut graph = GraphFile::from_bytes(case.graph.clone())?.graph;
     let mut random = Random(1 + case.name.len() as u64 + graph.node.len() as u64);
     for node in &mut graph.node {
-        node.device = format!("/device:CPU:{}", random.below(N_DEVICES));
+        node.device
+            .clone_from(&devices[random.below(devices.len())]);
     }
     Ok(graph.encode_to_vec())
 }
@@ -304,20 +323,34 @@ fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
         },
         ..CompileOptions::all()
     };
-    let names = (0..N_DEVICES).map(|i| format!("/job:test/replica:0/task:0/device:CPU:{i}"));
-    let names = names.filter(|_| variant.scattered);
+    const TASK: &str = "/job:test/replica:0/task:0";
+    let n_cpus = match (variant.scattered, variant.streams) {
+        (false, _) => 0,
+        (true, 0) => N_DEVICES,
+        (true, _) => 1,
+    };
+    let shuffle = variant.shuffled.then_some(case.name.len() as u64);
+    let stream_options = StreamDeviceOptions {
+        shuffle,
+        ..Default::default()
+    };
+    let streams = StreamDevices::host_streams(TASK, variant.streams, &stream_options);
+    let streams = streams.map_err(|e| e.to_string())?;
+    let cpus = (0..n_cpus).map(|i| format!("{TASK}/device:CPU:{i}"));
+    let names: Vec<String> = cpus.chain(streams.names().map(str::to_string)).collect();
     let options = SessionOptions {
         threads: variant.threads,
         compile,
         devices: DeviceSet {
-            names: names.collect(),
+            names: names.clone(),
             soft: true,
             ..Default::default()
         },
+        stream_devices: streams,
         ..Default::default()
     };
     let graph = match variant.scattered {
-        true => scattered(case).map_err(|e| e.to_string())?,
+        true => scattered(case, &names).map_err(|e| e.to_string())?,
         false => case.graph.clone(),
     };
     let session = Session::from_bytes(graph, options)

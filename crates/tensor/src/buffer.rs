@@ -1,6 +1,7 @@
 //! Aligned memory that is always initialised, with a cache for recurring sizes.
 
 use crate::MappedFile;
+use crate::memory::{MemoryBlock, current};
 use ferroflow_base::{Result, resource_exhausted};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ops::Range;
@@ -28,6 +29,7 @@ enum Backing {
     Heap { capacity: usize },
     Mapped { _file: Arc<MappedFile> },
     Owned { _owner: Arc<dyn ByteOwner> },
+    Block { block: Box<dyn MemoryBlock> },
 }
 
 /// An owner of bytes that tensors may share, such as memory of a client.
@@ -78,6 +80,14 @@ impl Buffer {
             || resource_exhausted!("OOM when allocating a tensor of {len} bytes on the CPU");
         if len > memory_limit() {
             return Err(exhausted());
+        }
+        if let Some(memory) = current() {
+            let mut buffer = Self::block(memory.allocate(len)?, len);
+            if zeroed {
+                // SAFETY: a new block has `len` bytes and no other owner.
+                unsafe { buffer.as_mut_ptr().write_bytes(0, len) };
+            }
+            return Ok(buffer);
         }
         let capacity = if len < MIN_CACHED {
             // Allocators find aligned blocks of whole cache lines fastest.
@@ -135,6 +145,23 @@ impl Buffer {
         }
     }
 
+    /// Returns a block of another allocator, of at least `len` bytes.
+    pub(crate) fn block(block: Box<dyn MemoryBlock>, len: usize) -> Buffer {
+        Buffer {
+            ptr: block.ptr(),
+            len,
+            source: Backing::Block { block },
+        }
+    }
+
+    /// Returns the block of another allocator, if the bytes are in one.
+    pub(crate) fn as_block(&self) -> Option<&dyn MemoryBlock> {
+        match &self.source {
+            Backing::Block { block } => Some(&**block),
+            _ => None,
+        }
+    }
+
     /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -147,7 +174,7 @@ impl Buffer {
 
     /// Returns whether a sole owner may write the bytes.
     pub(crate) fn is_writable(&self) -> bool {
-        matches!(self.source, Backing::Heap { .. })
+        matches!(self.source, Backing::Heap { .. } | Backing::Block { .. })
     }
 
     #[inline]

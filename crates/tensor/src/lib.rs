@@ -19,6 +19,7 @@ mod give_back;
 mod item;
 mod lazy;
 mod mapped;
+mod memory;
 mod repr;
 pub mod rows;
 mod shape;
@@ -36,6 +37,7 @@ pub use give_back::return_freed_memory_after;
 pub use item::Item;
 pub use lazy::LazyTensor;
 pub use mapped::MappedFile;
+pub use memory::{MemoryBlock, TensorMemory, with_memory};
 pub use shape::{PartialShape, Shape};
 pub use tensor::{ResourceHandle, ResourceOrigin, Tensor, Variant};
 

@@ -108,9 +108,12 @@ impl Tensor {
                 return Ok(Tensor(Repr::scalar(dtype, 0)));
             }
             _ if bytes <= INLINE_BYTES => Data::Inline([0; 2]),
-            _ => {
-                Data::Block(Buffer::allocate(bytes, zeroed).map_err(|_| too_large(dtype, &shape))?)
-            }
+            _ => Data::Block(Buffer::allocate(bytes, zeroed).map_err(|e| {
+                match crate::memory::is_heap() {
+                    true => too_large(dtype, &shape),
+                    false => e,
+                }
+            })?),
         };
         Ok(Self::dense(dtype, shape, data))
     }

@@ -86,6 +86,24 @@ impl FormParser<'_> {
             Part::Numbers => numbers(p, op)?,
             Part::Attr { name, ty } => attribute(p, op, name, ty.as_ref())?,
             Part::Symbol(name) => symbol(p, op, name)?,
+            Part::Word(name) => {
+                let Tok::Bare(word) = p.tok else {
+                    return p.error("expected valid keyword");
+                };
+                p.bump()?;
+                op.set_attr(name, Attr::string(word));
+            }
+            Part::Args => {
+                let mut types = Vec::new();
+                if p.eat(",")? {
+                    p.expect_word("args")?;
+                    self.operands.extend(parenthesized_operands(p)?);
+                    p.expect(":")?;
+                    p.expect("(")?;
+                    types = p.comma_list(")", Parser::ty)?;
+                }
+                self.resolve(p, op, &types, &[])?;
+            }
             Part::NonStrict => op.set_attr(forms::NON_STRICT, Attr::Unit),
             Part::Types
             | Part::SameTypes
@@ -118,7 +136,8 @@ impl FormParser<'_> {
     fn types(&mut self, p: &mut Parser, part: &Part, op: &mut Op) -> Res {
         match part {
             Part::Types | Part::SameTypes | Part::ChainTypes => {
-                let n_rest = self.rest().len();
+                let n_any = self.spec.operands.fixed.iter().filter(|t| t.is("any"));
+                let n_rest = self.rest().len() + n_any.count();
                 let types = match part {
                     // Earlier text merges chains only and omits their types.
                     Part::ChainTypes if !p.is(":") => vec![Type::new(CHAIN); n_rest],
@@ -168,7 +187,14 @@ impl FormParser<'_> {
             let message = format!("{n} operands present, but expected {}", fixed.len());
             return p.error_at(&self.loc, message);
         }
+        let mut types = types;
         for (operand, ty) in self.operands.iter().zip(fixed) {
+            let mut ty = ty;
+            if ty.is("any")
+                && let Some((first, others)) = types.split_first()
+            {
+                (ty, types) = (first, others);
+            }
             op.operands.push(p.resolve_one(operand, ty)?);
         }
         op.operands

@@ -48,7 +48,15 @@ fn part_text<'o>(
         rest(&op.operands, &spec.operands.fixed),
         &spec.operands.fixed,
     );
-    let types = p.types(operands);
+    let is_any = |(_, ty): &(&Value, &Type)| ty.is("any");
+    let anys = op
+        .operands
+        .iter()
+        .zip(fixed)
+        .filter(is_any)
+        .map(|(v, _)| *v);
+    let written: Vec<Value> = anys.chain(operands.iter().copied()).collect();
+    let types = p.types(&written);
     let results = rest(&op.results, &spec.results.fixed);
     let _ = match part {
         Part::Operands | Part::CommaRest if left.is_empty() => Ok(()),
@@ -57,13 +65,20 @@ fn part_text<'o>(
         Part::Parenthesized => write!(p.out, "({})", p.operands(left)),
         Part::Operand => {
             *n_written += 1;
-            write!(p.out, " {}", p.operands(left.get(..1).unwrap_or(&[])))
+            let space = if p.out.ends_with('(') { "" } else { " " };
+            write!(p.out, "{space}{}", p.operands(left.get(..1).unwrap_or(&[])))
         }
         Part::TypedOperands => {
             let typed = |v: &Value| format!("{} : {}", p.name(*v), p.module.ty(*v));
             let typed: Vec<String> = left.iter().map(typed).collect();
             write!(p.out, "({})", typed.join(", "))
         }
+        Part::Args if left.is_empty() => Ok(()),
+        Part::Args => write!(p.out, ", args({}) : ({types})", p.operands(left)),
+        Part::Word(name) => match op.attr(name) {
+            Some(Attr::String(word)) => write!(p.out, " {}", String::from_utf8_lossy(word)),
+            _ => Ok(()),
+        },
         Part::AttrDict
         | Part::KeywordAttrDict
         | Part::Numbers
@@ -78,7 +93,7 @@ fn part_text<'o>(
             )
         }
         Part::ChainTypes if is_all(p.module, operands, "!tfrt.chain") => Ok(()),
-        Part::Types | Part::SameTypes | Part::ChainTypes if operands.is_empty() => Ok(()),
+        Part::Types | Part::SameTypes | Part::ChainTypes if written.is_empty() => Ok(()),
         Part::Types | Part::SameTypes | Part::ChainTypes => write!(p.out, " : {types}"),
         Part::Handles if is_all(p.module, operands, "!corert.tensorhandle") => {
             write!(p.out, " : ({})", p.types(results))
@@ -180,6 +195,10 @@ fn part_fits(module: &Module, part: &Part, spec: &Spec, op: &Op) -> bool {
             _ => true,
         },
         Part::Symbol(name) => matches!(op.attr(name), Some(Attr::Symbol(_))),
+        Part::Word(name) => match op.attr(name) {
+            Some(Attr::String(word)) => std::str::from_utf8(word).is_ok_and(is_bare),
+            _ => false,
+        },
         Part::NonStrict => op.attr(super::forms::NON_STRICT) == Some(&Attr::Unit),
         Part::Numbers => {
             let is_number = |(name, value): &(String, Attr)| {

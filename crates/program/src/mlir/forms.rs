@@ -2,7 +2,8 @@
 //!
 //! A row is `names : (operand types) -> (result types) = form`. `{a,b}` in a name makes one row of
 //! each, whose types and attributes may call it `$T`; a trailing `*` in a name stands for anything.
-//! A type with `*` behind it repeats: it is that of the *rest* of the operands or results. The form is a
+//! A type with `*` behind it repeats: it is that of the *rest* of the operands or results. `types` are those of
+//! the operands of type `any` and of the rest. The form is a
 //! sequence of the words that [`Part`] lists. `typed` at the end: attributes are stored with their types.
 
 use super::ir::Type;
@@ -88,6 +89,29 @@ corert.cond : (!corert.tensorhandle, !tfrt.chain, any*) -> (!tfrt.chain, any*) =
 corert.while : (!tfrt.chain, any*) -> (!tfrt.chain, any*) = a_cond_fn:@ b_body_fn:@ (rest) attr-dict handles
 corert.tensorhandle_to_int32 : (!corert.tensorhandle) -> (i32) = operands attr-dict
 corert.get_dst_tensor_type : (!corert.tensorhandle, !tfrt.device) -> (!tfrt.tensor_type) = operands attr-dict
+tfrt_gpu.device.get : (i32) -> (!tfrt_gpu.device) = platform:word , %0 attr-dict
+tfrt_gpu.context.{primary,create} : (!tfrt_gpu.device) -> (!tfrt_gpu.context) = operands attr-dict
+tfrt_gpu.stream.create : (!tfrt_gpu.context) -> (!tfrt_gpu.stream) = operands attr-dict
+tfrt_gpu.stream.get_context : (!tfrt_gpu.stream) -> (!tfrt_gpu.context) = operands attr-dict
+tfrt_gpu.stream.wait : (!tfrt_gpu.stream, !tfrt_gpu.event, !tfrt.chain) -> (!tfrt.chain) = operands attr-dict
+tfrt_gpu.stream.synchronize : (!tfrt_gpu.stream, !tfrt.chain) -> (!tfrt.chain) = operands attr-dict
+tfrt_gpu.event.create : (!tfrt_gpu.context) -> (!tfrt_gpu.event) = operands attr-dict
+tfrt_gpu.event.record : (!tfrt_gpu.event, !tfrt_gpu.stream, !tfrt.chain) -> (!tfrt.chain) = operands attr-dict
+tfrt_gpu.event.synchronize : (!tfrt_gpu.event, !tfrt.chain) -> (!tfrt.chain) = operands attr-dict
+tfrt_gpu.allocator.create : (!tfrt_gpu.context) -> (!tfrt_gpu.allocator) = operands attr-dict
+tfrt_gpu.mem.allocate : (!tfrt_gpu.allocator, !tfrt_gpu.stream, i64, !tfrt.chain) -> (!tfrt_gpu.buffer) = operands attr-dict
+tfrt_gpu.mem.allocate_host : (!tfrt_gpu.context, i64, !tfrt.chain) -> (!tfrt_gpu.buffer) = operands attr-dict
+tfrt_gpu.mem.deallocate : (!tfrt_gpu.buffer, !tfrt_gpu.stream, !tfrt.chain) -> (!tfrt.chain) = operands attr-dict
+tfrt_gpu.mem.copy : (any, any, !tfrt_gpu.stream, !tfrt.chain) -> (!tfrt.chain) = operands attr-dict types
+tfrt_gpu.mem.set : (!tfrt_gpu.buffer, any, !tfrt_gpu.stream, !tfrt.chain) -> (!tfrt.chain) = operands attr-dict types
+tfrt_gpu.mem.view : (!tfrt_gpu.buffer, ui64, ui64) -> (!tfrt_gpu.buffer) = operands attr-dict
+tfrt_gpu.mem.print_metadata : (!tfrt_gpu.buffer, !tfrt.chain) -> (!tfrt.chain) = operands attr-dict
+tfrt_gpu.tensor.make.{i8,i32,i64,f32,f64} : (!tfrt_gpu.buffer, !ts.shape, !tfrt.chain) -> (!t.tensor) = operands attr-dict
+tfrt_gpu.tensor.print_metadata : (!t.tensor, !tfrt.chain) -> (!tfrt.chain) = operands attr-dict
+tfrt_gpu.module.load : (!tfrt_gpu.context) -> (!tfrt_gpu.module) = operands attr-dict
+tfrt_gpu.module.get_global : (!tfrt_gpu.module) -> (!tfrt_gpu.buffer) = operands attr-dict
+tfrt_gpu.module.get_function : (!tfrt_gpu.module) -> (!tfrt_gpu.function) = operands attr-dict
+tfrt_gpu.function.launch : (!tfrt_gpu.stream, !tfrt_gpu.function, ui64, ui64, ui64, ui64, ui64, ui64, ui32, !tfrt.chain, any*) -> (!tfrt.chain) = %0 , %1 , blocks in ( %2 , %3 , %4 ) , threads in ( %5 , %6 , %7 ) , %8 , %9 args attr-dict
 corert.transfer : (!corert.tensorhandle, !tfrt.device, !tfrt.tensor_type) -> (!corert.tensorhandle) = operands attr-dict
 ";
 
@@ -112,11 +136,15 @@ pub(super) enum Part {
     Numbers,
     /// `NAME:TYPE`: an attribute of that type, so that the type is not written; `any` writes it.
     Attr { name: String, ty: Option<Type> },
+    /// `NAME:word`: a string attribute, written as a bare word.
+    Word(String),
+    /// `args`: the rest of the operands and their types behind `, args`; nothing if there are none.
+    Args,
     /// `NAME:@`: a symbol.
     Symbol(String),
     /// `nonstrict`: the operation is not strict; nothing is written.
     NonStrict,
-    /// `types`: the types of the rest of the operands, if any.
+    /// `types`: the types of the operands of type `any` and of the rest, if any.
     Types,
     /// `same-types`: these are the types of the results, too.
     SameTypes,
@@ -172,7 +200,7 @@ impl Spec {
     /// Whether the form mentions this attribute.
     pub(super) fn has_attr(&self, attr: &str) -> bool {
         self.form.iter().any(|part| match part {
-            Part::Attr { name, .. } | Part::Symbol(name) => name == attr,
+            Part::Attr { name, .. } | Part::Symbol(name) | Part::Word(name) => name == attr,
             Part::NonStrict => attr == NON_STRICT,
             _ => false,
         })
@@ -217,10 +245,12 @@ fn part(word: &str) -> Part {
         "handles" => Part::Handles,
         "region" => Part::Region(0),
         "else" => Part::Else,
+        "args" => Part::Args,
         "execute-op" => Part::ExecuteOp,
         word if word.starts_with('%') => Part::Operand,
         _ => match word.split_once(':') {
             Some(("region", n)) => Part::Region(n.parse().unwrap_or(0)),
+            Some((name, "word")) => Part::Word(name.to_string()),
             Some((name, "@")) => Part::Symbol(name.to_string()),
             Some((name, ty)) => Part::Attr {
                 name: name.to_string(),

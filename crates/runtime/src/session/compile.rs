@@ -4,13 +4,14 @@ use super::partitioned::{Part, Parts, Runner};
 use super::{Engine, Session, registry};
 use crate::callable::{Callable, Feed};
 use crate::cluster::Cluster;
+use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{ExpandedGraph, PassCtx, PassGroup, compile, expand, expand_for_placement};
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
-    ClientDevice, Graph, NodeId, Partition, Patch, PlacedGraph, Placement, PrunedGraph, Signature,
-    TensorConnection, args_to_send_recv, export_graph, partition, partition_by_task,
+    ClientDevice, Graph, NodeClass, NodeId, Partition, Patch, PlacedGraph, Placement, PrunedGraph,
+    Signature, TensorConnection, args_to_send_recv, export_graph, partition, partition_by_task,
 };
 use std::sync::Arc;
 
@@ -103,6 +104,7 @@ impl Session {
                     parts: parts.collect::<Result<_>>()?,
                     cluster: None,
                     tasks: Vec::new(),
+                    streams: self.options.stream_devices.clone(),
                 }))
             }
         })
@@ -119,6 +121,7 @@ impl Session {
             runner: Runner::Local {
                 executor: self.executor(partition.graph)?,
                 device: partition.part,
+                stream: self.stream_of(partition.part),
             },
             feeds: partition.feeds,
             fetches: partition.fetches,
@@ -178,14 +181,33 @@ impl Session {
     /// Cuts a graph whose nodes have places.
     fn cut(&self, expanded: ExpandedGraph, places: Option<Vec<usize>>) -> Result<Placed> {
         let graph = expanded.graph();
+        // The device of all nodes, if they are on one.
+        let first = graph.iter().next().map(|(id, _)| id.index());
+        let device = places
+            .as_ref()
+            .and_then(|places| places.get(first?).copied());
         let parts = match places {
             Some(places) => partition(graph, &places, &self.options.devices, registry())?,
             None => None,
         };
-        Ok(match parts {
-            Some(parts) => Placed::Parts(parts),
+        if let Some(parts) = parts {
+            return Ok(Placed::Parts(parts));
+        }
+        Ok(match device.filter(|d| self.stream_of(*d).is_some()) {
+            Some(part) => Placed::Parts(vec![Partition {
+                part,
+                feeds: (0..count(graph, NodeClass::Arg)).collect(),
+                fetches: (0..count(graph, NodeClass::Retval)).collect(),
+                graph: expanded.on_one_device(),
+            }]),
             None => Placed::One(expanded.on_one_device()),
         })
+    }
+
+    /// The stream of a device, by position, if its nodes run on one.
+    fn stream_of(&self, device: usize) -> Option<Arc<StreamRunner>> {
+        let name = self.options.devices.names.get(device)?;
+        self.options.stream_devices.runner(name).cloned()
     }
 
     /// The part of each task that has nodes, unless this task has all of them.
@@ -248,6 +270,7 @@ impl Session {
                     runner: Runner::Local {
                         executor: self.executor(graph)?,
                         device: own_device,
+                        stream: None,
                     },
                     feeds: partition.feeds,
                     fetches: partition.fetches,
@@ -268,6 +291,7 @@ impl Session {
             parts,
             cluster: Some(cluster.clone()),
             tasks,
+            streams: self.options.stream_devices.clone(),
         })))
     }
 
@@ -306,4 +330,11 @@ impl Session {
             fetches: partition.fetches,
         })
     }
+}
+
+fn count(graph: &Graph, class: NodeClass) -> usize {
+    graph
+        .iter()
+        .filter(|(_, node)| node.class() == class)
+        .count()
 }

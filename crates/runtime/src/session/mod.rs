@@ -10,6 +10,7 @@ use crate::callable::{Callable, Compiled};
 use crate::cluster::Cluster;
 use crate::cost_model::CostModel;
 use crate::dataset_graphs::SessionDatasetGraphs;
+use crate::devices::StreamDevices;
 use ferroflow_base::{Result, aborted, cancelled};
 use ferroflow_compile::{Options, PassGroups};
 use ferroflow_executor::{RunArgs, TraceSink};
@@ -53,6 +54,8 @@ pub struct SessionOptions {
     pub devices: DeviceSet,
     /// Places nodes by cost; by default, nodes that ask for no device are on the first.
     pub costs: Option<Arc<CostModel>>,
+    /// Those of the devices whose nodes run on streams.
+    pub stream_devices: StreamDevices,
     /// The tasks that have the devices, if they are several.
     pub cluster: Option<Arc<dyn Cluster>>,
     /// Places only the nodes that a step needs, not the whole graph.
@@ -74,6 +77,7 @@ impl Default for SessionOptions {
             passes: PassGroups::default(),
             devices: DeviceSet::default(),
             costs: None,
+            stream_devices: StreamDevices::default(),
             cluster: None,
             place_pruned_graph: true,
             freeze_variables: true,
@@ -364,6 +368,7 @@ impl Session {
             rendezvous: options.rendezvous.as_ref(),
             cancel: token.as_ref().unwrap_or(self.steps.closing()),
             trace: options.trace.as_ref(),
+            runner: None,
         });
         results.map_err(|e| step.cause(e))
     }

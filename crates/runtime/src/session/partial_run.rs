@@ -65,6 +65,7 @@ impl Session {
             rendezvous: Some(&rendezvous),
             cancel: self.steps.closing(),
             trace: None,
+            runner: None,
         };
         executor.run_async(with, move |outcome| {
             run.end(outcome.map(drop).map_err(|e| step.cause(e)));

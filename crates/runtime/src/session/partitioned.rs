@@ -1,8 +1,9 @@
 //! [`Engine`]: runs a compiled signature, on one device or on several.
 
 use crate::cluster::{Cluster, ClusterStep, RegisteredGraph};
+use crate::devices::{CopyingRendezvous, StreamDevices, StreamRunner};
 use ferroflow_base::{Code, Result, Status, internal};
-use ferroflow_executor::{Executor, RunArgs, TraceSink};
+use ferroflow_executor::{Executor, NodeRunner, RunArgs, TraceSink};
 use ferroflow_opdef::{Rendezvous, Resources};
 use ferroflow_program::Plan;
 use ferroflow_resources::rendezvous::LocalRendezvous;
@@ -24,6 +25,8 @@ pub(crate) struct Parts {
     pub(crate) cluster: Option<Arc<dyn Cluster>>,
     /// The numbers of those tasks.
     pub(crate) tasks: Vec<usize>,
+    /// The devices whose nodes run on streams.
+    pub(crate) streams: StreamDevices,
 }
 
 /// What one device, or one other task, runs of a signature.
@@ -41,6 +44,8 @@ pub(crate) enum Runner {
         executor: Arc<Executor>,
         /// The device, by position.
         device: usize,
+        /// Its stream, if its nodes run on one.
+        stream: Option<Arc<StreamRunner>>,
     },
     /// Another task has the part; `feeds` and `fetches` are their rendezvous keys.
     Remote {
@@ -68,7 +73,9 @@ impl Engine {
             Engine::Parts(parts) => &parts.parts[..],
         };
         parts.iter().filter_map(|part| match &part.runner {
-            Runner::Local { executor, device } => Some((*device, executor.plan())),
+            Runner::Local {
+                executor, device, ..
+            } => Some((*device, executor.plan())),
             Runner::Remote { .. } => None,
         })
     }
@@ -127,6 +134,13 @@ fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
         (Some(begun), _) => begun.rendezvous().clone(),
         (None, Some(given)) => given.clone(),
         (None, None) => Arc::new(LocalRendezvous::default()),
+    };
+    let rendezvous = match parts.streams.is_empty() {
+        true => rendezvous,
+        false => Arc::new(CopyingRendezvous {
+            inner: rendezvous,
+            devices: parts.streams.clone(),
+        }),
     };
     let step = Arc::new(PartitionedStep {
         parts: parts.clone(),
@@ -205,17 +219,22 @@ impl PartitionedStep {
         let step = self.clone();
         let done = move |results| step.end(part, results);
         match (&self.parts.parts[part].runner, &self.step) {
-            (Runner::Local { executor, .. }, _) => {
-                let with = RunArgs {
-                    args,
-                    step_id: Some(self.id),
-                    pool: &self.pool,
-                    resources: &self.resources,
-                    rendezvous: Some(&self.rendezvous),
-                    cancel: &self.cancel,
-                    trace: self.trace.as_ref(),
+            (
+                Runner::Local {
+                    stream: Some(stream),
+                    ..
+                },
+                _,
+            ) => {
+                let step = self.clone();
+                let run = move |args| match args {
+                    Ok(args) => step.run_on_stream(part, args),
+                    Err(e) => step.end(part, Err(e)),
                 };
-                executor.run_async(with, done);
+                stream.to_device(args, Box::new(run));
+            }
+            (Runner::Local { executor, .. }, _) => {
+                executor.run_async(self.run_args(args, None), done);
             }
             (
                 Runner::Remote {
@@ -230,6 +249,42 @@ impl PartitionedStep {
             }
             (Runner::Remote { .. }, None) => done(Err(internal!("the step has no cluster"))),
         }
+    }
+
+    fn run_args<'a>(
+        &'a self,
+        args: Vec<Tensor>,
+        runner: Option<&'a Arc<dyn NodeRunner>>,
+    ) -> RunArgs<'a> {
+        RunArgs {
+            args,
+            step_id: Some(self.id),
+            pool: &self.pool,
+            resources: &self.resources,
+            rendezvous: Some(&self.rendezvous),
+            cancel: &self.cancel,
+            trace: self.trace.as_ref(),
+            runner,
+        }
+    }
+
+    /// Runs a part on its stream; `args` are on the device.
+    fn run_on_stream(self: Arc<Self>, part: usize, args: Vec<Tensor>) {
+        let Runner::Local {
+            executor,
+            stream: Some(stream),
+            ..
+        } = &self.parts.parts[part].runner
+        else {
+            return self.end(part, Err(internal!("the part has no stream")));
+        };
+        let (step, to_host) = (self.clone(), stream.clone());
+        let done = move |results: Result<Vec<Tensor>>| match results {
+            Ok(results) => to_host.to_host(results, Box::new(move |r| step.end(part, r))),
+            Err(e) => step.end(part, Err(e)),
+        };
+        let runner: Arc<dyn NodeRunner> = stream.clone();
+        executor.run_async(self.run_args(args, Some(&runner)), done);
     }
 
     fn end(&self, part: usize, results: Result<Vec<Tensor>>) {

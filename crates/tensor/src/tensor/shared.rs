@@ -2,6 +2,8 @@
 
 use super::{Tensor, check_count};
 use crate::buffer::{Buffer, ByteOwner};
+use crate::memory::MemoryBlock;
+use crate::repr::Content;
 use crate::storage::{Data, INLINE_BYTES};
 use crate::{DType, MappedFile, Shape};
 use ferroflow_base::{Result, internal};
@@ -24,6 +26,31 @@ impl Tensor {
             return Self::from_bytes(dtype, shape, bytes);
         }
         Ok(Self::dense(dtype, shape, Data::Block(Buffer::owned(owner))))
+    }
+
+    /// Returns a tensor that owns a block of memory.
+    ///
+    /// # Safety
+    /// The block has the bytes of `shape`, which are valid elements of the dtype, a plain one.
+    pub unsafe fn from_block(dtype: DType, shape: Shape, block: Box<dyn MemoryBlock>) -> Tensor {
+        let len = shape.num_elements() * dtype.size();
+        Self::dense(dtype, shape, Data::Block(Buffer::block(block, len)))
+    }
+
+    /// Returns the block that has the elements, and the position of the first byte in it; `None` if they
+    /// are in memory of this room.
+    pub fn block(&self) -> Option<(&dyn MemoryBlock, usize)> {
+        let Content::Dense(dense) = self.0.content() else {
+            return None;
+        };
+        let Data::Block(buffer) = dense.root() else {
+            return None;
+        };
+        let offset = match &dense.data {
+            Data::View { offset, .. } => *offset,
+            _ => 0,
+        };
+        Some((buffer.as_block()?, offset))
     }
 
     pub(crate) fn from_mapped(

@@ -1,0 +1,372 @@
+//! [`Allocator`]: a caching allocator of device or pinned memory, in the order of streams.
+//!
+//! Memory that was freed on a stream can be used on the same stream at once: what is enqueued later runs
+//! later. Another stream waits for an event that is recorded when the memory is freed, on each stream
+//! that used it. Chunks that need no wait are preferred, then the allocator grows, then streams wait.
+
+use crate::Device;
+use crate::backend::Span;
+use crate::chunks::{Chunks, GRANULE, Use};
+use crate::host_stream::quiet;
+use crate::stream::{Event, Stream};
+use ferroflow_base::{Code, Result, Status, resource_exhausted};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The smallest region that a growing allocator adds.
+const FIRST_REGION: usize = 1 << 21;
+/// Regions double up to this size.
+const LAST_REGION: usize = 1 << 30;
+/// Free chunks that are compared.
+const MAX_CANDIDATES: usize = 8;
+/// Holders that an out-of-memory error names.
+const MAX_HOLDERS: usize = 5;
+
+/// How much memory an allocator may take.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllocatorOptions {
+    /// The most bytes it takes from the device; all of the device's by default.
+    pub memory_limit: Option<usize>,
+    /// Whether it starts small and grows; else it takes all at its first allocation.
+    pub allow_growth: bool,
+}
+
+impl Default for AllocatorOptions {
+    fn default() -> Self {
+        AllocatorOptions {
+            memory_limit: None,
+            allow_growth: true,
+        }
+    }
+}
+
+/// The memory of an allocator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryStats {
+    /// Bytes in buffers.
+    pub in_use: usize,
+    /// The most bytes that were in buffers.
+    pub peak: usize,
+    /// Bytes taken from the device.
+    pub reserved: usize,
+    /// Allocations.
+    pub n_allocations: u64,
+    /// Waits of a stream for another one, for memory that was used there.
+    pub n_waits: u64,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Device,
+    Pinned,
+}
+
+/// Where an allocation is going to be used first.
+#[derive(Clone, Copy)]
+pub(crate) enum For<'a> {
+    /// On a stream, which may wait.
+    Stream(&'a Stream),
+    /// On the host, which may wait.
+    Host,
+    /// On the host, in an operation of a stream: waiting could be forever.
+    Now,
+}
+
+/// A caching allocator. Clones are the same allocator.
+#[derive(Clone)]
+pub struct Allocator(Arc<Inner>);
+
+struct Inner {
+    device: Device,
+    kind: Kind,
+    limit: usize,
+    allow_growth: bool,
+    state: Mutex<State>,
+}
+
+struct State {
+    chunks: Chunks,
+    regions: Vec<Span>,
+    next_region: usize,
+    next_use: u64,
+    stats: MemoryStats,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // No buffer exists: each keeps the allocator.
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let regions = state.take_free_regions();
+        self.free(regions);
+    }
+}
+
+impl Allocator {
+    /// An allocator of the device's memory.
+    pub fn new(device: &Device, options: &AllocatorOptions) -> Allocator {
+        let all = device.info().memory;
+        let limit = options.memory_limit.map_or(all, |limit| limit.min(all));
+        Self::with(device, Kind::Device, limit, options.allow_growth)
+    }
+
+    /// An allocator of host memory that the device reaches.
+    pub fn pinned(device: &Device) -> Allocator {
+        Self::with(device, Kind::Pinned, usize::MAX, true)
+    }
+
+    fn with(device: &Device, kind: Kind, limit: usize, allow_growth: bool) -> Allocator {
+        Allocator(Arc::new(Inner {
+            device: device.clone(),
+            kind,
+            limit,
+            allow_growth,
+            state: Mutex::new(State {
+                chunks: Chunks::default(),
+                regions: Vec::new(),
+                next_region: FIRST_REGION,
+                next_use: 0,
+                stats: MemoryStats::default(),
+            }),
+        }))
+    }
+
+    /// Its device.
+    pub fn device(&self) -> &Device {
+        &self.0.device
+    }
+
+    /// Whether its memory is the host's.
+    pub fn is_pinned(&self) -> bool {
+        self.0.kind == Kind::Pinned
+    }
+
+    /// What it has handed out.
+    pub fn stats(&self) -> MemoryStats {
+        self.state().stats
+    }
+
+    /// Returns regions without buffers to the device; waits for the streams that used them.
+    pub fn clear_cache(&self) {
+        let regions = self.state().take_free_regions();
+        self.0.free(regions);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Allocates `len` bytes for `holder`; returns the chunk and its memory, of which the chunk may have
+    /// more.
+    pub(crate) fn allocate(&self, len: usize, place: For, holder: &str) -> Result<(usize, Span)> {
+        let inner = &*self.0;
+        let rounded = len.max(1).checked_next_multiple_of(GRANULE);
+        let Some(rounded) = rounded.filter(|r| *r <= inner.limit) else {
+            return Err(inner.out_of_memory(&self.state(), len, None));
+        };
+        let mut cause = None;
+        let may_wait = !matches!(place, For::Now);
+        for attempt in 0..2 {
+            let guard = quiet();
+            let mut state = self.state();
+            if let Some(at) = inner.find(&mut state, rounded, place) {
+                return Ok(state.take(at, rounded, len, holder));
+            }
+            match inner.grow(&mut state, rounded) {
+                Ok(Some(at)) => return Ok(state.take(at, rounded, len, holder)),
+                Ok(None) => {}
+                Err(e) if e.code() == Code::ResourceExhausted => cause = Some(e),
+                Err(e) => return Err(e),
+            }
+            let used = state.chunks.free_of(rounded).next().filter(|_| may_wait);
+            if let Some(at) = used {
+                // What is left of the chunk keeps them, too.
+                let uses = state.chunks.uses_mut(at).cloned();
+                let uses = uses.unwrap_or_default();
+                let taken = state.take(at, rounded, len, holder);
+                drop(state);
+                drop(guard);
+                return self.wait(taken, uses, place);
+            }
+            let regions = match may_wait && attempt == 0 {
+                true => state.take_free_regions(),
+                false => Vec::new(),
+            };
+            if regions.is_empty() {
+                return Err(inner.out_of_memory(&state, len, cause));
+            }
+            drop(state);
+            drop(guard);
+            inner.free(regions);
+        }
+        Err(inner.out_of_memory(&self.state(), len, cause))
+    }
+
+    /// Makes a stream, or the host, wait for the uses of a chunk that was taken.
+    fn wait(&self, taken: (usize, Span), uses: Vec<Use>, place: For) -> Result<(usize, Span)> {
+        let waited = match place {
+            For::Stream(stream) => {
+                let others: Vec<&Use> = uses.iter().filter(|u| u.stream != *stream).collect();
+                self.state().stats.n_waits += others.len() as u64;
+                let mut others = others.into_iter();
+                others.try_for_each(|u| stream.wait(&u.event()?))
+            }
+            _ => uses.iter().try_for_each(|u| {
+                let event = u.event()?;
+                match event.synchronize() {
+                    // Operations that failed are over, too.
+                    Err(e) if event.is_reached().is_ok() => Err(e),
+                    _ => Ok(()),
+                }
+            }),
+        };
+        match waited {
+            Ok(()) => Ok(taken),
+            Err(e) => {
+                // The chunk is lost: it is unknown when it will be free.
+                self.state().chunks.release(taken.0, None);
+                Err(e)
+            }
+        }
+    }
+
+    /// Takes back a chunk that was used on `streams`.
+    pub(crate) fn release(&self, chunk: usize, len: usize, streams: &[Stream]) {
+        let needs_events = !self.0.device.has_one_stream();
+        // A device that cannot record is lost; then its memory is, too.
+        let uses: Result<Vec<(Stream, Option<Event>)>> = streams
+            .iter()
+            .map(|stream| {
+                let event = needs_events.then(|| stream.mark()).transpose()?;
+                Ok((stream.clone(), event))
+            })
+            .collect();
+        let mut state = self.state();
+        let number = state.next_use;
+        state.next_use += 1;
+        let uses = uses.map(|uses| {
+            let with_number = |(stream, event)| Use {
+                stream,
+                event,
+                number,
+            };
+            uses.into_iter().map(with_number).collect()
+        });
+        state.chunks.release(chunk, uses.ok());
+        state.stats.in_use -= len.max(1).next_multiple_of(GRANULE).min(state.stats.in_use);
+    }
+}
+
+impl State {
+    fn take(&mut self, at: usize, rounded: usize, len: usize, holder: &str) -> (usize, Span) {
+        let span = self.chunks.take(at, rounded, holder);
+        self.stats.in_use += span.len;
+        self.stats.peak = self.stats.peak.max(self.stats.in_use);
+        self.stats.n_allocations += 1;
+        let address = span.address;
+        (at, Span { address, len })
+    }
+
+    /// Takes the regions without buffers out, with what may still use them.
+    fn take_free_regions(&mut self) -> Vec<(Span, Vec<Use>)> {
+        let idle = self.chunks.take_free_regions();
+        self.regions
+            .retain(|r| !idle.iter().any(|(span, _)| span == r));
+        for (span, _) in &idle {
+            self.stats.reserved -= span.len;
+        }
+        idle
+    }
+}
+
+impl Inner {
+    /// Finds a free chunk that can be used in `place` without waiting.
+    fn find(&self, state: &mut State, len: usize, place: For) -> Option<usize> {
+        let candidates: Vec<usize> = state.chunks.free_of(len).take(MAX_CANDIDATES).collect();
+        candidates.into_iter().find(|at| {
+            let Some(uses) = state.chunks.uses_mut(*at) else {
+                return false;
+            };
+            let is_over = |u: &Use| {
+                u.event
+                    .as_ref()
+                    .is_some_and(|e| e.is_reached().is_ok_and(|r| r))
+            };
+            uses.retain(|u| !is_over(u));
+            let mut left = uses.iter();
+            left.all(|u| matches!(place, For::Stream(stream) if u.stream == *stream))
+        })
+    }
+
+    /// Waits for the uses of regions, and frees them. What cannot be waited for stays allocated.
+    fn free(&self, regions: Vec<(Span, Vec<Use>)>) {
+        for (span, uses) in regions {
+            let over = |u: &Use| {
+                let event = u.event();
+                // An error means that the operations before are over, too.
+                event.is_ok_and(|e| e.synchronize().is_ok() || e.is_reached().is_err())
+            };
+            if uses.iter().all(over) {
+                // SAFETY: the region was allocated in `grow` and is freed once, as its chunk is gone; its uses
+                // are over.
+                unsafe {
+                    self.device
+                        .backend()
+                        .free(self.device.ordinal(), span.address)
+                };
+            }
+        }
+    }
+
+    /// Adds a region of at least `len` bytes, if the limit allows; returns its chunk.
+    fn grow(&self, state: &mut State, len: usize) -> Result<Option<usize>> {
+        let left = self.limit.saturating_sub(state.stats.reserved) / GRANULE * GRANULE;
+        if len > left {
+            return Ok(None);
+        }
+        let wanted = match self.allow_growth {
+            true => state.next_region.max(len).min(left),
+            false => left,
+        };
+        let backend = self.device.backend();
+        let allocate = |len| match self.kind {
+            Kind::Device => backend.allocate(self.device.ordinal(), len),
+            Kind::Pinned => backend.allocate_host(self.device.ordinal(), len),
+        };
+        let (address, wanted) = match allocate(wanted) {
+            Ok(address) => (address, wanted),
+            Err(e) if e.code() == Code::ResourceExhausted && wanted > len => (allocate(len)?, len),
+            Err(e) => return Err(e),
+        };
+        let span = Span {
+            address,
+            len: wanted,
+        };
+        state.next_region = (state.next_region * 2).min(LAST_REGION);
+        state.stats.reserved += span.len;
+        state.regions.push(span);
+        Ok(Some(state.chunks.add_region(span)))
+    }
+
+    #[cold]
+    fn out_of_memory(&self, state: &State, len: usize, cause: Option<Status>) -> Status {
+        let kind = match self.kind {
+            Kind::Device => "",
+            Kind::Pinned => " pinned memory of",
+        };
+        let holders = state.chunks.holders();
+        let largest: Vec<String> = holders
+            .iter()
+            .take(MAX_HOLDERS)
+            .map(|(name, bytes)| format!("{bytes} bytes: '{name}'"))
+            .collect();
+        let cause = cause.map_or(String::new(), |e| format!(" ({})", e.message()));
+        resource_exhausted!(
+            "OOM when allocating {len} bytes on{kind} {}: {} of {} bytes are in use, the largest free block \
+             has {}{cause}. Largest holders: [{}]",
+            self.device,
+            state.stats.in_use,
+            self.limit,
+            state.chunks.largest_free(),
+            largest.join(", ")
+        )
+    }
+}

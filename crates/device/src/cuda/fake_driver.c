@@ -1,0 +1,110 @@
+/* A stand-in for NVIDIA's driver in tests: one device whose memory is the host's and whose streams run
+ * everything at once. It checks what it is given. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef int CUresult;
+typedef uint64_t handle;
+
+enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, INVALID_HANDLE = 400, NOT_FOUND = 500 };
+
+static handle current;
+
+CUresult cuInit(unsigned flags) { return flags ? INVALID_VALUE : OK; }
+CUresult cuDeviceGetCount(int *n) { *n = 1; return OK; }
+CUresult cuDeviceGet(int *device, int ordinal) { *device = 7; return ordinal ? INVALID_VALUE : OK; }
+CUresult cuDeviceGetName(char *name, int len, int device) {
+  strncpy(name, "stand-in", len);
+  return device == 7 ? OK : INVALID_VALUE;
+}
+CUresult cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 1 << 20; return device == 7 ? OK : INVALID_VALUE; }
+CUresult cuDevicePrimaryCtxRetain(handle *context, int device) { *context = 70 + device; return OK; }
+CUresult cuCtxSetCurrent(handle context) { current = context; return OK; }
+CUresult cuCtxSynchronize(void) { return OK; }
+
+static CUresult make(handle *to, char kind) {
+  if (current != 77) return INVALID_HANDLE;
+  char *made = malloc(1);
+  *made = kind;
+  *to = (handle)(uintptr_t)made;
+  return OK;
+}
+static int is(handle h, char kind) { return *(char *)(uintptr_t)h == kind; }
+static CUresult drop(handle h, char kind) {
+  if (!is(h, kind)) return INVALID_HANDLE;
+  free((void *)(uintptr_t)h);
+  return OK;
+}
+CUresult cuStreamCreate(handle *to, unsigned flags) { return flags == 1 ? make(to, 's') : INVALID_VALUE; }
+CUresult cuStreamDestroy_v2(handle h) { return drop(h, 's'); }
+CUresult cuStreamSynchronize(handle h) { return is(h, 's') ? OK : INVALID_HANDLE; }
+CUresult cuStreamWaitEvent(handle s, handle e, unsigned flags) { return is(s, 's') && is(e, 'e') && !flags ? OK : INVALID_HANDLE; }
+CUresult cuEventCreate(handle *to, unsigned flags) { return flags == 2 ? make(to, 'e') : INVALID_VALUE; }
+CUresult cuEventDestroy_v2(handle h) { return drop(h, 'e'); }
+CUresult cuEventRecord(handle e, handle s) { return is(s, 's') && is(e, 'e') ? OK : INVALID_HANDLE; }
+CUresult cuEventQuery(handle e) { return is(e, 'e') ? OK : INVALID_HANDLE; }
+CUresult cuEventSynchronize(handle e) { return is(e, 'e') ? OK : INVALID_HANDLE; }
+
+CUresult cuMemAlloc_v2(handle *to, size_t n) {
+  if (n > 1 << 20) return OUT_OF_MEMORY;
+  *to = (handle)(uintptr_t)aligned_alloc(256, (n + 255) / 256 * 256);
+  return OK;
+}
+CUresult cuMemFree_v2(handle at) { free((void *)(uintptr_t)at); return OK; }
+CUresult cuMemHostAlloc(void **to, size_t n, unsigned flags) {
+  *to = aligned_alloc(256, (n + 255) / 256 * 256);
+  return flags == 3 ? OK : INVALID_VALUE;
+}
+CUresult cuMemFreeHost(void *at) { free(at); return OK; }
+CUresult cuMemcpyAsync(handle to, handle from, size_t n, handle s) {
+  memmove((void *)(uintptr_t)to, (void *)(uintptr_t)from, n);
+  return is(s, 's') ? OK : INVALID_HANDLE;
+}
+CUresult cuMemsetD8Async(handle to, unsigned char v, size_t n, handle s) {
+  memset((void *)(uintptr_t)to, v, n);
+  return is(s, 's') ? OK : INVALID_HANDLE;
+}
+CUresult cuMemsetD16Async(handle to, unsigned short v, size_t n, handle s) {
+  for (size_t i = 0; i < n; i++) ((uint16_t *)(uintptr_t)to)[i] = v;
+  return is(s, 's') ? OK : INVALID_HANDLE;
+}
+CUresult cuMemsetD32Async(handle to, unsigned v, size_t n, handle s) {
+  for (size_t i = 0; i < n; i++) ((uint32_t *)(uintptr_t)to)[i] = v;
+  return is(s, 's') ? OK : INVALID_HANDLE;
+}
+
+CUresult cuModuleLoadData(handle *to, const void *image) {
+  return strncmp(image, ".version", 8) ? INVALID_IMAGE : make(to, 'm');
+}
+CUresult cuModuleUnload(handle h) { return drop(h, 'm'); }
+CUresult cuModuleGetFunction(handle *to, handle m, const char *name) {
+  if (!is(m, 'm') || strcmp(name, "axpy_f32")) return NOT_FOUND;
+  return make(to, 'f');
+}
+CUresult cuModuleGetGlobal_v2(handle *to, size_t *n, handle m, const char *name) {
+  (void)to, (void)n, (void)m, (void)name;
+  return NOT_FOUND;
+}
+CUresult cuLaunchKernel(handle f, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty, unsigned tz,
+                        unsigned shared, handle s, void **params, void **extra) {
+  if (!is(f, 'f') || !is(s, 's') || by * bz * ty * tz != 1 || shared || extra) return INVALID_VALUE;
+  int n = *(int *)params[0];
+  float a = *(float *)params[1], *x = *(float **)params[2], *y = *(float **)params[3];
+  if ((unsigned)n > bx * tx) return INVALID_VALUE;
+  for (int i = 0; i < n; i++) y[i] += a * x[i];
+  return OK;
+}
+CUresult cuLaunchHostFunc(handle s, void (*call)(void *), void *data) {
+  if (!is(s, 's')) return INVALID_HANDLE;
+  call(data);
+  return OK;
+}
+CUresult cuGetErrorName(CUresult code, const char **text) {
+  *text = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : code == INVALID_IMAGE ? "CUDA_ERROR_INVALID_IMAGE" : NULL;
+  return OK;
+}
+CUresult cuGetErrorString(CUresult code, const char **text) {
+  *text = code == OUT_OF_MEMORY ? "out of memory" : NULL;
+  return OK;
+}

@@ -1,0 +1,104 @@
+//! The backend over a stand-in for the driver, which runs everything at once: what a GPU does with it is
+//! not tested here.
+
+use super::*;
+use crate::{Allocator, AllocatorOptions, Buffer, Device, KernelArg, Module, Pinned, Stream};
+use ferroflow_base::Code;
+use std::process::Command;
+use std::sync::mpsc;
+
+/// Compiles the stand-in; `None` without a C compiler.
+fn stand_in() -> Option<Arc<Cuda>> {
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda/fake_driver.c");
+    // Tests run at the same time.
+    let thread = std::thread::current().id();
+    let file = format!("ferroflow-driver-{}-{thread:?}.so", std::process::id());
+    let library = std::env::temp_dir().join(file);
+    let compiled = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .arg(&library)
+        .arg(source)
+        .status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        eprintln!("there is no C compiler: the test is skipped");
+        return None;
+    }
+    let cuda = Cuda::open(&library.display().to_string()).expect("all functions");
+    std::fs::remove_file(library).expect("just written");
+    Some(cuda)
+}
+
+#[test]
+fn a_missing_driver_is_an_error() {
+    for library in ["no-such-driver.so", env!("CARGO_MANIFEST_PATH")] {
+        let error = Cuda::open(library).err().expect("no driver");
+        assert_eq!(error.code(), Code::FailedPrecondition);
+        assert!(error.message().starts_with("no CUDA driver: "), "{error}");
+    }
+}
+
+#[test]
+fn handles_and_arguments_reach_the_driver() {
+    let Some(cuda) = stand_in() else {
+        return;
+    };
+    let device = Device::new(cuda.clone(), 0).unwrap();
+    assert_eq!(
+        (device.to_string(), &*device.info().model),
+        ("/device:GPU:0".into(), "stand-in")
+    );
+    let (first, second) = (Stream::new(&device).unwrap(), Stream::new(&device).unwrap());
+    let allocator = Allocator::new(&device, &AllocatorOptions::default());
+    let pinned = Allocator::pinned(&device);
+    let new = || Buffer::new(&allocator, &first, 40, "test").unwrap();
+    let (x, y) = (new(), new());
+    let ones: Vec<u8> = [1f32; 10].iter().flat_map(|v| v.to_le_bytes()).collect();
+    first.copy_from_host(&x, &ones, &pinned).unwrap();
+    first.fill(&y, &2f32.to_le_bytes()).unwrap();
+    let axpy = Module::load(&device, KERNELS)
+        .unwrap()
+        .function("axpy_f32")
+        .unwrap();
+    let args = [
+        KernelArg::I32(10),
+        KernelArg::F32(0.5),
+        KernelArg::Buffer(&x),
+        KernelArg::Buffer(&y),
+    ];
+    axpy.launch(&first, &Grid::linear(10), &args).unwrap();
+    second.wait(&first.mark().unwrap()).unwrap();
+    let (send, receive) = mpsc::channel();
+    second.copy_to_host(&y, &pinned, move |got: Result<Pinned>| {
+        send.send(got).unwrap()
+    });
+    let got = receive.recv().unwrap().unwrap();
+    assert_eq!(got.bytes().as_chunks::<4>().0, [2.5f32.to_le_bytes(); 10]);
+    second.synchronize().unwrap();
+}
+
+#[test]
+fn errors_have_the_drivers_names() {
+    let Some(cuda) = stand_in() else {
+        return;
+    };
+    let check = |error: Result<()>, code: Code, text: &str| {
+        let error = error.unwrap_err();
+        assert_eq!((error.code(), error.message()), (code, text));
+    };
+    let out_of_memory = cuda.allocate(0, 2 << 20).map(drop);
+    let text = "cuMemAlloc: CUDA_ERROR_OUT_OF_MEMORY: out of memory";
+    check(out_of_memory, Code::ResourceExhausted, text);
+    let text = "cuModuleLoadData: CUDA_ERROR_INVALID_IMAGE: error 200";
+    check(
+        cuda.load_module(0, "no image").map(drop),
+        Code::InvalidArgument,
+        text,
+    );
+    check(
+        cuda.synchronize(RawStream(16)),
+        Code::InvalidArgument,
+        "stream 0x10 does not exist",
+    );
+    let text = "there is no GPU device 1: the machine has 1";
+    check(cuda.create_stream(1).map(drop), Code::InvalidArgument, text);
+}

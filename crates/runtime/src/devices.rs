@@ -1,0 +1,249 @@
+//! [`StreamDevices`]: devices of this process whose nodes run on streams.
+
+use ferroflow_base::{Result, Status};
+use ferroflow_device::{
+    AllocatorOptions, Device, HostStreamOptions, HostStreams, MemoryStats, Order, StreamMemory,
+};
+use ferroflow_executor::NodeRunner;
+use ferroflow_opdef::{NodeInfo, RecvDone, Rendezvous};
+use ferroflow_tensor::Tensor;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Devices whose nodes run on a stream, with their tensors in the device's memory. Sessions that share
+/// them share streams and memory.
+///
+/// ```
+/// use ferroflow_runtime::{DeviceSet, Session, SessionOptions, StreamDevices, Tensor};
+/// let prefix = "/job:localhost/replica:0/task:0";
+/// let streams = StreamDevices::host_streams(prefix, 1, &Default::default()).unwrap();
+/// let mut names = vec![format!("{prefix}/device:CPU:0")];
+/// names.extend(streams.names().map(str::to_string));
+/// let options = SessionOptions {
+///     devices: DeviceSet { names, ..Default::default() },
+///     stream_devices: streams,
+///     ..Default::default()
+/// };
+/// let graph = "
+///     node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
+///     node { name: 'y' op: 'Neg' input: 'x' device: '/device:HOST_STREAM:0'
+///            attr { key: 'T' value { type: DT_FLOAT } } }";
+/// let session = Session::from_text(graph, options).unwrap();
+/// let x = Tensor::vector(&[1.0f32; 100]).unwrap();
+/// let y = session.run(&[("x:0", x)], &["y:0"], &[]).unwrap();
+/// assert_eq!(y[0].slice::<f32>().unwrap()[99], -1.0);
+/// ```
+#[derive(Clone, Default)]
+pub struct StreamDevices(Arc<[StreamDevice]>);
+
+/// How [`StreamDevices::host_streams`] work.
+#[derive(Clone, Debug)]
+pub struct StreamDeviceOptions {
+    /// Bytes of memory of each device.
+    pub memory_limit: usize,
+    /// Whether a device takes memory as it needs it; else all at once.
+    pub allow_growth: bool,
+    /// Runs operations late and in an order that this seed picks, to find missing synchronization.
+    pub shuffle: Option<u64>,
+}
+
+impl Default for StreamDeviceOptions {
+    fn default() -> Self {
+        StreamDeviceOptions {
+            memory_limit: 1 << 30,
+            allow_growth: true,
+            shuffle: None,
+        }
+    }
+}
+
+#[derive(Clone)]
+struct StreamDevice {
+    name: String,
+    runner: Arc<StreamRunner>,
+}
+
+/// Runs nodes on the computing stream of a device.
+pub(crate) struct StreamRunner(Arc<StreamMemory>);
+
+impl NodeRunner for StreamRunner {
+    fn spawn(&self, task: Box<dyn FnOnce() + Send>) {
+        self.0.spawn(task);
+    }
+
+    fn run(&self, node: &NodeInfo, kernel: &mut dyn FnMut() -> Result<()>) -> Result<()> {
+        self.0.allocating(&node.name, kernel)
+    }
+}
+
+impl StreamDevices {
+    /// Makes `n` devices whose streams are threads: `PREFIX/device:HOST_STREAM:0` and so on.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if there are too few threads.
+    pub fn host_streams(prefix: &str, n: usize, options: &StreamDeviceOptions) -> Result<Self> {
+        let backend = HostStreams::new(HostStreamOptions {
+            devices: n,
+            memory: options.memory_limit,
+            order: match options.shuffle {
+                None => Order::Threads,
+                Some(seed) => Order::Shuffled {
+                    seed,
+                    in_background: true,
+                },
+            },
+            ..Default::default()
+        });
+        let allocator = AllocatorOptions {
+            memory_limit: None,
+            allow_growth: options.allow_growth,
+        };
+        let device = |ordinal| {
+            let device = Device::new(backend.clone(), ordinal)?;
+            let memory = StreamMemory::new(&device, &allocator)?;
+            Ok(StreamDevice {
+                name: format!("{prefix}{device}"),
+                runner: Arc::new(StreamRunner(Arc::new(memory))),
+            })
+        };
+        let devices: Result<Vec<_>> = (0..n).map(device).collect();
+        devices.map(|devices| StreamDevices(devices.into()))
+    }
+
+    /// The full names of the devices.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(|device| &*device.name)
+    }
+
+    /// The memory of each device.
+    pub fn memory(&self) -> impl Iterator<Item = (&str, MemoryStats)> {
+        let stats = |device: &StreamDevice| device.runner.0.stats();
+        self.0
+            .iter()
+            .map(move |device| (&*device.name, stats(device)))
+    }
+
+    pub(crate) fn runner(&self, name: &str) -> Option<&Arc<StreamRunner>> {
+        let found = self.0.iter().find(|device| device.name == name);
+        found.map(|device| &device.runner)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+type TensorDone = Box<dyn FnOnce(Result<Tensor>) + Send>;
+type TensorsDone = Box<dyn FnOnce(Result<Vec<Tensor>>) + Send>;
+
+/// Tensors that are being copied one by one.
+struct Gather {
+    tensors: Vec<Option<Tensor>>,
+    n_left: usize,
+    error: Option<Status>,
+    done: Option<TensorsDone>,
+}
+
+/// Calls `copy` for each tensor, and `done` with all copies.
+fn gather(tensors: Vec<Tensor>, copy: impl Fn(Tensor, TensorDone), done: TensorsDone) {
+    if tensors.is_empty() {
+        return done(Ok(tensors));
+    }
+    let state = Arc::new(Mutex::new(Gather {
+        tensors: vec![None; tensors.len()],
+        n_left: tensors.len(),
+        error: None,
+        done: Some(done),
+    }));
+    for (i, tensor) in tensors.into_iter().enumerate() {
+        let state = state.clone();
+        let arrived = move |copied: Result<Tensor>| {
+            let mut gather = state.lock().unwrap_or_else(PoisonError::into_inner);
+            gather.n_left -= 1;
+            match copied {
+                Ok(copied) => gather.tensors[i] = Some(copied),
+                Err(e) => drop(gather.error.get_or_insert(e)),
+            }
+            if gather.n_left == 0
+                && let Some(done) = gather.done.take()
+            {
+                let (error, tensors) = (gather.error.take(), std::mem::take(&mut gather.tensors));
+                drop(gather);
+                done(error.map_or_else(|| Ok(tensors.into_iter().flatten().collect()), Err));
+            }
+        };
+        copy(tensor, Box::new(arrived));
+    }
+}
+
+impl StreamRunner {
+    /// Copies the arguments of a part to the device.
+    pub(crate) fn to_device(&self, tensors: Vec<Tensor>, done: TensorsDone) {
+        gather(
+            tensors,
+            |tensor, arrived| self.0.to_device(tensor, "a feed", arrived),
+            done,
+        );
+    }
+
+    /// Copies the results of a part to the host.
+    pub(crate) fn to_host(&self, tensors: Vec<Tensor>, done: TensorsDone) {
+        gather(
+            tensors,
+            |tensor, arrived| self.0.to_host(tensor, arrived),
+            done,
+        );
+    }
+}
+
+/// A rendezvous whose tensors are copied to the devices that receive them.
+pub(crate) struct CopyingRendezvous {
+    pub(crate) inner: Arc<dyn Rendezvous>,
+    pub(crate) devices: StreamDevices,
+}
+
+impl CopyingRendezvous {
+    /// The devices that send and receive the tensor of a key, if they are ours.
+    fn ends(&self, key: &str) -> [Option<&Arc<StreamRunner>>; 2] {
+        let mut fields = key.split(';');
+        let mut end = |n| self.devices.runner(fields.nth(n)?);
+        [end(0), end(1)]
+    }
+}
+
+impl Rendezvous for CopyingRendezvous {
+    fn send(&self, key: &str, tensor: Option<Tensor>) -> Result<()> {
+        let (Some(tensor), [Some(source), None]) = (&tensor, self.ends(key)) else {
+            // A device copies from another device itself, when it receives.
+            return self.inner.send(key, tensor);
+        };
+        let (inner, key) = (self.inner.clone(), key.to_string());
+        source.0.to_host(tensor.clone(), move |copied| {
+            let sent = copied.and_then(|tensor| inner.send(&key, Some(tensor)));
+            if let Err(e) = sent {
+                inner.abort(e);
+            }
+        });
+        Ok(())
+    }
+
+    fn recv(&self, key: &str, done: RecvDone) {
+        let [_, Some(target)] = self.ends(key) else {
+            return self.inner.recv(key, done);
+        };
+        let (target, holder) = (
+            target.0.clone(),
+            key.split(';').nth(3).unwrap_or(key).to_string(),
+        );
+        let arrived = move |tensor: Result<Option<Tensor>>| match tensor {
+            Ok(Some(tensor)) => {
+                target.to_device(tensor, &holder, move |copied| done(copied.map(Some)));
+            }
+            other => done(other),
+        };
+        self.inner.recv(key, Box::new(arrived));
+    }
+
+    fn abort(&self, reason: Status) {
+        self.inner.abort(reason);
+    }
+}

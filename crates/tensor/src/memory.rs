@@ -1,0 +1,66 @@
+//! [`TensorMemory`]: memory for tensors besides the heap, such as a device's.
+
+use ferroflow_base::Result;
+use std::any::Any;
+use std::cell::RefCell;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A block of memory that a tensor takes over.
+///
+/// # Safety
+/// [`MemoryBlock::ptr`] always returns the same address, aligned to 64 bytes, of at least as many
+/// initialised bytes as were asked for. Nothing but the owner of the block reads or writes them while it
+/// lives, except where that owner lets it.
+pub unsafe trait MemoryBlock: Any + Send + Sync {
+    /// The first byte.
+    fn ptr(&self) -> NonNull<u8>;
+}
+
+/// Allocates blocks for tensors.
+pub trait TensorMemory: Send + Sync {
+    /// Allocates `len` bytes with arbitrary content.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if there is too little memory.
+    fn allocate(&self, len: usize) -> Result<Box<dyn MemoryBlock>>;
+}
+
+thread_local! {
+    static CURRENT: RefCell<Option<Arc<dyn TensorMemory>>> = const { RefCell::new(None) };
+}
+
+/// Whether any thread ever used other memory than the heap.
+static IS_USED: AtomicBool = AtomicBool::new(false);
+
+/// Sets back what was current, also in a panic.
+struct Restore(Option<Arc<dyn TensorMemory>>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
+}
+
+/// Runs `f`; new tensors of this thread are in `memory`.
+pub fn with_memory<R>(memory: &Arc<dyn TensorMemory>, f: impl FnOnce() -> R) -> R {
+    IS_USED.store(true, Ordering::Relaxed);
+    let _restore = Restore(CURRENT.replace(Some(memory.clone())));
+    f()
+}
+
+/// The memory of this thread's new tensors, if it is not the heap.
+#[inline]
+pub(crate) fn current() -> Option<Arc<dyn TensorMemory>> {
+    match IS_USED.load(Ordering::Relaxed) {
+        false => None,
+        true => CURRENT.with_borrow(Clone::clone),
+    }
+}
+
+/// Whether new tensors of this thread are on the heap.
+#[cold]
+pub(crate) fn is_heap() -> bool {
+    current().is_none()
+}
