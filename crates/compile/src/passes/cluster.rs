@@ -57,7 +57,7 @@ struct Candidate {
 }
 
 impl Candidate {
-    /// Leaves out what nobody reads, and adds the nodes around the loop that make its lists and
+    /// Leaves out outputs without readers, and adds the nodes around the loop that make its lists and
     /// stack them; false if a list comes from elsewhere or goes elsewhere.
     fn add_lists(&mut self, graph: &Graph, frames: &Frames, consumers: &Consumers) -> bool {
         let readers = |output: Output| {
@@ -66,19 +66,27 @@ impl Candidate {
             all.filter(reads).map(|(reader, _)| *reader)
         };
         self.outputs.retain(|o| readers(*o).next().is_some());
-        let mut makers: Vec<NodeId> = Vec::new();
-        for entry in &self.entries {
-            for input in &graph.node(*entry).inputs {
-                if graph.dtype(*input) != Some(DType::Variant) || makers.contains(&input.node) {
-                    continue;
-                }
-                let maker = graph.node(input.node);
-                let is_list = ["TensorListFromTensor", "TensorListReserve"].contains(&maker.op());
-                let is_own = readers(*input).all(|r| self.entries.contains(&r));
-                if !is_list || !is_own || frames.of(input.node).is_some() {
-                    return false;
-                }
-                makers.push(input.node);
+        let variants = |id: NodeId| {
+            let inputs = graph.node(id).inputs.iter().copied();
+            inputs.filter(|i| graph.dtype(*i) == Some(DType::Variant))
+        };
+        let mut todo: Vec<Output> = self.entries.iter().flat_map(|e| variants(*e)).collect();
+        while let Some(list) = todo.pop() {
+            let maker = graph.node(list.node);
+            // A list of a vector may have other readers: it is made again.
+            let is_own = || readers(list).all(|r| self.entries.contains(&r));
+            let fits = match maker.op() {
+                "TensorListFromTensor" => true,
+                "TensorListReserve" | "TensorListSetItem" => is_own(),
+                _ => false,
+            };
+            if !fits || frames.of(list.node).is_some() {
+                return false;
+            }
+            if !self.entries.contains(&list.node) {
+                self.entries.push(list.node);
+                self.members.push(list.node);
+                todo.extend(variants(list.node));
             }
         }
         let mut outputs = Vec::new();
@@ -96,8 +104,6 @@ impl Candidate {
                 outputs.push(Output::new(reader, 0));
             }
         }
-        self.entries.extend(&makers);
-        self.members.extend(makers);
         self.outputs = outputs;
         !self.outputs.is_empty()
     }
@@ -375,7 +381,6 @@ fn replace(
     for member in &candidate.members {
         patch.redirect_control(*member, Some(node));
         patch.redirect_target(*member, node);
-        patch.remove(*member);
     }
     Ok(())
 }

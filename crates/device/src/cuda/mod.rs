@@ -131,10 +131,8 @@ impl Cuda {
         driver.check(unsafe { (driver.init)(0) }, "cuInit")?;
         let mut n: c_int = 0;
         // SAFETY: writes one number.
-        driver.check(
-            unsafe { (driver.device_count)(&raw mut n) },
-            "cuDeviceGetCount",
-        )?;
+        let counted = unsafe { (driver.device_count)(&raw mut n) };
+        driver.check(counted, "cuDeviceGetCount")?;
         let devices: Result<Vec<Gpu>> = (0..n).map(|i| Gpu::open(&driver, i)).collect();
         Ok(Arc::new(Cuda {
             devices: devices?,

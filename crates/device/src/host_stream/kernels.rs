@@ -161,11 +161,14 @@ fn each(n: i32, x: &[u8], y: &mut [u8], f: impl Fn(f32, f32) -> f32) -> Result<(
     Ok(())
 }
 
+/// Names of functions, and names and sizes of global variables.
+pub(crate) type Symbols = (Vec<String>, Vec<(String, usize)>);
+
 /// The names of the functions of a module's text, and its global variables with their sizes.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if the text is not PTX, as far as its directives tell.
-pub(crate) fn symbols(image: &str) -> Result<(Vec<String>, Vec<(String, usize)>)> {
+pub(crate) fn symbols(image: &str) -> Result<Symbols> {
     if !image.trim_start().starts_with(".version") {
         return Err(invalid_argument!(
             "device kernel image is invalid: the text does not begin with .version"

@@ -157,7 +157,7 @@ struct Conv {
     scaled: Option<Scaled>,
 }
 
-/// The attr that compilation gives a convolution of known channels: the number of groups, which
+/// The attr that compilation sets on a convolution of known channels: the number of groups, which
 /// otherwise shows in the first step.
 const GROUPS: &str = "_groups";
 

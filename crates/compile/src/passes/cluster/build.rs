@@ -100,7 +100,7 @@ pub(super) struct Open {
     pub(super) known: FxHashMap<(usize, NodeId), Outputs>,
 }
 
-/// The program in the making.
+/// The program that is being built.
 #[derive(Default)]
 pub(super) struct Builder {
     pub(super) open: Vec<Open>,
