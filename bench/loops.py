@@ -42,6 +42,43 @@ def collatz(tf, functional):
     return graph.as_graph_def()
 
 
+def newton(tf, functional):
+    """A square root, over and over: the tolerance is never met."""
+    with_style(tf, functional)
+    with tf.Graph().as_default() as graph:
+        n = tf.compat.v1.placeholder(tf.int32, [], name="n")
+        _, r = tf.compat.v1.while_loop(
+            lambda i, r: i < n, lambda i, r: (i + 1, 0.5 * (r + 2.0 / r)),
+            [tf.constant(0), tf.constant(1.0, tf.float64)])
+        tf.identity(r, name="y")
+    return graph.as_graph_def()
+
+
+def nested(tf, functional):
+    """A loop of 100 iterations in a loop."""
+    with_style(tf, functional)
+    with tf.Graph().as_default() as graph:
+        n = tf.compat.v1.placeholder(tf.int32, [], name="n")
+
+        def body(i, s):
+            _, s = tf.compat.v1.while_loop(
+                lambda j, s: j < 100, lambda j, s: (j + 1, s + i * j), [tf.constant(0), s])
+            return i + 1, s
+
+        _, s = tf.compat.v1.while_loop(lambda i, s: i < n, body, [tf.constant(0), tf.constant(0)])
+        tf.identity(s, name="y")
+    return graph.as_graph_def()
+
+
+def scan(tf, functional):
+    """A running average of a vector."""
+    with_style(tf, functional)
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None], name="x")
+        tf.identity(tf.scan(lambda a, e: 0.5 * a + e, x), name="y")
+    return graph.as_graph_def()
+
+
 def with_style(tf, functional):
     if functional:
         tf.compat.v1.enable_control_flow_v2()
@@ -80,6 +117,13 @@ def main():
         ("cond in while", collatz(tf, False), {"n:0": np.int64(COLLATZ)}, "y:0", COLLATZ_STEPS, [1]),
         ("If in While (functional)", collatz(tf, True), {"n:0": np.int64(COLLATZ)}, "y:0", COLLATZ_STEPS, [1]),
     ]
+    vector = np.ones(10000, np.float32)
+    for style, functional in (("", False), (" (functional)", True)):
+        cases += [
+            ("Newton" + style, newton(tf, functional), {"n:0": np.int32(STEPS)}, "y:0", STEPS, [1]),
+            ("nested" + style, nested(tf, functional), {"n:0": np.int32(200)}, "y:0", STEPS, [1]),
+            ("scan" + style, scan(tf, functional), {"x:0": vector}, "y:0", 10000, [1]),
+        ]
     x = np.random.default_rng(0).standard_normal((8, 64, 128)).astype("float32")
     for lowered, (graph, fed, fetched) in frozen.items():
         name = "LSTM, " + ("Enter … Exit" if lowered else "While")

@@ -34,6 +34,7 @@ const UNSAFE: &[&str] = &[
     "crates/primitives/src",
     "crates/plugin/src",
     "crates/capi/src",
+    "crates/jit/src",
     "crates/python/src",
 ];
 

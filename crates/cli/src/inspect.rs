@@ -27,6 +27,9 @@ pub struct Args {
     /// Prints the graph, one node per line, after this compile pass; `last` means after all.
     #[arg(long, value_name = "PASS")]
     after: Option<String>,
+    /// Prints the programs of clusters, which run as machine code.
+    #[arg(long)]
+    clusters: bool,
     /// Lists the ops without gradient, including those of functions.
     #[arg(long)]
     gradients: bool,
@@ -48,11 +51,34 @@ fn inputs(graph: &Graph) -> Vec<NodeId> {
         .collect()
 }
 
+impl Args {
+    fn shows_graph(&self) -> bool {
+        self.after.is_some() || self.dot.is_some() || self.svg.is_some() || self.clusters
+    }
+}
+
+/// Prints the clusters of an optimized graph and of its functions.
+fn show_clusters(graph: &Graph) {
+    let library = graph.library();
+    let functions = library
+        .names()
+        .into_iter()
+        .filter_map(|n| library.get(n).ok());
+    let graphs = std::iter::once(graph).chain(functions.map(|f| &f.graph));
+    let clusters = graphs.flat_map(|g| g.iter().filter(|(_, n)| n.op() == "_Cluster"));
+    for (_, node) in clusters {
+        say!("{}:", node.name);
+        for line in node.attrs.str("program").unwrap_or_default().lines() {
+            say!("  {line}");
+        }
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
     if args.model.is_directory() {
         let model = args.model.open()?;
-        if args.after.is_some() || args.dot.is_some() || args.svg.is_some() {
+        if args.shows_graph() {
             return show_graph(args, model.session());
         }
         if args.gradients {
@@ -65,9 +91,9 @@ pub fn run(args: &Args) -> Result<()> {
         return crate::saved_model::show(&args.model, &model);
     }
     if CompiledModel::is_at(&args.model.model) {
-        if args.after.is_some() || args.dot.is_some() || args.svg.is_some() || args.gradients {
+        if args.shows_graph() || args.gradients {
             return Err(invalid_argument!(
-                "--after, --dot, --svg and --gradients need the graph, which a compiled model does \
+                "--after, --clusters, --dot, --svg and --gradients need the graph, which a compiled model does \
                  not hold; `ferroflow translate --bef-to-mlir {}` prints its functions",
                 args.model.model.display()
             ));
@@ -93,7 +119,7 @@ pub fn run(args: &Args) -> Result<()> {
     let model = args.model.open()?;
     let session = model.session();
     let graph = &*session.graph();
-    if args.after.is_some() || args.dot.is_some() || args.svg.is_some() {
+    if args.shows_graph() {
         return show_graph(args, session);
     }
     if args.gradients {
@@ -244,6 +270,10 @@ fn show_graph(args: &Args, session: &Session) -> Result<()> {
         say!("written: {}", path.display());
         Ok::<(), ferroflow_base::Status>(())
     };
+    if args.clusters {
+        show_clusters(&session.graph_after(&signature, None)?.0);
+        return Ok(());
+    }
     let graph = match args.after.as_deref() {
         None => (*session.graph()).clone(),
         Some("last") => session.graph_after(&signature, None)?.0,

@@ -6,7 +6,7 @@
 //! `BLESS=1` rewrites the latter.
 
 use ferroflow_base::Result;
-use ferroflow_compile::{Lower, Options, PIPELINE, expand, optimize};
+use ferroflow_compile::{Jit, Lower, Options, PIPELINE, expand, optimize};
 use ferroflow_graph::{NodeClass, Signature, import_graph, prune, to_text};
 use ferroflow_ops::registry;
 use std::path::Path;
@@ -39,6 +39,7 @@ fn after(pass: &str, graph: &str) -> Result<String> {
             "lower" => Lower::Always,
             _ => Lower::Never,
         },
+        jit: Jit::Auto,
     };
     let placed = expanded.on_one_device();
     let optimized = optimize(placed, registry(), &options, &mut |_, _| {})?;

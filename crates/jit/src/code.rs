@@ -212,7 +212,7 @@ pub(crate) extern "C" fn allocate(env: &mut Env, slot: i64, len: i64) -> i64 {
     }
     words.resize(n_words, 0);
     *n = len as usize;
-    // SAFETY: `arrays` has an entry for each of `own`, and nobody else refers to it now.
+    // SAFETY: `arrays` has an entry for each of `own`, and no other reference to it exists now.
     unsafe {
         *env.arrays.add(slot) = RawArray {
             data: words.as_mut_ptr().cast_const().cast(),

@@ -164,7 +164,7 @@ pub enum ClusterInst {
         otherwise: ClusterBlock,
     },
     /// A loop. Each iteration runs `head`; unless `cond`, the loop ends with `exits`, else it runs
-    /// `body` and goes on with `next`.
+    /// `body` and continues with `next`.
     Loop(Box<ClusterLoop>),
 }
 

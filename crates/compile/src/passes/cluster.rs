@@ -10,16 +10,17 @@
 //! (TensorFlow: `compiler/jit/mark_for_compilation_pass.cc`, `encapsulate_subgraphs_pass.cc`.)
 
 mod build;
+mod lists;
 mod ops;
 mod regions;
 mod translate;
 
 use crate::{Pass, PassCtx};
-use build::{Elements, Meaning};
+use build::{Elements, List, Meaning};
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{
-    Frames, Function, Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap, loop_frames,
-    referred_functions, topological_order,
+    Consumers, Frames, Function, Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap,
+    loop_frames, referred_functions, topological_order,
 };
 use ferroflow_opdef::{
     AttrValue, Attrs, Cluster, ClusterInput, ClusterOutput, FuncRef, ScalarType,
@@ -55,6 +56,75 @@ struct Candidate {
     entries: Vec<NodeId>,
 }
 
+impl Candidate {
+    /// Leaves out outputs without readers, and adds the nodes around the loop that make its lists and
+    /// stack them; false if a list comes from elsewhere or goes elsewhere.
+    fn add_lists(&mut self, graph: &Graph, frames: &Frames, consumers: &Consumers) -> bool {
+        let readers = |output: Output| {
+            let all = consumers.of(output.node).iter();
+            let reads = move |edge: &&(NodeId, Option<u32>)| edge.1 == Some(output.slot);
+            all.filter(reads).map(|(reader, _)| *reader)
+        };
+        self.outputs.retain(|o| readers(*o).next().is_some());
+        let variants = |id: NodeId| {
+            let inputs = graph.node(id).inputs.iter().copied();
+            inputs.filter(|i| graph.dtype(*i) == Some(DType::Variant))
+        };
+        let mut todo: Vec<Output> = self.entries.iter().flat_map(|e| variants(*e)).collect();
+        while let Some(list) = todo.pop() {
+            let maker = graph.node(list.node);
+            // A list of a vector may have other readers: it is made again.
+            let is_own = || readers(list).all(|r| self.entries.contains(&r));
+            let fits = match maker.op() {
+                "TensorListFromTensor" => true,
+                "TensorListReserve" | "TensorListSetItem" => is_own(),
+                _ => false,
+            };
+            if !fits || frames.of(list.node).is_some() {
+                return false;
+            }
+            if !self.entries.contains(&list.node) {
+                self.entries.push(list.node);
+                self.members.push(list.node);
+                todo.extend(variants(list.node));
+            }
+        }
+        let mut outputs = Vec::new();
+        for output in std::mem::take(&mut self.outputs) {
+            if graph.dtype(output) != Some(DType::Variant) {
+                outputs.push(output);
+                continue;
+            }
+            for reader in readers(output) {
+                if graph.node(reader).op() != "TensorListStack" {
+                    return false;
+                }
+                self.members.push(reader);
+                self.entries.push(reader);
+                outputs.push(Output::new(reader, 0));
+            }
+        }
+        self.outputs = outputs;
+        !self.outputs.is_empty()
+    }
+
+    /// The lists that members make of a vector; `None` if they read it in other ways, too.
+    fn lists_of(&self, graph: &Graph, vector: Output) -> Option<Vec<Output>> {
+        let mut lists = Vec::new();
+        let mut is_read = false;
+        for entry in &self.entries {
+            let node = graph.node(*entry);
+            match node.op() {
+                "TensorListFromTensor" if node.inputs.first() == Some(&vector) => {
+                    lists.push(Output::new(*entry, 0));
+                }
+                _ => is_read |= node.inputs.contains(&vector),
+            }
+        }
+        (lists.is_empty() || !is_read).then_some(lists)
+    }
+}
+
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let has_loops = |n: &Node| matches!(n.class(), NodeClass::Enter | NodeClass::While);
     if !graph.iter().any(|(_, n)| has_loops(n)) {
@@ -70,8 +140,10 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         return Ok(());
     };
     let mut patch = Patch::new();
-    for candidate in candidates {
-        if is_uniform(graph, &frames, &paths, &candidate)
+    let consumers = Consumers::new(graph);
+    for mut candidate in candidates {
+        if candidate.add_lists(graph, &frames, &consumers)
+            && is_uniform(graph, &frames, &paths, &candidate)
             && let Some(made) = Made::of(graph, &candidate, &shapes)
         {
             replace(graph, ctx, &mut patch, &candidate, made)?;
@@ -169,7 +241,8 @@ fn is_uniform(graph: &Graph, frames: &Frames, paths: &Paths, candidate: &Candida
             }
         }
         // What waits for something that may be dead is dead, too.
-        if !node.controls.is_empty() && paths.of(*entry) != found.as_ref() {
+        let first = candidate.entries.first().and_then(|e| paths.of(*e));
+        if !node.controls.is_empty() && paths.of(*entry) != found.as_ref().or(first) {
             return false;
         }
     }
@@ -190,7 +263,9 @@ impl Made {
         let mut inputs: Vec<Output> = Vec::new();
         for entry in &candidate.entries {
             for input in &graph.node(*entry).inputs {
-                if !graph.node(input.node).is_free_constant() && !inputs.contains(input) {
+                let is_outside = !graph.node(input.node).is_free_constant()
+                    && !candidate.members.contains(&input.node);
+                if is_outside && !inputs.contains(input) {
                     inputs.push(*input);
                 }
             }
@@ -203,7 +278,26 @@ impl Made {
         for input in &inputs {
             let dtype = graph.dtype(*input)?;
             let ty = ScalarType::of(dtype)?;
-            let dims: Vec<usize> = match shapes.get(*input).dims() {
+            input_types.push(dtype);
+            let shape = shapes.get(*input);
+            let lists = candidate.lists_of(graph, *input)?;
+            if !lists.is_empty() {
+                if shape.rank() != Some(1) {
+                    return None;
+                }
+                let slot = translator.b.input_arrays.len() as u32;
+                translator.b.input_arrays.push(ty);
+                translator.b.versions.push(0);
+                program.inputs.push(ClusterInput::Array(ty));
+                let list = List {
+                    slot,
+                    ty,
+                    version: 0,
+                };
+                given.extend(lists.into_iter().map(|l| (l, Meaning::List(list))));
+                continue;
+            }
+            let dims: Vec<usize> = match shape.dims() {
                 // Another shape takes the nodes of the graph.
                 None => Vec::new(),
                 Some(dims) => dims.iter().copied().collect::<Option<_>>()?,
@@ -219,18 +313,21 @@ impl Made {
                 *input,
                 Meaning::Tensor(Rc::new(Elements { ty, dims, values })),
             );
-            input_types.push(dtype);
         }
         let scope = translator.scope(graph, Vec::new(), given, 0)?;
         for output in &candidate.outputs {
-            let result = translator.result(&scope, *output)?;
-            program.outputs.push(ClusterOutput::Tensor(
-                result.ty,
-                result.dims.clone(),
-                result.values.clone(),
-            ));
+            program
+                .outputs
+                .push(match translator.meaning(&scope, *output)? {
+                    Meaning::Tensor(result) => {
+                        let (dims, values) = (result.dims.clone(), result.values.clone());
+                        ClusterOutput::Tensor(result.ty, dims, values)
+                    }
+                    Meaning::List(list) => ClusterOutput::Array(list.slot),
+                });
         }
         program.insts = translator.b.leave()?;
+        program.arrays = translator.b.arrays;
         program.verify().ok()?;
         Some(Made {
             program,
@@ -280,11 +377,10 @@ fn replace(
     let node = patch.add(graph, node)?;
     for (i, output) in made.outputs.iter().enumerate() {
         patch.redirect(*output, Output::new(node, i));
-        patch.redirect_control(output.node, Some(node));
-        patch.redirect_target(output.node, node);
     }
     for member in &candidate.members {
-        patch.remove(*member);
+        patch.redirect_control(*member, Some(node));
+        patch.redirect_target(*member, node);
     }
     Ok(())
 }
@@ -346,7 +442,9 @@ fn function(graph: &Graph, ctx: &PassCtx, candidate: &Candidate, made: &Made) ->
             })
         });
         let input = input.ok_or_else(|| internal!("an output of a cluster is missing"))?;
-        let dtype = body.dtype(input).ok_or_else(|| internal!("an output without dtype"))?;
+        let dtype = body
+            .dtype(input)
+            .ok_or_else(|| internal!("an output without dtype"))?;
         let node = ctx.node(
             format!("_retval_{i}"),
             "_Retval",

@@ -43,6 +43,8 @@ impl Elements {
 pub(super) struct List {
     pub(super) slot: u32,
     pub(super) ty: ScalarType,
+    /// The number of writes before.
+    pub(super) version: u32,
 }
 
 impl Meaning {
@@ -91,12 +93,14 @@ pub(super) enum Region {
 pub(super) struct Open {
     /// The scope and region that it is of; none for the beginning of a function.
     pub(super) region: Option<(usize, Region)>,
+    /// Whether it is a branch of a functional conditional.
+    pub(super) is_branch: bool,
     pub(super) insts: Vec<ClusterInst>,
     /// What nodes of a scope mean here and in the blocks within.
     pub(super) known: FxHashMap<(usize, NodeId), Outputs>,
 }
 
-/// The program in the making.
+/// The program that is being built.
 #[derive(Default)]
 pub(super) struct Builder {
     pub(super) open: Vec<Open>,
@@ -105,6 +109,8 @@ pub(super) struct Builder {
     by_bits: FxHashMap<(ScalarType, u64), ValueId>,
     pub(super) input_arrays: Vec<ScalarType>,
     pub(super) arrays: Vec<ScalarType>,
+    /// The latest version of the list of each array.
+    pub(super) versions: Vec<u32>,
 }
 
 impl Builder {
@@ -128,6 +134,13 @@ impl Builder {
 
     pub(super) fn leave(&mut self) -> Option<Vec<ClusterInst>> {
         Some(self.open.pop()?.insts)
+    }
+
+    /// The number of open blocks that may not run, loops excepted.
+    pub(super) fn n_branches(&self) -> usize {
+        let is_branch =
+            |o: &&Open| o.is_branch || matches!(o.region, Some((_, Region::Branch(..))));
+        self.open.iter().filter(is_branch).count()
     }
 
     /// A constant, in the outermost block, so that all see it.

@@ -1,7 +1,7 @@
 //! Graphs as programs: nodes are translated when something needs them, into the block of their
 //! region.
 
-use super::build::{Builder, Elements, MAX_ELEMENTS, Meaning, Outputs, Region};
+use super::build::{Builder, Elements, List, MAX_ELEMENTS, Meaning, Outputs, Region};
 use super::regions::{Path, Paths, is_next};
 use crate::control::Callee;
 use ferroflow_graph::{Frames, Graph, Library, Node, NodeClass, NodeId, Output, loop_frames};
@@ -73,10 +73,6 @@ impl<'l> Translator<'l> {
         }
         let outputs = self.node(scope, output.node)?;
         outputs.get(output.slot as usize).cloned()
-    }
-
-    fn tensor(&mut self, scope: &Scope, output: Output) -> Option<Rc<Elements>> {
-        self.meaning(scope, output)?.tensor().cloned()
     }
 
     /// What is known of a node in the blocks that are open.
@@ -277,7 +273,7 @@ impl<'l> Translator<'l> {
     fn fresh(&mut self, meaning: &Meaning) -> Option<Meaning> {
         Some(match meaning {
             Meaning::Tensor(elements) => Meaning::Tensor(Rc::new(self.b.like(elements)?)),
-            Meaning::List(list) => Meaning::List(*list),
+            Meaning::List(list) => Meaning::List(self.latest(*list)?),
         })
     }
 
@@ -355,6 +351,27 @@ impl<'l> Translator<'l> {
         }
         let body = self.b.leave()?;
         let head = self.b.leave()?;
+        // What is passed on is all that was written, and what ends the loop has not missed a write.
+        let passed = next.iter().filter_map(Meaning::list);
+        let all_passed = passed.map(|list| self.latest(list)).all(|l| l.is_some());
+        let lists = ends.iter().zip(vars).filter_map(|(end, _)| end.list());
+        let all_latest = lists.into_iter().all(|end| {
+            let vars = vars.iter().filter_map(Meaning::list);
+            vars.filter(|v| v.slot == end.slot)
+                .all(|v| v.version == end.version)
+        });
+        if !all_passed || !all_latest {
+            return None;
+        }
+        let written = |m: &Meaning| match m.list() {
+            Some(list) => Some(Meaning::List(List {
+                version: *self.b.versions.get(list.slot as usize)?,
+                ..list
+            })),
+            None => Some(m.clone()),
+        };
+        let ends: Vec<Meaning> = ends.iter().map(written).collect::<Option<_>>()?;
+        let ends = &ends[..];
         let outs = ends.iter().map(|m| self.fresh(m));
         let outs: Vec<Meaning> = outs.collect::<Option<_>>()?;
         self.b.push(ClusterInst::Loop(Box::new(ClusterLoop {
@@ -417,6 +434,7 @@ impl<'l> Translator<'l> {
         let mut results = Vec::new();
         for on in [true, false] {
             self.open(scope, None)?;
+            self.b.open.last_mut()?.is_branch = true;
             let of_branch = branch(self, on)?;
             let insts = self.b.leave()?;
             blocks.push(ClusterBlock {
@@ -497,11 +515,6 @@ impl<'l> Translator<'l> {
         }
         results.into_iter().collect()
     }
-
-    /// The values of tensors that a cluster results in.
-    pub(super) fn result(&mut self, scope: &Scope, output: Output) -> Option<Rc<Elements>> {
-        self.tensor(scope, output)
-    }
 }
 
 /// The predicate of a conditional's Merge, and for false and true which input comes from there.
@@ -545,7 +558,7 @@ fn needs(scope: &Scope, node: NodeId, other: NodeId) -> bool {
 fn is_alike(a: &Meaning, b: &Meaning) -> bool {
     match (a, b) {
         (Meaning::Tensor(a), Meaning::Tensor(b)) => a.ty == b.ty && a.dims == b.dims,
-        (Meaning::List(a), Meaning::List(b)) => a == b,
+        (Meaning::List(a), Meaning::List(b)) => a.slot == b.slot,
         _ => false,
     }
 }
