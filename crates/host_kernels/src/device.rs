@@ -314,7 +314,8 @@ fn symbol<'a>(name: &StrAttr<'a>) -> &'a str {
 
 /// Kernels whose arguments have one of several types.
 fn register_frames(registry: &mut KernelRegistry) {
-    let kernels: [(&str, fn(&KernelFrame) -> Result<Chain>); 3] = [
+    type Kernel = fn(&KernelFrame) -> Result<Chain>;
+    let kernels: [(&str, Kernel); 3] = [
         ("tfrt_gpu.mem.copy", copy),
         ("tfrt_gpu.mem.set", set),
         ("tfrt_gpu.function.launch", launch),
