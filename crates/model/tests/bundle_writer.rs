@@ -7,9 +7,10 @@ use ferroflow_base::{Code, Result};
 use ferroflow_model::{
     BundleWriter, CheckpointState, SliceReader, TensorBundle, TensorSlice, merge_bundles,
 };
-use ferroflow_tensor::{Bytes, DType, Shape, Tensor};
+use ferroflow_tensor::{Bytes, DType, Shape, Tensor, Variant};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 use written::{copy, every, write_old, write_parts, write_sliced};
 
@@ -145,7 +146,8 @@ fn what_cannot_be_written_is_refused() {
     let (whole, slice) = TensorSlice::parse_spec("4 0,3").unwrap();
     let wrong = writer.add_slice("y", &whole, &slice, &x).unwrap_err();
     assert_eq!(wrong.code(), Code::InvalidArgument);
-    let variant = Tensor::zeros(DType::Variant, Shape::from([1])).unwrap();
+    let unknown = Variant(Some(Arc::new("neither a scalar nor a message")));
+    let variant = Tensor::from_variants([1], vec![unknown]).unwrap();
     assert_eq!(
         writer.add("v", &variant).unwrap_err().code(),
         Code::Unimplemented
