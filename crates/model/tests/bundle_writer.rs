@@ -7,7 +7,7 @@ use ferroflow_base::{Code, Result};
 use ferroflow_model::{
     BundleWriter, CheckpointState, SliceReader, TensorBundle, TensorSlice, merge_bundles,
 };
-use ferroflow_tensor::{Bytes, DType, Shape, Tensor, Variant};
+use ferroflow_tensor::{Bytes, Tensor, Variant};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
