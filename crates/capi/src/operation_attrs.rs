@@ -132,18 +132,7 @@ pub unsafe extern "C" fn TF_OperationGetAttrMetadata(
 }
 
 fn wrong_kind(found: &AttrValue, kind: &str) -> ferroflow_base::Status {
-    let found = match found {
-        AttrValue::Str(_) => "string",
-        AttrValue::Int(_) => "int",
-        AttrValue::Float(_) => "float",
-        AttrValue::Bool(_) => "bool",
-        AttrValue::Type(_) => "type",
-        AttrValue::Shape(_) => "shape",
-        AttrValue::Tensor(_) => "tensor",
-        AttrValue::Func(_) => "func",
-        AttrValue::Placeholder(_) => "placeholder",
-        AttrValue::List(_) => "list",
-    };
+    let found = found.kind();
     invalid_argument!("AttrValue had value with type '{found}' when '{kind}' expected")
 }
 

@@ -77,7 +77,8 @@ impl AttrValue {
         }
     }
 
-    fn kind(&self) -> &'static str {
+    /// Returns the kind of the value, as errors name it.
+    pub fn kind(&self) -> &'static str {
         match self {
             AttrValue::Str(_) => "string",
             AttrValue::Int(_) => "int",
