@@ -3,8 +3,9 @@
 use crate::device::TaskName;
 use crate::master_session::lock;
 use crate::security::Security;
+use bytes::Bytes;
 use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
-use ferroflow_rpc::Wire;
+use ferroflow_rpc::{self as rpc, AnyMessage, Frames};
 use ferroflow_runtime::CancelToken;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
@@ -174,20 +175,25 @@ impl Peer {
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
-        let failed = |e: tonic::Status| self.status(&path, &e);
+        let answer = self.call_frames(&path, Box::new(request)).await?;
+        rpc::parse(answer).map_err(|e| self.status(&path, &e))
+    }
+
+    /// [`Peer::call_path`] without the types of the messages.
+    async fn call_frames(&self, path: &str, request: AnyMessage) -> Result<Bytes> {
         let mut client = Grpc::new(self.channel.clone())
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
         client
             .ready()
             .await
-            .map_err(|e| self.unreachable(&path, &e.to_string()))?;
-        let uri = http::uri::PathAndQuery::try_from(path.as_str());
+            .map_err(|e| self.unreachable(path, &e.to_string()))?;
+        let uri = http::uri::PathAndQuery::try_from(path);
         let uri = uri.map_err(|e| invalid_argument!("{path}: {e}"))?;
         let mut request = tonic::Request::new(request);
         self.connections.security.sign(&mut request)?;
-        let answer = client.unary(request, uri, Wire::<Q, R>::default()).await;
-        Ok(answer.map_err(failed)?.into_inner())
+        let answer = client.unary(request, uri, Frames).await;
+        Ok(answer.map_err(|e| self.status(path, &e))?.into_inner())
     }
 
     /// As [`Peer::call`], repeated while the task cannot be reached, until `cancel` ends it.

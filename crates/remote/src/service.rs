@@ -5,16 +5,19 @@ use crate::master::Master;
 use crate::security::Security;
 use crate::task::Task;
 use crate::worker::Worker;
+use bytes::Bytes;
 use ferroflow_base::{Code, Result, Status};
 use ferroflow_model::proto::{
-    EnqueueRequest, EnqueueResponse, MarkRecvFinishedRequest, MarkRecvFinishedResponse,
-    ReportErrorToTaskRequest, ReportErrorToTaskResponse, RunCallableRequest, RunGraphRequest,
-    RunGraphResponse, RunStepRequest, RunStepResponse,
+    EnqueueRequest, MarkRecvFinishedRequest, MarkRecvFinishedResponse, ReportErrorToTaskRequest,
+    ReportErrorToTaskResponse, RunCallableRequest, RunGraphRequest, RunGraphResponse,
+    RunStepRequest, RunStepResponse,
 };
 use ferroflow_rpc as rpc;
 use ferroflow_runtime::CancelToken;
 use prost::Message;
-use rpc::{Boxed, Calls, HttpRequest, HttpResponse, Wire, message, to_tonic, unary, unknown};
+use rpc::{
+    AnyMessage, Boxed, Calls, Frames, HttpRequest, HttpResponse, message, to_tonic, unary, unknown,
+};
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -301,7 +304,7 @@ impl Endpoint {
 
     /// `StreamingEnqueue`: one response for each request, in order; the first error ends the stream.
     fn stream(self, request: HttpRequest) -> Boxed<HttpResponse> {
-        let mut grpc = Grpc::new(Wire::<EnqueueResponse, EnqueueRequest>::default())
+        let mut grpc = Grpc::new(Frames)
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Deflate)
             .max_decoding_message_size(self.max_message)
@@ -374,17 +377,17 @@ impl Endpoint {
 /// The method `StreamingEnqueue`.
 struct Enqueueing(Endpoint);
 
-impl StreamingService<EnqueueRequest> for Enqueueing {
-    type Response = EnqueueResponse;
-    type ResponseStream = ReceiverStream<Result<EnqueueResponse, tonic::Status>>;
+impl StreamingService<Bytes> for Enqueueing {
+    type Response = AnyMessage;
+    type ResponseStream = ReceiverStream<Result<AnyMessage, tonic::Status>>;
     type Future = std::future::Ready<Result<tonic::Response<Self::ResponseStream>, tonic::Status>>;
 
-    fn call(&mut self, request: tonic::Request<Streaming<EnqueueRequest>>) -> Self::Future {
+    fn call(&mut self, request: tonic::Request<Streaming<Bytes>>) -> Self::Future {
         let (endpoint, mut requests) = (self.0.clone(), request.into_inner());
         let (sender, responses) = tokio::sync::mpsc::channel(16);
         tokio::spawn(async move {
             while let Some(request) = requests.message().await.transpose() {
-                let answer = match request {
+                let answer = match request.and_then(rpc::parse::<EnqueueRequest>) {
                     Ok(request) => {
                         let eager = endpoint.eager.clone();
                         let run =
@@ -399,6 +402,7 @@ impl StreamingService<EnqueueRequest> for Enqueueing {
                     Err(e) => Err(e),
                 };
                 let is_last = answer.is_err();
+                let answer = answer.map(|answer| Box::new(answer) as AnyMessage);
                 if sender.send(answer).await.is_err() || is_last {
                     return;
                 }

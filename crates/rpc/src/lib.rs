@@ -23,4 +23,4 @@ pub use tls::{
     tls_config, tls_connector,
 };
 pub use unary::{Boxed, CancelOnDrop, HttpRequest, HttpResponse, answer, blocking, unary, unknown};
-pub use wire::Wire;
+pub use wire::{AnyMessage, Encodable, Frames, parse};

@@ -2,13 +2,16 @@
 
 use crate::calls::Calls;
 use crate::deadline::{client_timeout, deadline_within, with_deadline};
-use crate::wire::Wire;
+use crate::wire::{AnyMessage, Frames, parse};
+use bytes::Bytes;
 use ferroflow_base::{Result, internal};
 use ferroflow_sync::CancelToken;
 use http::HeaderValue;
 use http_body_util::BodyExt;
 use prost::Message;
+use std::any::Any;
 use std::convert::Infallible;
+use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use tokio::runtime::Handle;
@@ -56,7 +59,26 @@ where
     F: FnOnce(Q) -> A + Send + 'static,
     A: Future<Output = Result<R, tonic::Status>> + Send + 'static,
 {
-    let mut grpc = Grpc::new(Wire::<R, Q>::default())
+    let handler = move |frame: Bytes| {
+        let answer = handler(parse(frame)?);
+        let answer = async move { Ok(Box::new(answer.await?) as AnyMessage) };
+        Ok(Box::pin(answer) as Boxed<_>)
+    };
+    unary_frames(request, max_message, Box::new(handler))
+}
+
+/// Parses the message of a call and starts its handler.
+type FrameHandler = Box<
+    dyn FnOnce(Bytes) -> Result<Boxed<Result<AnyMessage, tonic::Status>>, tonic::Status> + Send,
+>;
+
+/// [`unary`] without the types of the messages.
+fn unary_frames(
+    request: HttpRequest,
+    max_message: usize,
+    handler: FrameHandler,
+) -> Boxed<HttpResponse> {
+    let mut grpc = Grpc::new(Frames)
         .accept_compressed(CompressionEncoding::Gzip)
         .accept_compressed(CompressionEncoding::Deflate)
         .max_decoding_message_size(max_message)
@@ -76,27 +98,19 @@ where
 }
 
 /// One call of a method; sets the flag when the message has been read.
-struct Method<'a, F>(Option<F>, &'a mut bool);
+struct Method<'a>(Option<FrameHandler>, &'a mut bool);
 
-impl<Q, R, F, A> UnaryService<Q> for Method<'_, F>
-where
-    Q: Message + Default + 'static,
-    R: Message + 'static,
-    F: FnOnce(Q) -> A + Send + 'static,
-    A: Future<Output = Result<R, tonic::Status>> + Send + 'static,
-{
-    type Response = R;
-    type Future = Boxed<Result<tonic::Response<R>, tonic::Status>>;
+impl UnaryService<Bytes> for Method<'_> {
+    type Response = AnyMessage;
+    type Future = Boxed<Result<tonic::Response<AnyMessage>, tonic::Status>>;
 
-    fn call(&mut self, request: tonic::Request<Q>) -> Self::Future {
-        *self.1 = true;
-        let answer = self.0.take().map(|handler| handler(request.into_inner()));
-        Box::pin(async move {
-            match answer {
-                Some(answer) => answer.await.map(tonic::Response::new),
-                None => Err(tonic::Status::internal("the call was started twice")),
-            }
-        })
+    fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
+        let answer = match self.0.take() {
+            Some(handler) => handler(request.into_inner()),
+            None => Err(tonic::Status::internal("the call was started twice")),
+        };
+        *self.1 = answer.is_ok();
+        Box::pin(async move { Ok(tonic::Response::new(answer?.await?)) })
     }
 }
 
@@ -119,13 +133,19 @@ pub async fn blocking<R: Send + 'static>(
 ) -> Result<R> {
     let cancel = CancelToken::new();
     let hung_up = CancelOnDrop(cancel.clone());
-    let ran = threads.spawn_blocking(move || f(&cancel)).await;
+    // One type of task for all handlers.
+    let task: Box<dyn FnOnce() -> Box<dyn Any + Send> + Send> =
+        Box::new(move || Box::new(f(&cancel)));
+    let ran = threads.spawn_blocking(task).await;
     drop(hung_up);
-    ran.unwrap_or_else(|e| {
-        Err(internal!(
-            "a request handler failed (please report this): {e}"
-        ))
-    })
+    let failed = |e: &dyn Display| internal!("a request handler failed (please report this): {e}");
+    match ran {
+        Ok(ran) => match ran.downcast::<Result<R>>() {
+            Ok(ran) => *ran,
+            Err(_) => Err(failed(&"its result has another type")),
+        },
+        Err(e) => Err(failed(&e)),
+    }
 }
 
 /// The response to a method that does not exist.

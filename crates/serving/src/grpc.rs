@@ -3,11 +3,13 @@
 use crate::front::{Entry, Front};
 use crate::reflection::reflect;
 use crate::trace::Traced;
+use bytes::Bytes;
 use ferroflow_base::{Code, Result, Status, not_found};
 use ferroflow_model::proto::health::health_check_response::ServingStatus;
 use ferroflow_model::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use ferroflow_rpc::{
-    Boxed, HttpRequest, HttpResponse, Wire, answer, blocking, to_tonic, unary, unknown,
+    AnyMessage, Boxed, Frames, HttpRequest, HttpResponse, answer, blocking, parse, to_tonic, unary,
+    unknown,
 };
 use opentelemetry::KeyValue;
 use prost::Message;
@@ -212,8 +214,7 @@ impl Services {
             }),
             "Watch" => {
                 let front = self.front.clone();
-                let mut grpc =
-                    Grpc::new(Wire::<HealthCheckResponse, HealthCheckRequest>::default());
+                let mut grpc = Grpc::new(Frames);
                 Box::pin(async move { grpc.server_streaming(Watch(front), request).await })
             }
             _ => unknown(),
@@ -231,14 +232,18 @@ impl Services {
 /// `grpc.health.v1.Health.Watch`: the state, and each change of it.
 struct Watch(Arc<Front>);
 
-impl ServerStreamingService<HealthCheckRequest> for Watch {
-    type Response = HealthCheckResponse;
+impl ServerStreamingService<Bytes> for Watch {
+    type Response = AnyMessage;
     type ResponseStream =
-        Pin<Box<dyn Stream<Item = std::result::Result<HealthCheckResponse, tonic::Status>> + Send>>;
+        Pin<Box<dyn Stream<Item = std::result::Result<AnyMessage, tonic::Status>> + Send>>;
     type Future = Boxed<std::result::Result<tonic::Response<Self::ResponseStream>, tonic::Status>>;
 
-    fn call(&mut self, request: tonic::Request<HealthCheckRequest>) -> Self::Future {
-        let (front, service) = (self.0.clone(), request.into_inner().service);
+    fn call(&mut self, request: tonic::Request<Bytes>) -> Self::Future {
+        let service = match parse::<HealthCheckRequest>(request.into_inner()) {
+            Ok(request) => request.service,
+            Err(e) => return Box::pin(async { Err(e) }),
+        };
+        let front = self.0.clone();
         let mut last = None;
         let changes = IntervalStream::new(tokio::time::interval(WATCH)).filter_map(move |_| {
             let status = front
@@ -246,9 +251,8 @@ impl ServerStreamingService<HealthCheckRequest> for Watch {
                 .unwrap_or(ServingStatus::ServiceUnknown);
             let is_new = last.replace(status) != Some(status);
             is_new.then(|| {
-                Ok(HealthCheckResponse {
-                    status: status as i32,
-                })
+                let status = status as i32;
+                Ok(Box::new(HealthCheckResponse { status }) as AnyMessage)
             })
         });
         let stream: Self::ResponseStream = Box::pin(changes);

@@ -1,6 +1,7 @@
 //! Server reflection: tools such as grpcurl read the services and messages from the server.
 
 use crate::grpc::SERVICES;
+use bytes::Bytes;
 use ferroflow_model::file_descriptor;
 use ferroflow_model::proto::reflection::server_reflection_request::MessageRequest;
 use ferroflow_model::proto::reflection::server_reflection_response::MessageResponse;
@@ -8,7 +9,7 @@ use ferroflow_model::proto::reflection::{
     ErrorResponse, FileDescriptorResponse, ListServiceResponse, ServerReflectionRequest,
     ServerReflectionResponse, ServiceResponse,
 };
-use ferroflow_rpc::{Boxed, HttpRequest, HttpResponse, Wire};
+use ferroflow_rpc::{AnyMessage, Boxed, Frames, HttpRequest, HttpResponse, parse};
 use std::pin::Pin;
 use tokio_stream::{Stream, StreamExt};
 use tonic::server::{Grpc, StreamingService};
@@ -16,26 +17,24 @@ use tonic::{Code, Response, Status, Streaming};
 
 /// Answers a stream of questions.
 pub(crate) fn reflect(request: HttpRequest) -> Boxed<HttpResponse> {
-    let wire = Wire::<ServerReflectionResponse, ServerReflectionRequest>::default();
-    let mut grpc = Grpc::new(wire);
+    let mut grpc = Grpc::new(Frames);
     Box::pin(async move { grpc.streaming(Info, request).await })
 }
 
 /// `ServerReflectionInfo`.
 struct Info;
 
-impl StreamingService<ServerReflectionRequest> for Info {
-    type Response = ServerReflectionResponse;
-    type ResponseStream =
-        Pin<Box<dyn Stream<Item = Result<ServerReflectionResponse, Status>> + Send>>;
+impl StreamingService<Bytes> for Info {
+    type Response = AnyMessage;
+    type ResponseStream = Pin<Box<dyn Stream<Item = Result<AnyMessage, Status>> + Send>>;
     type Future = Boxed<Result<Response<Self::ResponseStream>, Status>>;
 
-    fn call(
-        &mut self,
-        request: tonic::Request<Streaming<ServerReflectionRequest>>,
-    ) -> Self::Future {
+    fn call(&mut self, request: tonic::Request<Streaming<Bytes>>) -> Self::Future {
         let questions = request.into_inner();
-        let answers: Self::ResponseStream = Box::pin(questions.map(|q| q.map(respond)));
+        let answers: Self::ResponseStream = Box::pin(questions.map(|frame| {
+            let answer = respond(parse(frame?)?);
+            Ok(Box::new(answer) as AnyMessage)
+        }));
         Box::pin(async { Ok(Response::new(answers)) })
     }
 }
