@@ -52,6 +52,8 @@ pub(crate) struct Env<'a> {
     pub(crate) rendezvous: Option<&'a Arc<dyn Rendezvous>>,
     pub(crate) trace: Option<&'a dyn TraceSink>,
     runner: Option<&'a dyn NodeRunner>,
+    /// Whether there is a trace or a runner: one check for each node.
+    is_watched: bool,
     /// Whether expensive nodes may run on other threads.
     pub(crate) dispatches: bool,
 }
@@ -81,6 +83,7 @@ impl<'a> Env<'a> {
             rendezvous: with.rendezvous,
             trace: with.trace.map(|trace| &**trace),
             runner: with.runner.map(|runner| &**runner),
+            is_watched: with.trace.is_some() || with.runner.is_some(),
             dispatches,
         }
     }
@@ -95,13 +98,16 @@ impl<'a> Env<'a> {
         inputs: &mut [Value],
         outputs: &mut [Value],
     ) -> Result<()> {
-        if self.trace.is_some() {
-            return self.traced_compute(kernel, node, place, inputs, outputs);
+        if self.is_watched {
+            return self.watched_compute(kernel, node, place, inputs, outputs);
         }
-        self.call(kernel, node, inputs, outputs)
+        let (plan, info) = (self.plan, &self.plan.info[node.index()]);
+        let mut ctx = KernelCtx::new(info, inputs, &plan.consts, outputs, &self.services);
+        let result = kernel.compute(&mut ctx);
+        result.map_err(|e| self.at_node(node, e))
     }
 
-    #[inline(always)]
+    /// Calls the kernel through the runner, if any.
     fn call(
         &self,
         kernel: &dyn OpKernel,
@@ -118,8 +124,9 @@ impl<'a> Env<'a> {
         result.map_err(|e| self.at_node(node, e))
     }
 
+    /// [`Env::compute`] with a runner or a trace.
     #[cold]
-    fn traced_compute(
+    fn watched_compute(
         &self,
         kernel: &dyn OpKernel,
         node: NodeIdx,
@@ -127,6 +134,9 @@ impl<'a> Env<'a> {
         inputs: &mut [Value],
         outputs: &mut [Value],
     ) -> Result<()> {
+        if self.trace.is_none() {
+            return self.call(kernel, node, inputs, outputs);
+        }
         let (read, start) = (self.traced(inputs), Instant::now());
         let result = self.call(kernel, node, inputs, outputs);
         self.record(node, place, start, read, outputs);
