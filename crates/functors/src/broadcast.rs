@@ -3,7 +3,7 @@
 use crate::strided::Strided;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::KernelCtx;
-use ferroflow_tensor::{Item, PartialShape, Shape, Tensor};
+use ferroflow_tensor::{PartialShape, Shape, Tensor};
 use smallvec::SmallVec;
 
 /// Returns the shape of two full shapes broadcast together.
@@ -61,7 +61,7 @@ pub fn broadcast_partial(a: &PartialShape, b: &PartialShape) -> Result<PartialSh
 ///
 /// # Errors
 /// RESOURCE_EXHAUSTED if the result does not fit into memory.
-pub fn broadcast_tensor<T: Item>(ctx: &KernelCtx, value: &Tensor, shape: Shape) -> Result<Tensor> {
+pub fn broadcast_tensor(ctx: &KernelCtx, value: &Tensor, shape: Shape) -> Result<Tensor> {
     let from = value.shape();
     let lead = shape.rank().saturating_sub(from.rank());
     let strides = from.strides();
@@ -76,6 +76,6 @@ pub fn broadcast_tensor<T: Item>(ctx: &KernelCtx, value: &Tensor, shape: Shape) 
             }),
     );
     let mut out = ctx.alloc(value.dtype(), shape)?;
-    view.copy_to(ctx.par(), value.items::<T>()?, out.items_mut::<T>()?)?;
+    view.gather(ctx.par(), value, &mut out)?;
     Ok(out)
 }

@@ -3,7 +3,7 @@
 
 use ferroflow_base::{Result, internal};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
-use ferroflow_tensor::Item;
+use ferroflow_tensor::{Item, Tensor, dispatch_items};
 use smallvec::SmallVec;
 
 /// Least elements per thread when copying.
@@ -121,6 +121,24 @@ impl Strided {
             ));
         }
         Ok(())
+    }
+
+    /// Copies the elements of the view of `from` to `to`, row-major: [`Strided::copy_to`] for tensors of any
+    /// type, so that an op needs no code of its own for each type.
+    ///
+    /// # Errors
+    /// INTERNAL if an element is outside `from`, or the tensors do not fit.
+    pub fn gather(&self, par: &dyn Parallelism, from: &Tensor, to: &mut Tensor) -> Result<()> {
+        dispatch_items!(from.dtype(), T => self.copy_to(par, from.items::<T>()?, to.items_mut::<T>()?))
+    }
+
+    /// Writes the dense `from`, row-major, to the elements of the view of `to`: [`Strided::copy_from`] for
+    /// tensors of any type.
+    ///
+    /// # Errors
+    /// INTERNAL if an element is outside `to`, or the tensors do not fit.
+    pub fn scatter(&self, from: &Tensor, to: &mut Tensor) -> Result<()> {
+        dispatch_items!(from.dtype(), T => self.copy_from(from.items::<T>()?, to.items_mut::<T>()?))
     }
 
     /// Copies the elements of the view of `src` to `out`, row-major.

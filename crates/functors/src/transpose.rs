@@ -3,7 +3,7 @@
 use crate::strided::Strided;
 use ferroflow_base::Result;
 use ferroflow_opdef::KernelCtx;
-use ferroflow_tensor::{Shape, Tensor, dispatch_items};
+use ferroflow_tensor::{Shape, Tensor};
 
 /// Returns `value` with its dimensions in the order `perm`.
 ///
@@ -18,8 +18,6 @@ pub fn transposed(ctx: &KernelCtx, value: Tensor, perm: &[usize]) -> Result<Tens
         return value.with_shape(out_shape);
     }
     let mut out = ctx.alloc(value.dtype(), out_shape)?;
-    dispatch_items!(value.dtype(), T => {
-        view.copy_to(ctx.par(), value.items::<T>()?, out.items_mut::<T>()?)?;
-    });
+    view.gather(ctx.par(), &value, &mut out)?;
     Ok(out)
 }

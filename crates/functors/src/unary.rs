@@ -209,39 +209,41 @@ impl<A: Element, R: Element> OpKernel for UnaryKernel<A, R> {
     // Not generic over the function, so there is one copy per pair of types.
     #[inline(never)]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
-        let x = ctx.input(0)?;
-        if let [value] = x.slice::<A>()? {
-            let y = Tensor::scalar(self.functor.apply(*value));
-            let y = if x.shape().is_scalar() {
-                y
-            } else {
-                y.with_shape(x.shape().clone())?
-            };
-            return ctx.set_output(0, y);
+        let can_overwrite = A::DTYPE == R::DTYPE && self.functor.in_place(&mut []);
+        let mut y = output_for(ctx, A::DTYPE, R::DTYPE, can_overwrite)?;
+        let (par, block, functor) = (ctx.par(), self.block, &*self.functor);
+        let values = y.tensor.slice_mut::<R>()?;
+        if y.is_input {
+            par_chunks_mut(par, values, block, 1, &|_, y| {
+                functor.in_place(y);
+            });
+        } else {
+            let x = ctx.input(0)?.slice::<A>()?;
+            par_chunks_mut(par, values, block, 1, &|i, y| {
+                let start = i * block;
+                functor.apply_slice(&x[start..start + y.len()], y);
+            });
         }
-        self.large(ctx)
+        ctx.set_output(0, y.tensor)
     }
 }
 
-impl<A: Element, R: Element> UnaryKernel<A, R> {
-    fn large(&self, ctx: &mut KernelCtx) -> Result<()> {
-        let par = ctx.par();
-        let n = ctx.input(0)?.num_elements();
-        if A::DTYPE == R::DTYPE && self.functor.in_place(&mut []) && ctx.can_forward(0, A::DTYPE, n)
-        {
-            let mut y = ctx.take_input(0)?;
-            par_chunks_mut(par, y.slice_mut::<R>()?, self.block, 1, &|_, y| {
-                self.functor.in_place(y);
-            });
-            return ctx.set_output(0, y);
-        }
-        let x = ctx.input(0)?;
-        let mut y = ctx.alloc(R::DTYPE, x.shape().clone())?;
-        let x = x.slice::<A>()?;
-        par_chunks_mut(par, y.slice_mut::<R>()?, self.block, 1, &|i, y| {
-            let start = i * self.block;
-            self.functor.apply_slice(&x[start..start + y.len()], y);
-        });
-        ctx.set_output(0, y)
-    }
+/// The tensor that becomes output 0.
+struct Output {
+    tensor: Tensor,
+    /// Whether it is input 0, to be overwritten.
+    is_input: bool,
+}
+
+/// Returns input 0 if it may be overwritten, else a new tensor of its shape. For all types at once: casts alone
+/// have over 200 pairs.
+#[inline(never)]
+fn output_for(ctx: &mut KernelCtx, from: DType, to: DType, can_overwrite: bool) -> Result<Output> {
+    let n = ctx.input(0)?.num_elements();
+    let is_input = can_overwrite && ctx.can_forward(0, from, n);
+    let tensor = match is_input {
+        true => ctx.take_input(0)?,
+        false => ctx.alloc(to, ctx.input(0)?.shape().clone())?,
+    };
+    Ok(Output { tensor, is_input })
 }

@@ -5,7 +5,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::{broadcast_shape, broadcast_tensor};
 use ferroflow_functors::indices::{self, Ints};
 use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{PartialShape, Shape, dispatch_items};
+use ferroflow_tensor::{PartialShape, Shape};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -66,27 +66,32 @@ fn check_broadcast(input: &[Option<usize>], to: &[Option<usize>]) -> Result<()> 
     Ok(())
 }
 
-fn broadcast_to(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(|ctx: &mut KernelCtx| {
+fn broadcast_to(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
         let sizes = ctx.input(1)?;
         if sizes.shape().rank() > 1 {
-            return Err(invalid_argument!("shape must be 1-D, got shape {}", sizes.shape()));
+            return Err(invalid_argument!(
+                "shape must be 1-D, got shape {}",
+                sizes.shape()
+            ));
         }
         let shape = Shape::checked(&indices::ints(sizes)?)?;
         if ctx.shape(0)? == &shape {
             let same = ctx.take_input(0)?;
             return ctx.set_output(0, same);
         }
-        let (from, to) = (PartialShape::from(ctx.shape(0)?), PartialShape::from(&shape));
+        let (from, to) = (
+            PartialShape::from(ctx.shape(0)?),
+            PartialShape::from(&shape),
+        );
         check_broadcast(from.dims().unwrap_or(&[]), to.dims().unwrap_or(&[]))?;
         let out = if shape.num_elements() == ctx.input(0)?.num_elements() {
             ctx.take_input(0)?.with_shape(shape)?
         } else {
-            broadcast_tensor::<T>(ctx, ctx.input(0)?, shape)?
+            broadcast_tensor(ctx, ctx.input(0)?, shape)?
         };
         ctx.set_output(0, out)
-    })))
+    }))
 }
 
 fn broadcast_to_shape(ctx: &mut ShapeCtx) -> Result<()> {

@@ -68,16 +68,13 @@ pub(crate) fn join<T: Item>(ctx: &KernelCtx, parts: &[(&[T], usize)], outer: usi
     });
 }
 
-fn concat(build: &KernelBuild, axis: usize, values: Range<usize>) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.output(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            concat_items::<T>(ctx, axis, values.clone())
-        })),
-    )
+fn concat(_: &KernelBuild, axis: usize, values: Range<usize>) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        concat_values(ctx, axis, values.clone())
+    }))
 }
 
-fn concat_items<T: Item>(ctx: &mut KernelCtx, axis: usize, values: Range<usize>) -> Result<()> {
+fn concat_values(ctx: &mut KernelCtx, axis: usize, values: Range<usize>) -> Result<()> {
     let Some(dim) = indices::int(ctx.input(axis)?) else {
         return Err(invalid_argument!(
             "ConcatOp : Expected concatenating dimension to be a scalar, got shape {}",
@@ -127,11 +124,12 @@ fn concat_items<T: Item>(ctx: &mut KernelCtx, axis: usize, values: Range<usize>)
     let outer: usize = shape[..at].iter().product();
     let inner: usize = shape[at + 1..].iter().product();
     let mut out = ctx.alloc(ctx.input(values.start)?.dtype(), shape)?;
-    let parts: SmallVec<[(&[T], usize); 8]> = values
-        .map(|i| Ok((ctx.input(i)?.items::<T>()?, ctx.shape(i)?[at] * inner)))
-        .collect::<Result<_>>()?;
-    join(ctx, &parts, outer, out.items_mut::<T>()?);
-    drop(parts);
+    dispatch_items!(out.dtype(), T => {
+        let parts: SmallVec<[(&[T], usize); 8]> = values
+            .map(|i| Ok((ctx.input(i)?.items::<T>()?, ctx.shape(i)?[at] * inner)))
+            .collect::<Result<_>>()?;
+        join(ctx, &parts, outer, out.items_mut::<T>()?);
+    });
     ctx.set_output(0, out)
 }
 

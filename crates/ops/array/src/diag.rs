@@ -4,7 +4,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::shape_of;
 use ferroflow_functors::strided::Strided;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
+use ferroflow_tensor::{PartialShape, Shape, Tensor};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -31,11 +31,11 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(diag_part_gradient),
 ];
 
-fn diag(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    Ok(dispatch_items!(build.input(0)?, T => Box::new(diag_items::<T>)))
+fn diag(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(diag_values))
 }
 
-fn diag_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
+fn diag_values(ctx: &mut KernelCtx) -> Result<()> {
     let input = ctx.input(0)?;
     let shape = input.shape();
     if shape.rank() < 1 {
@@ -47,7 +47,7 @@ fn diag_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
         shape_of(shape.iter().chain(shape.iter()).copied())?,
     )?;
     let view = Strided::new(0, [(n, n as isize + 1)]);
-    view.copy_from(input.items::<T>()?, out.items_mut::<T>()?)?;
+    view.scatter(input, &mut out)?;
     ctx.set_output(0, out)
 }
 
@@ -69,11 +69,11 @@ fn diag_part_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-fn diag_part(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    Ok(dispatch_items!(build.input(0)?, T => Box::new(diag_part_items::<T>)))
+fn diag_part(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(diag_part_values))
 }
 
-fn diag_part_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
+fn diag_part_values(ctx: &mut KernelCtx) -> Result<()> {
     let input = ctx.input(0)?;
     let shape = input.shape();
     let (a, b) = shape.split_at(shape.rank() / 2);
@@ -88,7 +88,7 @@ fn diag_part_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
     let n = out_shape.num_elements();
     let mut out = ctx.alloc(input.dtype(), out_shape)?;
     let view = Strided::new(0, [(n, n as isize + 1)]);
-    view.copy_to(ctx.par(), input.items::<T>()?, out.items_mut::<T>()?)?;
+    view.gather(ctx.par(), input, &mut out)?;
     ctx.set_output(0, out)
 }
 

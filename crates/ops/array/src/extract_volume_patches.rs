@@ -81,8 +81,10 @@ fn patches_shape(ctx: &mut ShapeCtx) -> Result<()> {
 
 fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let windows = windows(build.attrs)?;
-    dispatch_items!(build.input(0)?, T =>
-        Ok(Box::new(move |ctx: &mut KernelCtx| patches::<T>(ctx, windows))))
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let dtype = ctx.input(0)?.dtype();
+        dispatch_items!(dtype, T => patches::<T>(ctx, windows))
+    }))
 }
 
 fn patches<T: Item>(ctx: &mut KernelCtx, windows: [Window; 3]) -> Result<()> {

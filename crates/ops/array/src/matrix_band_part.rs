@@ -18,8 +18,11 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(band_part)
 .gradient(band_part_gradient)];
 
-fn band_part(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    Ok(dispatch_items!(build.input(0)?, T => Box::new(band_part_items::<T>)))
+fn band_part(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        let dtype = ctx.input(0)?.dtype();
+        dispatch_items!(dtype, T => band_part_items::<T>(ctx))
+    }))
 }
 
 fn band_part_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {

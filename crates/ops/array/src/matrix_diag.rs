@@ -222,8 +222,9 @@ pub(crate) fn matrices(shape: &Shape) -> Result<(&[usize], usize, usize)> {
 
 fn matrix_diag_part(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let align = alignment(build.attrs);
-    Ok(dispatch_items!(build.input(0)?, T => {
-        Box::new(move |ctx: &mut KernelCtx| matrix_diag_part_items::<T>(ctx, align))
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let dtype = ctx.input(0)?.dtype();
+        dispatch_items!(dtype, T => matrix_diag_part_items::<T>(ctx, align))
     }))
 }
 
@@ -246,8 +247,9 @@ fn matrix_diag_part_items<T: Item>(ctx: &mut KernelCtx, align: (bool, bool)) -> 
 
 fn matrix_diag(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let align = alignment(build.attrs);
-    Ok(dispatch_items!(build.input(0)?, T => {
-        Box::new(move |ctx: &mut KernelCtx| matrix_diag_items::<T>(ctx, align))
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let dtype = ctx.input(0)?.dtype();
+        dispatch_items!(dtype, T => matrix_diag_items::<T>(ctx, align))
     }))
 }
 
@@ -329,8 +331,9 @@ fn matrix_size<'a>(
 
 fn matrix_set_diag(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let align = alignment(build.attrs);
-    Ok(dispatch_items!(build.input(0)?, T => {
-        Box::new(move |ctx: &mut KernelCtx| matrix_set_diag_items::<T>(ctx, align))
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let dtype = ctx.input(0)?.dtype();
+        dispatch_items!(dtype, T => matrix_set_diag_items::<T>(ctx, align))
     }))
 }
 

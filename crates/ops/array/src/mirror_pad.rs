@@ -73,12 +73,10 @@ fn mirrored(i: usize, before: usize, d: usize, offset: usize) -> usize {
 
 fn mirror_pad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let offset = mode_offset(build)?;
-    let dtype = build.input(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            mirror_pad_items::<T>(ctx, offset)
-        })),
-    )
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let dtype = ctx.input(0)?.dtype();
+        dispatch_items!(dtype, T => mirror_pad_items::<T>(ctx, offset))
+    }))
 }
 
 fn mirror_pad_items<T: Item>(ctx: &mut KernelCtx, offset: usize) -> Result<()> {

@@ -4,6 +4,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{constant_int, ints, shape_of};
 use ferroflow_functors::strided::par_rows;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_sync::Parallelism;
 use ferroflow_tensor::{Item, PartialShape, dispatch_items};
 
 /// The ops of this file.
@@ -29,12 +30,12 @@ fn one_hot_axis(axis: i64, rank: usize) -> Result<usize> {
 
 fn one_hot(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let axis = build.attrs.int("axis")?;
-    Ok(dispatch_items!(build.output(0)?, T => {
-        Box::new(move |ctx: &mut KernelCtx| one_hot_items::<T>(ctx, axis))
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        one_hot_values(ctx, axis)
     }))
 }
 
-fn one_hot_items<T: Item>(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
+fn one_hot_values(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
     let indices = ctx.input(0)?;
     let shape = indices.shape();
     let at = one_hot_axis(axis, shape.rank())?;
@@ -49,8 +50,7 @@ fn one_hot_items<T: Item>(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
         Ok(t)
     };
     let depth = scalar(1, "depth")?.to_scalar::<i32>()?;
-    let on = &scalar(2, "on_value")?.items::<T>()?[0];
-    let off = &scalar(3, "off_value")?.items::<T>()?[0];
+    let (on, off) = (scalar(2, "on_value")?, scalar(3, "off_value")?);
     let Ok(depth) = usize::try_from(depth) else {
         return Err(invalid_argument!(
             "depth must be non-negative, got: {depth}"
@@ -66,21 +66,31 @@ fn one_hot_items<T: Item>(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
     let inner: usize = shape[at..].iter().product();
     let mut out = ctx.alloc(ctx.input(2)?.dtype(), out_shape)?;
     let values = ints(indices)?;
-    let hot = |i: i64| usize::try_from(i).ok().filter(|&i| i < depth);
-    par_rows(
-        ctx.par(),
-        out.items_mut::<T>()?,
-        depth * inner,
-        &|row, to| {
-            to.fill(off.clone());
-            for (j, &i) in values[row * inner..(row + 1) * inner].iter().enumerate() {
-                if let Some(i) = hot(i) {
-                    to[i * inner + j] = on.clone();
-                }
-            }
-        },
-    );
+    dispatch_items!(out.dtype(), T => {
+        let (on, off) = (&on.items::<T>()?[0], &off.items::<T>()?[0]);
+        fill_hot(ctx.par(), &values, (depth, inner), on, off, out.items_mut::<T>()?);
+    });
     ctx.set_output(0, out)
+}
+
+/// Sets element `values[i]` of `depth`, `inner` elements apart, to `on`, all others to `off`.
+fn fill_hot<T: Item>(
+    par: &dyn Parallelism,
+    values: &[i64],
+    (depth, inner): (usize, usize),
+    on: &T,
+    off: &T,
+    out: &mut [T],
+) {
+    let hot = |i: i64| usize::try_from(i).ok().filter(|&i| i < depth);
+    par_rows(par, out, depth * inner, &|row, to| {
+        to.fill(off.clone());
+        for (j, &i) in values[row * inner..(row + 1) * inner].iter().enumerate() {
+            if let Some(i) = hot(i) {
+                to[i * inner + j] = on.clone();
+            }
+        }
+    });
 }
 
 fn one_hot_shape(ctx: &mut ShapeCtx) -> Result<()> {

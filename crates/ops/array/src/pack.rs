@@ -28,8 +28,7 @@ pub(crate) const OPS: &[Op] = &[
 
 fn pack(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let axis = build.attrs.int("axis")?;
-    let dtype = build.output(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| pack_items::<T>(ctx, axis))))
+    Ok(Box::new(move |ctx: &mut KernelCtx| pack_values(ctx, axis)))
 }
 
 fn pack_axis(axis: i64, rank: usize) -> Result<usize> {
@@ -42,7 +41,7 @@ fn pack_axis(axis: i64, rank: usize) -> Result<usize> {
     })
 }
 
-fn pack_items<T: Item>(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
+fn pack_values(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
     let n = ctx.num_inputs();
     let first = ctx.shape(0)?;
     for i in 1..n {
@@ -62,21 +61,25 @@ fn pack_items<T: Item>(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
     let outer: usize = shape[..at].iter().product();
     let inner: usize = shape[at + 1..].iter().product();
     let mut out = ctx.alloc(ctx.input(0)?.dtype(), shape)?;
-    let to = out.items_mut::<T>()?;
+    dispatch_items!(out.dtype(), T => pack_into::<T>(ctx, outer, inner, out.items_mut::<T>()?))?;
+    ctx.set_output(0, out)
+}
+
+/// Joins `outer` times `inner` elements of each input.
+fn pack_into<T: Item>(ctx: &KernelCtx, outer: usize, inner: usize, to: &mut [T]) -> Result<()> {
     if outer == 1 && inner == 1 {
         for (i, to) in to.iter_mut().enumerate() {
             if let [v] = ctx.input(i)?.items::<T>()? {
                 *to = v.clone();
             }
         }
-        return ctx.set_output(0, out);
+        return Ok(());
     }
-    let parts: SmallVec<[(&[T], usize); 8]> = (0..n)
+    let parts: SmallVec<[(&[T], usize); 8]> = (0..ctx.num_inputs())
         .map(|i| Ok((ctx.input(i)?.items::<T>()?, inner)))
         .collect::<Result<_>>()?;
     join(ctx, &parts, outer, to);
-    drop(parts);
-    ctx.set_output(0, out)
+    Ok(())
 }
 
 fn pack_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -97,7 +100,7 @@ fn pack_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// Outputs `lens.len()` consecutive pieces of `value` along dimension `at`, each reshaped by `f`.
-pub(crate) fn split_along<T: Item>(
+pub(crate) fn split_along(
     ctx: &mut KernelCtx,
     value: &Tensor,
     at: usize,
@@ -116,7 +119,7 @@ pub(crate) fn split_along<T: Item>(
         } else {
             let mut piece = ctx.alloc(value.dtype(), piece_shape)?;
             let view = Strided::new(start as isize, [(outer, row), (len * inner, 1)]);
-            view.copy_to(ctx.par(), value.items::<T>()?, piece.items_mut::<T>()?)?;
+            view.gather(ctx.par(), value, &mut piece)?;
             piece
         };
         ctx.set_output(i, piece)?;
@@ -136,21 +139,23 @@ fn wrong_num(at: usize, n: usize, shape: impl std::fmt::Display) -> ferroflow_ba
 
 fn unpack(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let axis = build.attrs.int("axis")?;
-    let dtype = build.input(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let n = ctx.num_outputs();
-            let value = ctx.take_input(0)?;
-            let shape = value.shape();
-            let at = unpack_axis(axis, shape.rank())?;
-            if shape[at] != n {
-                return Err(wrong_num(at, n, shape));
-            }
-            split_along::<T>(ctx, &value, at, std::iter::repeat_n(1, n), |_| {
-                shape.iter().enumerate().filter(|(i, _)| *i != at).map(|(_, &d)| d).collect()
-            })
-        })),
-    )
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let n = ctx.num_outputs();
+        let value = ctx.take_input(0)?;
+        let shape = value.shape();
+        let at = unpack_axis(axis, shape.rank())?;
+        if shape[at] != n {
+            return Err(wrong_num(at, n, shape));
+        }
+        split_along(ctx, &value, at, std::iter::repeat_n(1, n), |_| {
+            shape
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| *i != at)
+                .map(|(_, &d)| d)
+                .collect()
+        })
+    }))
 }
 
 fn unpack_shape(ctx: &mut ShapeCtx) -> Result<()> {

@@ -4,7 +4,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant, shape_of};
 use ferroflow_functors::strided::{par_rows, unravel};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Item, PartialShape, Shape, dispatch_items};
+use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
 use smallvec::SmallVec;
 
 /// The ops of this file.
@@ -102,41 +102,32 @@ pub(crate) fn pad_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-fn pad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(pad_items::<T>)))
+fn pad(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(pad_values))
 }
 
-fn pad_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
+fn pad_values(ctx: &mut KernelCtx) -> Result<()> {
     let input = ctx.input(0)?;
     let shape = input.shape();
     let margins = margins_input(ctx, shape.rank())?;
-    let value = if ctx.num_inputs() > 2 {
-        let value = ctx.input(2)?;
-        if !value.shape().is_scalar() {
-            return Err(invalid_argument!(
-                "constant_values must be a scalar. Found: {}",
-                value.shape()
-            ));
-        }
-        value.items::<T>()?[0].clone()
-    } else {
-        T::default()
-    };
+    let has_value = ctx.num_inputs() > 2;
+    if has_value && !ctx.shape(2)?.is_scalar() {
+        return Err(invalid_argument!(
+            "constant_values must be a scalar. Found: {}",
+            ctx.shape(2)?
+        ));
+    }
     let out_shape = padded(shape, &margins)?;
     if out_shape.num_elements() == input.num_elements() {
         let same = ctx.take_input(0)?.with_shape(out_shape)?;
         return ctx.set_output(0, same);
     }
     let mut out = ctx.alloc(input.dtype(), out_shape)?;
-    pad_into(
-        ctx,
-        input.items::<T>()?,
-        shape,
-        &margins,
-        &value,
-        out.items_mut::<T>()?,
-    );
+    let value = has_value.then(|| ctx.input(2)).transpose()?;
+    dispatch_items!(input.dtype(), T => {
+        let value = value.map(Tensor::items::<T>).transpose()?.and_then(|v| v.first().cloned());
+        pad_into(ctx, input.items::<T>()?, shape, &margins, &value.unwrap_or_default(), out.items_mut::<T>()?);
+    });
     ctx.set_output(0, out)
 }
 

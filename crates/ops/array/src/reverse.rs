@@ -71,9 +71,8 @@ fn reversed(dims: &Tensor, rank: usize) -> Result<SmallVec<[bool; 8]>> {
     Ok(flags)
 }
 
-fn reverse(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(|ctx: &mut KernelCtx| {
+fn reverse(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;
         let shape = input.shape();
         let flags = reversed(ctx.input(1)?, shape.rank())?;
@@ -96,9 +95,9 @@ fn reverse(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             .collect();
         let mut out = ctx.alloc(input.dtype(), shape.clone())?;
         let view = Strided::new(base, dims);
-        view.copy_to(ctx.par(), input.items::<T>()?, out.items_mut::<T>()?)?;
+        view.gather(ctx.par(), input, &mut out)?;
         ctx.set_output(0, out)
-    })))
+    }))
 }
 
 fn turned_back(g: &mut GradientCtx) -> Result<()> {
@@ -134,24 +133,23 @@ fn reverse_sequence_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 fn reverse_sequence(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
     let attrs = build.attrs.clone();
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
-            let shape = input.shape();
-            if lengths.shape().rank() != 1 {
-                let rank = lengths.shape().rank();
-                return Err(invalid_argument!("seq_lens input must be 1-dim, not {rank}"));
-            }
-            let (batch, seq) = sequence_dims(&attrs, shape.rank())?;
-            let n = indices::ints(lengths)?;
-            check_lengths(&n, shape, batch, seq)?;
-            let mut out = ctx.alloc(input.dtype(), shape.clone())?;
-            flip::<T>(ctx, input, &n, batch, seq, &mut out)?;
-            ctx.set_output(0, out)
-        })),
-    )
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (input, lengths) = (ctx.input(0)?, ctx.input(1)?);
+        let shape = input.shape();
+        if lengths.shape().rank() != 1 {
+            let rank = lengths.shape().rank();
+            return Err(invalid_argument!(
+                "seq_lens input must be 1-dim, not {rank}"
+            ));
+        }
+        let (batch, seq) = sequence_dims(&attrs, shape.rank())?;
+        let n = indices::ints(lengths)?;
+        check_lengths(&n, shape, batch, seq)?;
+        let mut out = ctx.alloc(input.dtype(), shape.clone())?;
+        dispatch_items!(input.dtype(), T => flip::<T>(ctx, input, &n, batch, seq, &mut out))?;
+        ctx.set_output(0, out)
+    }))
 }
 
 fn check_lengths(lengths: &[i64], shape: &Shape, batch: usize, seq: usize) -> Result<()> {

@@ -3,8 +3,10 @@
 use crate::strided_slice::same_as_first;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, axis_in};
+use ferroflow_functors::strided::par_rows;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::dispatch_items;
+use ferroflow_sync::Parallelism;
+use ferroflow_tensor::{Item, dispatch_items};
 use smallvec::SmallVec;
 
 /// The ops of this file.
@@ -17,16 +19,17 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(roll)
 .gradient(roll_gradient)];
 
-fn roll(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(|ctx: &mut KernelCtx| {
+fn roll(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
         let (shift, axis) = (ctx.input(1)?, ctx.input(2)?);
         let rank = ctx.shape(0)?.rank();
         if rank < 1 {
             return Err(invalid_argument!("input must be 1-D or higher"));
         }
         if shift.shape().rank() > 1 || axis.shape().rank() > 1 {
-            return Err(invalid_argument!("shift and axis must be a scalar or a 1-D vector"));
+            return Err(invalid_argument!(
+                "shift and axis must be a scalar or a 1-D vector"
+            ));
         }
         if shift.shape() != axis.shape() {
             return Err(invalid_argument!("shift and axis must have the same size"));
@@ -50,17 +53,23 @@ fn roll(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             }
             let cut = row - shift * inner;
             let mut out = ctx.alloc(value.dtype(), value.shape().clone())?;
-            let from = value.items::<T>()?;
-            ferroflow_functors::strided::par_rows(ctx.par(), out.items_mut::<T>()?, row, &|i, to| {
-                let from = &from[i * row..(i + 1) * row];
-                let (head, tail) = to.split_at_mut(row - cut);
-                head.clone_from_slice(&from[cut..]);
-                tail.clone_from_slice(&from[..cut]);
+            dispatch_items!(value.dtype(), T => {
+                rotate(ctx.par(), value.items::<T>()?, row, cut, out.items_mut::<T>()?);
             });
             value = out;
         }
         ctx.set_output(0, value)
-    })))
+    }))
+}
+
+/// Copies rows of `row` elements whose first `cut` elements become their last.
+fn rotate<T: Item>(par: &dyn Parallelism, from: &[T], row: usize, cut: usize, to: &mut [T]) {
+    par_rows(par, to, row, &|i, to| {
+        let from = &from[i * row..(i + 1) * row];
+        let (head, tail) = to.split_at_mut(row - cut);
+        head.clone_from_slice(&from[cut..]);
+        tail.clone_from_slice(&from[..cut]);
+    });
 }
 
 fn roll_gradient(g: &mut GradientCtx) -> Result<()> {

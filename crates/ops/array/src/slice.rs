@@ -4,7 +4,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant};
 use ferroflow_functors::strided::Strided;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
+use ferroflow_tensor::{PartialShape, Shape, Tensor};
 use smallvec::SmallVec;
 
 /// The ops of this file.
@@ -19,7 +19,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 
 /// Returns the elements of `view` as a tensor, which shares the storage of `value` if they are
 /// contiguous.
-pub(crate) fn viewed<T: Item>(
+pub(crate) fn viewed(
     ctx: &KernelCtx,
     value: &Tensor,
     view: &Strided,
@@ -29,16 +29,15 @@ pub(crate) fn viewed<T: Item>(
         return value.view(start, shape);
     }
     let mut out = ctx.alloc(value.dtype(), shape)?;
-    view.copy_to(ctx.par(), value.items::<T>()?, out.items_mut::<T>()?)?;
+    view.gather(ctx.par(), value, &mut out)?;
     Ok(out)
 }
 
-pub(crate) fn slice(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(slice_items::<T>)))
+pub(crate) fn slice(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(slice_values))
 }
 
-fn slice_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
+fn slice_values(ctx: &mut KernelCtx) -> Result<()> {
     let (begin, size) = (ctx.input(1)?, ctx.input(2)?);
     let shape = ctx.shape(0)?;
     let rank = shape.rank();
@@ -75,7 +74,7 @@ fn slice_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
         let empty = ctx.alloc(ctx.input(0)?.dtype(), out_shape)?;
         return ctx.set_output(0, empty);
     }
-    let out = viewed::<T>(ctx, ctx.input(0)?, &view, out_shape)?;
+    let out = viewed(ctx, ctx.input(0)?, &view, out_shape)?;
     ctx.set_output(0, out)
 }
 

@@ -134,47 +134,44 @@ fn depth_shape(ctx: &mut ShapeCtx, pack: bool) -> Result<()> {
 
 pub(crate) fn depth(build: &KernelBuild, pack: bool) -> Result<Box<dyn OpKernel>> {
     let (block, first) = block_attrs(build.attrs)?;
-    let dtype = build.input(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let input = ctx.input(0)?;
-            let s = input.shape();
-            if s.rank() != 4 {
-                let rank = s.rank();
-                return Err(match pack {
-                    true => invalid_argument!("Input rank should be 4 instead of {rank}"),
-                    false => invalid_argument!("Input rank should be: 4 instead of: {rank}"),
-                });
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let input = ctx.input(0)?;
+        let s = input.shape();
+        if s.rank() != 4 {
+            let rank = s.rank();
+            return Err(match pack {
+                true => invalid_argument!("Input rank should be 4 instead of {rank}"),
+                false => invalid_argument!("Input rank should be: 4 instead of: {rank}"),
+            });
+        }
+        let order = if first { [0, 2, 3, 1] } else { [0, 1, 2, 3] };
+        let [n, h, w, c] = moved(order.map(|i| Some(s[i])), block, pack)?.map(|d| d.unwrap_or(0));
+        let shape = shape_of(if first { [n, c, h, w] } else { [n, h, w, c] })?;
+        // Input and output seen as batch, coarse rows, block rows, coarse columns, block
+        // columns and channels: (size, input stride).
+        let strides = s.strides();
+        let [sn, sh, sw, sc] = order.map(|i| strides[i] as isize);
+        let b = block;
+        let view = if pack {
+            let (rows, row) = ((h, sh * b as isize), (b, sh));
+            let (cols, col) = ((w, sw * b as isize), (b, sw));
+            let depth = (c / (b * b), sc);
+            match first {
+                true => Strided::new(0, [(n, sn), row, col, depth, rows, cols]),
+                false => Strided::new(0, [(n, sn), rows, cols, row, col, depth]),
             }
-            let order = if first { [0, 2, 3, 1] } else { [0, 1, 2, 3] };
-            let [n, h, w, c] = moved(order.map(|i| Some(s[i])), block, pack)?.map(|d| d.unwrap_or(0));
-            let shape = shape_of(if first { [n, c, h, w] } else { [n, h, w, c] })?;
-            // Input and output seen as batch, coarse rows, block rows, coarse columns, block
-            // columns and channels: (size, input stride).
-            let strides = s.strides();
-            let [sn, sh, sw, sc] = order.map(|i| strides[i] as isize);
-            let b = block;
-            let view = if pack {
-                let (rows, row) = ((h, sh * b as isize), (b, sh));
-                let (cols, col) = ((w, sw * b as isize), (b, sw));
-                let depth = (c / (b * b), sc);
-                match first {
-                    true => Strided::new(0, [(n, sn), row, col, depth, rows, cols]),
-                    false => Strided::new(0, [(n, sn), rows, cols, row, col, depth]),
-                }
-            } else {
-                let (rows, cols, depth) = ((h / b, sh), (w / b, sw), (c, sc));
-                let (row, col) = ((b, sc * (b * c) as isize), (b, sc * c as isize));
-                match first {
-                    true => Strided::new(0, [(n, sn), depth, rows, row, cols, col]),
-                    false => Strided::new(0, [(n, sn), rows, row, cols, col, depth]),
-                }
-            };
-            let mut out = ctx.alloc(input.dtype(), shape)?;
-            view.copy_to(ctx.par(), input.items::<T>()?, out.items_mut::<T>()?)?;
-            ctx.set_output(0, out)
-        })),
-    )
+        } else {
+            let (rows, cols, depth) = ((h / b, sh), (w / b, sw), (c, sc));
+            let (row, col) = ((b, sc * (b * c) as isize), (b, sc * c as isize));
+            match first {
+                true => Strided::new(0, [(n, sn), depth, rows, row, cols, col]),
+                false => Strided::new(0, [(n, sn), rows, row, cols, col, depth]),
+            }
+        };
+        let mut out = ctx.alloc(input.dtype(), shape)?;
+        view.gather(ctx.par(), input, &mut out)?;
+        ctx.set_output(0, out)
+    }))
 }
 
 /// Block sizes and margins (paddings or crops), one for each spatial dimension.
@@ -296,26 +293,30 @@ fn batch_shape(ctx: &mut ShapeCtx, to_batch: bool) -> Result<()> {
 
 fn batch(build: &KernelBuild, to_batch: bool) -> Result<Box<dyn OpKernel>> {
     let old_block = build.attrs.int("block_size").ok();
-    let dtype = build.input(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let (blocks, margins) = match old_block {
-                Some(b) => (Ints::from_elem(b, OLD_SPATIAL), ctx.input(1)?),
-                None => {
-                    if ctx.shape(1)?.rank() != 1 {
-                        return Err(invalid_argument!("block_shape must be one-dimensional, got {}", ctx.shape(1)?));
-                    }
-                    (indices::ints(ctx.input(1)?)?, ctx.input(2)?)
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (blocks, margins) = match old_block {
+            Some(b) => (Ints::from_elem(b, OLD_SPATIAL), ctx.input(1)?),
+            None => {
+                if ctx.shape(1)?.rank() != 1 {
+                    return Err(invalid_argument!(
+                        "block_shape must be one-dimensional, got {}",
+                        ctx.shape(1)?
+                    ));
                 }
-            };
-            let m = margins.shape();
-            if m.rank() != 2 || m[0] != blocks.len() || m[1] != 2 {
-                return Err(invalid_argument!("paddings or crops should have shape [{}, 2] instead of {m}", blocks.len()));
+                (indices::ints(ctx.input(1)?)?, ctx.input(2)?)
             }
-            let blocks = Blocks::new(&blocks, &indices::ints(margins)?)?;
-            move_blocks::<T>(ctx, &blocks, to_batch)
-        })),
-    )
+        };
+        let m = margins.shape();
+        if m.rank() != 2 || m[0] != blocks.len() || m[1] != 2 {
+            return Err(invalid_argument!(
+                "paddings or crops should have shape [{}, 2] instead of {m}",
+                blocks.len()
+            ));
+        }
+        let blocks = Blocks::new(&blocks, &indices::ints(margins)?)?;
+        let dtype = ctx.input(0)?.dtype();
+        dispatch_items!(dtype, T => move_blocks::<T>(ctx, &blocks, to_batch))
+    }))
 }
 
 fn move_blocks<T: Item>(ctx: &mut KernelCtx, b: &Blocks, to_batch: bool) -> Result<()> {

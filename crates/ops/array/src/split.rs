@@ -4,7 +4,7 @@ use crate::pack::split_along;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, axis_in, constant};
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{PartialShape, Shape, dispatch_items};
+use ferroflow_tensor::{PartialShape, Shape};
 use smallvec::SmallVec;
 
 /// The ops of this file.
@@ -52,9 +52,8 @@ fn uneven(dim: usize, size: usize, n: usize) -> ferroflow_base::Status {
     )
 }
 
-fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(1)?;
-    Ok(dispatch_items!(dtype, T => Box::new(|ctx: &mut KernelCtx| {
+fn split(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
         let n = ctx.num_outputs();
         let dim = indices::int(ctx.input(0)?);
         let value = ctx.take_input(1)?;
@@ -67,8 +66,10 @@ fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return ctx.set_output(0, value);
         }
         let lens = std::iter::repeat_n(size / n, n);
-        split_along::<T>(ctx, &value, at, lens, |len| with_dim(value.shape(), at, len))
-    })))
+        split_along(ctx, &value, at, lens, |len| {
+            with_dim(value.shape(), at, len)
+        })
+    }))
 }
 
 fn split_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -148,9 +149,8 @@ fn split_sizes(
     Ok(out)
 }
 
-fn split_v(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(|ctx: &mut KernelCtx| {
+fn split_v(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
         let n = ctx.num_outputs();
         let dim = indices::int(ctx.input(2)?);
         if ctx.shape(1)?.rank() != 1 {
@@ -164,8 +164,10 @@ fn split_v(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return ctx.set_output(0, value);
         }
         let lens = sizes.into_iter().flatten();
-        split_along::<T>(ctx, &value, at, lens, |len| with_dim(value.shape(), at, len))
-    })))
+        split_along(ctx, &value, at, lens, |len| {
+            with_dim(value.shape(), at, len)
+        })
+    }))
 }
 
 fn split_v_shape(ctx: &mut ShapeCtx) -> Result<()> {

@@ -9,7 +9,7 @@ use ferroflow_functors::shapes;
 use ferroflow_functors::strided::Strided;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_resources::resource::{value_mut, variable};
-use ferroflow_tensor::{DType, Item, Shape, Tensor, dispatch_items};
+use ferroflow_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 /// The ops of this file.
@@ -122,22 +122,19 @@ fn view_of(shape: &Shape, spec: &Resolved) -> Result<(Strided, Shape)> {
 
 fn strided_slice(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let masks = Masks::from_attrs(build.attrs)?;
-    let dtype = build.input(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let input = ctx.input(0)?;
-            let spec = resolve(ctx, 1, input.shape(), masks)?;
-            let (view, shape) = view_of(input.shape(), &spec)?;
-            let out = if view.is_empty() {
-                ctx.alloc(input.dtype(), shape)?
-            } else if view.as_range_start() == Some(0) && view.len() == input.num_elements() {
-                ctx.take_input(0)?.with_shape(shape)?
-            } else {
-                viewed::<T>(ctx, input, &view, shape)?
-            };
-            ctx.set_output(0, out)
-        })),
-    )
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let input = ctx.input(0)?;
+        let spec = resolve(ctx, 1, input.shape(), masks)?;
+        let (view, shape) = view_of(input.shape(), &spec)?;
+        let out = if view.is_empty() {
+            ctx.alloc(input.dtype(), shape)?
+        } else if view.as_range_start() == Some(0) && view.len() == input.num_elements() {
+            ctx.take_input(0)?.with_shape(shape)?
+        } else {
+            viewed(ctx, input, &view, shape)?
+        };
+        ctx.set_output(0, out)
+    }))
 }
 
 fn strided_slice_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -163,7 +160,7 @@ fn strided_slice_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// Returns `value` broadcast to the shape it is assigned to.
-fn stretched<T: Item>(ctx: &KernelCtx, value: &Tensor, shape: &Shape) -> Result<Tensor> {
+fn stretched(ctx: &KernelCtx, value: &Tensor, shape: &Shape) -> Result<Tensor> {
     if value.shape() == shape {
         return Ok(value.clone());
     }
@@ -184,7 +181,7 @@ fn stretched<T: Item>(ctx: &KernelCtx, value: &Tensor, shape: &Shape) -> Result<
         _ => (shape[i], 0),
     };
     let axes: SmallVec<[(usize, isize); 4]> = (0..shape.rank()).map(axis).collect();
-    viewed::<T>(ctx, value, &Strided::new(0, axes), shape.clone())
+    viewed(ctx, value, &Strided::new(0, axes), shape.clone())
 }
 
 fn wrong_value(expected: &Shape, got: &Shape) -> ferroflow_base::Status {
@@ -194,61 +191,57 @@ fn wrong_value(expected: &Shape, got: &Shape) -> ferroflow_base::Status {
 fn strided_slice_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let masks = Masks::from_attrs(build.attrs)?;
     let dtype = build.output(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            if ctx.shape(0)?.rank() != 1 {
-                return Err(invalid_argument!("shape must be 1-D, got shape.shape = {}", ctx.shape(0)?));
-            }
-            let shape = Shape::checked(&indices::ints(ctx.input(0)?)?)?;
-            let spec = resolve(ctx, 1, &shape, masks)?;
-            let (view, dy_shape) = view_of(&shape, &spec)?;
-            let dy = ctx.input(4)?;
-            if dy.shape() != &dy_shape {
-                return Err(wrong_value(&dy_shape, dy.shape()));
-            }
-            let mut out = Tensor::zeros(dtype, shape)?;
-            view.copy_from(dy.items::<T>()?, out.items_mut::<T>()?)?;
-            ctx.set_output(0, out)
-        })),
-    )
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        if ctx.shape(0)?.rank() != 1 {
+            return Err(invalid_argument!(
+                "shape must be 1-D, got shape.shape = {}",
+                ctx.shape(0)?
+            ));
+        }
+        let shape = Shape::checked(&indices::ints(ctx.input(0)?)?)?;
+        let spec = resolve(ctx, 1, &shape, masks)?;
+        let (view, dy_shape) = view_of(&shape, &spec)?;
+        let dy = ctx.input(4)?;
+        if dy.shape() != &dy_shape {
+            return Err(wrong_value(&dy_shape, dy.shape()));
+        }
+        let mut out = Tensor::zeros(dtype, shape)?;
+        view.scatter(dy, &mut out)?;
+        ctx.set_output(0, out)
+    }))
 }
 
 fn strided_slice_update(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let masks = Masks::from_attrs(build.attrs)?;
-    let dtype = build.output(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let spec = resolve(ctx, 1, ctx.shape(0)?, masks)?;
-            let (view, shape) = view_of(ctx.shape(0)?, &spec)?;
-            if view.is_empty() {
-                let x = ctx.take_input(0)?;
-                return ctx.set_output(0, x);
-            }
-            let value = stretched::<T>(ctx, ctx.input(4)?, &shape)?;
-            let mut out = ctx.take_input(0)?;
-            view.copy_from(value.items::<T>()?, out.items_mut::<T>()?)?;
-            ctx.set_output(0, out)
-        })),
-    )
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let spec = resolve(ctx, 1, ctx.shape(0)?, masks)?;
+        let (view, shape) = view_of(ctx.shape(0)?, &spec)?;
+        if view.is_empty() {
+            let x = ctx.take_input(0)?;
+            return ctx.set_output(0, x);
+        }
+        let value = stretched(ctx, ctx.input(4)?, &shape)?;
+        let mut out = ctx.take_input(0)?;
+        view.scatter(&value, &mut out)?;
+        ctx.set_output(0, out)
+    }))
 }
 
 fn resource_assign(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let masks = Masks::from_attrs(build.attrs)?;
     let dtype = build.input(4)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let var = variable(ctx, 0)?;
-            let mut current = var.write();
-            let target = value_mut(ctx, 0, &mut current, dtype)?;
-            let spec = resolve(ctx, 1, target.shape(), masks)?;
-            let (view, shape) = view_of(target.shape(), &spec)?;
-            if view.is_empty() {
-                return Ok(());
-            }
-            let value = stretched::<T>(ctx, ctx.input(4)?, &shape)?;
-            view.copy_from(value.items::<T>()?, target.items_mut::<T>()?)
-        })),
-    )
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let var = variable(ctx, 0)?;
+        let mut current = var.write();
+        let target = value_mut(ctx, 0, &mut current, dtype)?;
+        let spec = resolve(ctx, 1, target.shape(), masks)?;
+        let (view, shape) = view_of(target.shape(), &spec)?;
+        if view.is_empty() {
+            return Ok(());
+        }
+        let value = stretched(ctx, ctx.input(4)?, &shape)?;
+        view.scatter(&value, target)
+    }))
 }
 
 /// Returns the attrs of the spec's masks.

@@ -4,7 +4,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant};
 use ferroflow_functors::strided::Strided;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{DType, PartialShape, Shape, dispatch_items};
+use ferroflow_tensor::{DType, PartialShape, Shape};
 use smallvec::SmallVec;
 
 /// The ops of this file.
@@ -43,9 +43,8 @@ fn check_multiples(shape: &Shape, rank: usize) -> Result<()> {
     Ok(())
 }
 
-fn tile(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.input(0)?;
-    Ok(dispatch_items!(dtype, T => Box::new(|ctx: &mut KernelCtx| {
+fn tile(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;
         let shape = input.shape();
         check_multiples(ctx.shape(1)?, shape.rank())?;
@@ -64,10 +63,10 @@ fn tile(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             let dims = (0..shape.rank())
                 .flat_map(|i| [(multiples[i] as usize, 0), (shape[i], strides[i] as isize)]);
             let view = Strided::new(0, dims);
-            view.copy_to(ctx.par(), input.items::<T>()?, out.items_mut::<T>()?)?;
+            view.gather(ctx.par(), input, &mut out)?;
         }
         ctx.set_output(0, out)
-    })))
+    }))
 }
 
 fn tile_shape(ctx: &mut ShapeCtx) -> Result<()> {

@@ -396,7 +396,7 @@ fn to_tensor<T: Item>(ctx: &mut KernelCtx, partitions: &Partitions) -> Result<()
     let places = places(ctx, partitions, first, &shape)?;
     let element = Shape::from(&shape[partitions.ragged_rank() + 1..]);
     let size = element.num_elements();
-    let default = broadcast_tensor::<T>(ctx, ctx.input(2)?, element)?;
+    let default = broadcast_tensor(ctx, ctx.input(2)?, element)?;
     let (default, from) = (default.items::<T>()?, values.items::<T>()?);
     let to = out.items_mut::<T>()?;
     match default {

@@ -8,7 +8,7 @@ use ferroflow_functors::indices::{shape_input, shape_of};
 use ferroflow_opdef::{KernelBuild, KernelCtx, ShapeCtx};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{Element, PartialShape, Shape, Tensor, dispatch_items, f16};
+use ferroflow_tensor::{Element, PartialShape, Shape, Tensor, f16};
 
 macro_rules! drawn {
     ($($ty:ty: $of:expr),*) => {$(
@@ -111,5 +111,5 @@ pub(crate) fn check_end(shape: &Shape, of: &Shape) -> Result<()> {
 }
 
 pub(crate) fn broadcast(ctx: &KernelCtx, t: &Tensor, to: &Shape) -> Result<Tensor> {
-    dispatch_items!(t.dtype(), T => broadcast_tensor::<T>(ctx, t, to.clone()))
+    broadcast_tensor(ctx, t, to.clone())
 }

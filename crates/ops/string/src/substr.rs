@@ -5,7 +5,7 @@ use ferroflow_functors::broadcast::{broadcast_partial, broadcast_shape, broadcas
 use ferroflow_functors::indices::ints;
 use ferroflow_functors::str_util::is_trail_byte;
 use ferroflow_opdef::{KernelCtx, Op};
-use ferroflow_tensor::{Bytes, Shape, Tensor, dispatch_items};
+use ferroflow_tensor::{Shape, Tensor};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -56,7 +56,7 @@ fn substr(ctx: &mut KernelCtx, characters: bool) -> Result<()> {
                 ));
             }
             (
-                broadcast_tensor::<Bytes>(ctx, input, shape.clone())?,
+                broadcast_tensor(ctx, input, shape.clone())?,
                 spread(ctx, pos, &shape)?,
                 spread(ctx, len, &shape)?,
             )
@@ -108,7 +108,7 @@ fn out_of_range(
 }
 
 fn spread(ctx: &KernelCtx, t: &Tensor, shape: &Shape) -> Result<Tensor> {
-    dispatch_items!(t.dtype(), T => broadcast_tensor::<T>(ctx, t, shape.clone()))
+    broadcast_tensor(ctx, t, shape.clone())
 }
 
 /// The range of `len` bytes at `pos`; a negative length reaches to the end.

@@ -332,7 +332,7 @@ fn sum(ctx: &mut KernelCtx, axes: [i64; 3], limits: [i32; 2]) -> Result<()> {
             |v, (step, zero)| step.times(v.wrapping_sub(*zero)),
         );
         let whole = dispatch_items!(DType::Int32, T => {
-            broadcast_tensor::<T>(ctx, &moved, shape.clone())?
+            broadcast_tensor(ctx, &moved, shape.clone())?
         });
         parts.push(whole);
     }
