@@ -3,8 +3,8 @@
 use crate::device::TaskName;
 use crate::master_session::lock;
 use crate::security::Security;
-use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
-use ferroflow_rpc::Wire;
+use ferroflow_base::{Code, Result, Status, internal, invalid_argument, not_found};
+use ferroflow_rpc::{AnyWire, Incoming, Outgoing};
 use ferroflow_runtime::CancelToken;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
@@ -174,6 +174,19 @@ impl Peer {
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
+        let wire = AnyWire::receiving::<R>();
+        let answer = self.call_any(path, Box::new(request), wire).await?;
+        let answer = answer.downcast::<R>();
+        let answer = answer.map_err(|_| internal!("a response of another method"))?;
+        Ok(*answer)
+    }
+
+    async fn call_any(
+        &self,
+        path: String,
+        request: Box<dyn Outgoing>,
+        wire: AnyWire,
+    ) -> Result<Incoming> {
         let failed = |e: tonic::Status| self.status(&path, &e);
         let mut client = Grpc::new(self.channel.clone())
             .max_decoding_message_size(usize::MAX)
@@ -186,7 +199,7 @@ impl Peer {
         let uri = uri.map_err(|e| invalid_argument!("{path}: {e}"))?;
         let mut request = tonic::Request::new(request);
         self.connections.security.sign(&mut request)?;
-        let answer = client.unary(request, uri, Wire::<Q, R>::default()).await;
+        let answer = client.unary(request, uri, wire).await;
         Ok(answer.map_err(failed)?.into_inner())
     }
 

@@ -2,7 +2,7 @@
 
 use crate::calls::Calls;
 use crate::deadline::{client_timeout, deadline_within, with_deadline};
-use crate::wire::Wire;
+use crate::wire::{AnyWire, Incoming, Outgoing};
 use ferroflow_base::{Result, internal};
 use ferroflow_sync::CancelToken;
 use http::HeaderValue;
@@ -56,7 +56,32 @@ where
     F: FnOnce(Q) -> A + Send + 'static,
     A: Future<Output = Result<R, tonic::Status>> + Send + 'static,
 {
-    let mut grpc = Grpc::new(Wire::<R, Q>::default())
+    let handler = |message: Incoming| -> Answered {
+        let answer = message.downcast().ok().map(|message| handler(*message));
+        Box::pin(async move {
+            let answer = match answer {
+                Some(answer) => answer.await?,
+                None => return Err(tonic::Status::internal("a message of another method")),
+            };
+            Ok(tonic::Response::new(Box::new(answer) as Box<dyn Outgoing>))
+        })
+    };
+    let wire = AnyWire::receiving::<Q>();
+    unary_of(wire, request, max_message, Box::new(handler))
+}
+
+/// The response of a handler.
+type Answered = Boxed<Result<tonic::Response<Box<dyn Outgoing>>, tonic::Status>>;
+type Handler = Box<dyn FnOnce(Incoming) -> Answered + Send>;
+
+/// As [`unary`], the same code for all messages.
+fn unary_of(
+    wire: AnyWire,
+    request: HttpRequest,
+    max_message: usize,
+    handler: Handler,
+) -> Boxed<HttpResponse> {
+    let mut grpc = Grpc::new(wire)
         .accept_compressed(CompressionEncoding::Gzip)
         .accept_compressed(CompressionEncoding::Deflate)
         .max_decoding_message_size(max_message)
@@ -76,27 +101,18 @@ where
 }
 
 /// One call of a method; sets the flag when the message has been read.
-struct Method<'a, F>(Option<F>, &'a mut bool);
+struct Method<'a>(Option<Handler>, &'a mut bool);
 
-impl<Q, R, F, A> UnaryService<Q> for Method<'_, F>
-where
-    Q: Message + Default + 'static,
-    R: Message + 'static,
-    F: FnOnce(Q) -> A + Send + 'static,
-    A: Future<Output = Result<R, tonic::Status>> + Send + 'static,
-{
-    type Response = R;
-    type Future = Boxed<Result<tonic::Response<R>, tonic::Status>>;
+impl UnaryService<Incoming> for Method<'_> {
+    type Response = Box<dyn Outgoing>;
+    type Future = Answered;
 
-    fn call(&mut self, request: tonic::Request<Q>) -> Self::Future {
+    fn call(&mut self, request: tonic::Request<Incoming>) -> Answered {
         *self.1 = true;
-        let answer = self.0.take().map(|handler| handler(request.into_inner()));
-        Box::pin(async move {
-            match answer {
-                Some(answer) => answer.await.map(tonic::Response::new),
-                None => Err(tonic::Status::internal("the call was started twice")),
-            }
-        })
+        match self.0.take() {
+            Some(handler) => handler(request.into_inner()),
+            None => Box::pin(async { Err(tonic::Status::internal("the call was started twice")) }),
+        }
     }
 }
 
