@@ -367,7 +367,7 @@ static void variables(TF_Status* s, unsigned seed) {
   TFE_DeleteOp(op);
   TF_Tensor* found = resolved(read, s);
   /* Another thread may have assigned its own value. */
-  if (!(value(found) >= 0 && value(found) < 11)) fail("variable", "a number that nobody assigned");
+  if (!(value(found) >= 0 && value(found) < 11)) fail("variable", "a number that no thread assigned");
   TF_DeleteTensor(found);
   TFE_DeleteTensorHandle(variable);
 }
