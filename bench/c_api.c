@@ -1,11 +1,8 @@
-/* Measures libtensorflow: `c_api minimal`, `c_api calls`, `c_api soak THREADS SECONDS`.
+/* Measures libtensorflow: `c_api minimal`, `c_api calls`.
  *
  * minimal: a graph, a session, one run, end; the caller times the process. Prints peak memory in kB.
- * calls:   nanoseconds per call on the calling thread, the best of 15 rounds.
- * soak:    threads that create, run and delete everything; prints memory after the first tenth and at the end. */
+ * calls:   nanoseconds per call on the calling thread, the best of 15 rounds. */
 #define _GNU_SOURCE
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,14 +96,6 @@ static long peak_kb(void) {
   return peak;
 }
 
-static long resident_kb(void) {
-  long pages = 0, resident = 0;
-  FILE* file = fopen("/proc/self/statm", "r");
-  if (file != NULL && fscanf(file, "%ld %ld", &pages, &resident) != 2) resident = 0;
-  if (file != NULL) fclose(file);
-  return resident * 4;
-}
-
 static int minimal(void) {
   TF_Status* s = TF_NewStatus();
   Model m = build(s);
@@ -180,94 +169,10 @@ static int calls(void) {
   return 0;
 }
 
-/* One round of everything. */
-static void everything(Model* shared, TFE_Context* context) {
-  TF_Status* s = TF_NewStatus();
-  TF_Tensor* fed = tensor(NUMBERS, 0);
-  Model own = build(s);
-  if (run(&own, &own.sum, fed, s) != 3 || run(shared, &shared->sum, fed, s) != 3) exit(1);
-  TF_Output dx;
-  TF_AddGradients(own.graph, &own.sum, 1, &own.x, 1, NULL, s, &dx);
-  check(s, "gradients");
-  if (run(&own, &dx, fed, s) != 1) exit(1);
-  TF_Function* function = TF_GraphToFunction(own.graph, "f", 1, -1, NULL, 1, &own.x, 1, &own.sum, NULL, NULL, NULL, s);
-  check(s, "function");
-  TF_DeleteFunction(function);
-  TF_Buffer* buffer = TF_NewBuffer();
-  TF_GraphToGraphDef(own.graph, buffer, s);
-  check(s, "export");
-  TF_Graph* copy = TF_NewGraph();
-  TF_ImportGraphDefOptions* options = TF_NewImportGraphDefOptions();
-  TF_ImportGraphDefOptionsSetPrefix(options, "copy");
-  TF_GraphImportGraphDef(copy, buffer, options, s);
-  check(s, "import");
-  TF_DeleteImportGraphDefOptions(options);
-  TF_DeleteGraph(copy);
-  TF_DeleteBuffer(buffer);
-  /* An error. */
-  TF_OperationDescription* wrong = TF_NewOperation(own.graph, "AddV2", "wrong");
-  if (TF_FinishOperation(wrong, s) != NULL || TF_GetCode(s) != TF_INVALID_ARGUMENT) exit(1);
-  TF_DeleteGraph(own.graph);
-  TF_CloseSession(own.session, s);
-  TF_DeleteSession(own.session, s);
-  TFE_Context* mine = eager(s);
-  TFE_Context* contexts[2] = {context, mine};
-  for (int i = 0; i < 2; i++) {
-    TFE_TensorHandle* x = TFE_NewTensorHandle(fed, s);
-    execute(contexts[i], "AddV2", x, s);
-    check(s, "execute");
-    TFE_DeleteTensorHandle(x);
-  }
-  TFE_DeleteContext(mine);
-  TF_DeleteTensor(fed);
-  TF_DeleteStatus(s);
-}
-
-typedef struct Soak {
-  Model* model;
-  TFE_Context* context;
-  double until;
-  atomic_long rounds;
-} Soak;
-
-static void* work(void* arg) {
-  Soak* soak = arg;
-  while (now() < soak->until) {
-    everything(soak->model, soak->context);
-    atomic_fetch_add(&soak->rounds, 1);
-  }
-  return NULL;
-}
-
-static int soak(int n_threads, double seconds) {
-  TF_Status* s = TF_NewStatus();
-  Model model = build(s);
-  Soak soak = {&model, eager(s), 0, 0};
-  long resident[2];
-  for (int part = 0; part < 2; part++) {
-    soak.until = now() + seconds * (part == 0 ? 0.1 : 0.9);
-    pthread_t threads[64];
-    for (int i = 0; i < n_threads; i++) pthread_create(&threads[i], NULL, work, &soak);
-    for (int i = 0; i < n_threads; i++) pthread_join(threads[i], NULL);
-    resident[part] = resident_kb();
-    printf("%ld rounds, %ld kB resident\n", atomic_load(&soak.rounds), resident[part]);
-    fflush(stdout);
-  }
-  TFE_DeleteContext(soak.context);
-  end(&model, s);
-  TF_DeleteStatus(s);
-  /* Allocators keep some memory; what grows with the number of rounds is a leak. */
-  return resident[1] < resident[0] + resident[0] / 4 + 8192 ? 0 : 1;
-}
-
 int main(int argc, char** argv) {
   const char* mode = argc > 1 ? argv[1] : "";
   if (strcmp(mode, "minimal") == 0) return minimal();
   if (strcmp(mode, "calls") == 0) return calls();
-  if (strcmp(mode, "soak") == 0 && argc > 3) {
-    const int n = atoi(argv[2]);
-    return soak(n < 1 ? 1 : n > 64 ? 64 : n, atof(argv[3]));
-  }
-  fprintf(stderr, "usage: c_api minimal | calls | soak THREADS SECONDS\n");
+  fprintf(stderr, "usage: c_api minimal | calls\n");
   return 2;
 }

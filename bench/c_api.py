@@ -1,18 +1,16 @@
 """The C API: start of a minimal program, and nanoseconds per call, compared with TensorFlow's wheel.
 
-Usage: python bench/c_api.py DIST [--rounds 5] [--tensorflow FOLDER] [--soak SECONDS] [--threads 8]
+Usage: python bench/c_api.py DIST [--rounds 5] [--tensorflow FOLDER]
 
 DIST is the folder of `cargo xtask dist`. `c_api.c` is compiled once with Ferroflow's headers and linked with each
 library. FOLDER has `libtensorflow_cc.so.2` of TensorFlow's package; it is found if this Python has TensorFlow. The
-best of the rounds counts, taken in turn. With --soak, threads create, run and delete everything with Ferroflow's
-library instead; an error or growing memory ends it with 1.
+best of the rounds counts, taken in turn.
 """
 
 import importlib.util
 import os
 import resource
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -30,7 +28,7 @@ def wheel():
 
 def link(work, name, dist, folder, libraries):
     program = Path(work) / name
-    command = ["cc", "-std=c11", "-O2", "-Wall", SOURCE, f"-I{dist / 'include'}", "-o", program, "-pthread"]
+    command = ["cc", "-std=c11", "-O2", "-Wall", SOURCE, f"-I{dist / 'include'}", "-o", program]
     command += [folder / library for library in libraries] + [f"-Wl,-rpath,{folder}"]
     subprocess.run([str(word) for word in command], check=True)
     return program
@@ -62,15 +60,10 @@ def main():
     parser.add_argument("dist", type=Path)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tensorflow", type=Path, default=wheel())
-    parser.add_argument("--soak", type=float)
-    parser.add_argument("--threads", type=int, default=8)
     options = parser.parse_args()
     dist = options.dist.resolve()
     with tempfile.TemporaryDirectory() as work:
         programs = {"Ferroflow": link(work, "ours", dist, dist / "lib", ["libtensorflow.so.2"])}
-        if options.soak:
-            command = [programs["Ferroflow"], "soak", str(options.threads), str(options.soak)]
-            sys.exit(subprocess.run(command).returncode)
         if options.tensorflow:
             libraries = ["libtensorflow_cc.so.2", "libtensorflow_framework.so.2"]
             programs["TensorFlow"] = link(work, "theirs", dist, options.tensorflow.resolve(), libraries)

@@ -99,9 +99,9 @@ class Server:
         return kb("Rss") / 1024, (kb("Private_Dirty")) / 1024
 
 
-def load(clients, protocol, address, model, dims, n, seconds):
+def load(clients, protocol, address, model, dims, n, seconds, rate=None):
     address = address.removeprefix("http://")
-    command = [clients, protocol, address, model, "x", dims, str(n), str(seconds)]
+    command = [clients, protocol, address, model, "x", dims, str(n), str(seconds), *([] if rate is None else [str(rate)])]
     done = subprocess.run(command, capture_output=True, text=True)
     found = re.match(r"(\d+) requests/s, p50 (\d+) us, p99 (\d+) us", done.stdout)
     if not found:
@@ -121,6 +121,8 @@ def tiny(args, folder):
             for n in (1, 16):
                 figures = load(args.clients, protocol, address, "tiny", "1", n, args.seconds)
                 report(f"tiny, {protocol}, {n} connections", figures)
+            half = load(args.clients, protocol, address, "tiny", "1", n, args.seconds, figures[0] / 2)
+            report(f"tiny, {protocol}, {n} connections, half load", half)
 
 
 def first_answer(server, size):

@@ -1,10 +1,12 @@
-"""Runs C programs against Ferroflow's library: the examples, and bad input, compared with TensorFlow's own library.
+"""Runs C programs against Ferroflow's library: the examples, threads that do everything, and bad input, compared with
+TensorFlow's own library.
 
     cargo xtask dist target/dist
-    python interop/bindings/c.py target/dist [--stock DIR]
+    python interop/bindings/c.py target/dist [--stock DIR | --asan] [--soak SECONDS] [--threads 8]
 
 Needs a C compiler. DIR is the folder of TensorFlow's Python package, which has `libtensorflow_cc.so.2`; without it bad
-input must only end without a signal. Lines that differ on purpose are listed in ANY and CODES.
+input must only end without a signal. Lines that differ on purpose are listed in ANY and CODES. With --asan the programs
+run under AddressSanitizer, which sees the memory of the library, too: it allocates by malloc.
 """
 
 import argparse
@@ -16,7 +18,11 @@ import subprocess
 import common
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+MODEL = os.path.join(HERE, "../../crates/runtime/tests/saved_models/keras_mlp")
 EXAMPLES = {"minimal": "3 + 2 = 5", "eager": ""}
+ASAN = ["-fsanitize=address", "-fno-omit-frame-pointer"]
+# The status of a program in which AddressSanitizer found something.
+FOUND = 99
 # Lines, by case and label, that differ on purpose: nothing of them is compared, or only the code of the error.
 ANY = {
     "op_device/code": "devices that do not exist are ignored",
@@ -61,11 +67,19 @@ def stub(work):
     return ["-Wl,-z,lazy", f"-L{work}", "-lstub"]
 
 
-def compiled(name, source, dist, link, work):
+def compiled(name, source, dist, flags, work):
     """Compiles a program."""
     program = os.path.join(work, name)
-    good, output = common.run(["cc", "-w", source, f"-I{dist}/include", *link, "-o", program])
+    good, output = common.run(["cc", "-w", "-g", "-O1", source, f"-I{dist}/include", *flags, "-o", program])
     return program if good else None, output
+
+
+def environment(folder, leaks=True):
+    """Returns the variables of a program that uses the library of a folder."""
+    asan = f"detect_leaks={int(leaks)}:exitcode={FOUND}"
+    return dict(
+        os.environ, LD_LIBRARY_PATH=folder, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="", ASAN_OPTIONS=asan
+    )
 
 
 def stock_folder(stock, work):
@@ -85,14 +99,17 @@ def stock_folder(stock, work):
 
 def said(program, case, folder):
     """Returns what a case says; the last line tells how a killed program ended."""
-    env = dict(os.environ, LD_LIBRARY_PATH=folder, TF_CPP_MIN_LOG_LEVEL="3", CUDA_VISIBLE_DEVICES="")
-    done = subprocess.run([program, case], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=env, timeout=120)
+    # Cases end where they are refused, without deleting what they made.
+    env = environment(folder, leaks=False)
+    done = subprocess.run([program, case], capture_output=True, env=env, timeout=120)
     text = done.stdout.decode(errors="backslashreplace")
     for pattern, words in WORDS:
         text = pattern.sub(words, text)
     lines = text.splitlines()
     if done.returncode < 0:
         lines.append(f"killed by signal {-done.returncode}")
+    if done.returncode == FOUND:
+        lines.append("killed by AddressSanitizer: " + done.stderr.decode(errors="backslashreplace"))
     return lines
 
 
@@ -123,17 +140,26 @@ def differs(case, ours, stock):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("dist")
-    parser.add_argument("--stock")
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument("--stock", metavar="DIR")
+    kinds.add_argument("--asan", action="store_true")
+    parser.add_argument("--soak", type=float, default=10, metavar="SECONDS")
+    parser.add_argument("--threads", type=int, default=8)
     options = parser.parse_args()
-    dist, lib, work = common.folder(options.dist, "c")
+    dist, lib, work = common.folder(options.dist, "c-asan" if options.asan else "c")
+    flags = ASAN if options.asan else []
     report = common.Report()
-    for name, expected in EXAMPLES.items():
-        source = os.path.join(HERE, "../../examples/c", f"{name}.c")
-        program, output = compiled(name, source, dist, [f"-L{lib}", "-ltensorflow"], work)
+    programs = {name: (f"../../examples/c/{name}.c", [], expected) for name, expected in EXAMPLES.items()}
+    soak = [str(options.threads), str(options.soak), os.path.abspath(MODEL)]
+    programs["soak"] = ("soak.c", soak, "rounds")
+    for name, (source, arguments, expected) in programs.items():
+        link = [*flags, f"-L{lib}", "-ltensorflow", "-pthread"]
+        program, output = compiled(name, os.path.join(HERE, source), dist, link, work)
         if program:
-            good, output = common.run([program], env=dict(os.environ, LD_LIBRARY_PATH=lib))
-        report.line(program and good and expected in output, f"example {name}", output)
-    program, output = compiled("bad_input", os.path.join(HERE, "bad_input.c"), dist, stub(work), work)
+            good, output = common.run([program, *arguments], env=environment(lib))
+        title = f"{options.soak:g} s of {options.threads} threads: {output.strip()}" if name == "soak" else f"example {name}"
+        report.line(program and good and expected in output, title, output)
+    program, output = compiled("bad_input", os.path.join(HERE, "bad_input.c"), dist, [*flags, *stub(work)], work)
     report.line(program, "bad input compiles", output)
     if not program:
         report.end()

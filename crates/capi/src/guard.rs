@@ -147,3 +147,39 @@ pub(crate) unsafe fn delete<T>(handle: *mut T) {
         guard_plain((), || drop(object));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{TF_DeleteStatus, TF_GetCode, TF_Message, TF_NewStatus};
+
+    #[test]
+    fn panics_become_internal() {
+        struct Panics;
+        impl Drop for Panics {
+            fn drop(&mut self) {
+                panic!("while it is deleted");
+            }
+        }
+        let name = "formatted".to_string();
+        let rows: [(&str, &dyn Fn() -> i32); 3] = [
+            ("panic: plain", &|| panic!("plain")),
+            ("panic: formatted", &|| panic!("{name}")),
+            ("panic: unknown cause", &|| std::panic::panic_any(7)),
+        ];
+        let status = TF_NewStatus();
+        for (expected, body) in rows {
+            assert_eq!(guard(status, -1, || Ok(body())), -1);
+            // SAFETY: the status lives until the end.
+            let (code, message) =
+                unsafe { (TF_GetCode(status), CStr::from_ptr(TF_Message(status))) };
+            assert_eq!((code, message.to_str()), (13, Ok(expected)));
+            assert_eq!(guard_plain(-1, body), -1);
+        }
+        // SAFETY: the handle was just made; the status is not used any more.
+        unsafe {
+            delete(handle(Panics));
+            TF_DeleteStatus(status);
+        }
+    }
+}

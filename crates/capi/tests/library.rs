@@ -91,17 +91,18 @@ fn needs_only_the_system() {
     assert!(headers.contains("libtensorflow.so.2"), "no soname");
 }
 
-/// Compiles and runs an example.
-fn check_example(name: &str, expected: &str) {
+/// Compiles a program in C; returns the command that runs it.
+fn program(name: &str, source: &str, flags: &[&str]) -> Command {
     let dist = dist();
     let program = dist.join(name);
-    let source = root().join(format!("examples/c/{name}.c"));
     let mut cc = Command::new("cc");
     cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror"])
-        .arg(source);
+        .args(flags)
+        .arg(root().join(source));
     cc.arg(format!("-I{}", dist.join("include").display()));
     cc.arg(format!("-L{}", dist.join("lib").display()));
     cc.args([
+        "-pthread",
         "-Wl,--no-as-needed",
         "-ltensorflow",
         "-ltensorflow_framework",
@@ -110,6 +111,12 @@ fn check_example(name: &str, expected: &str) {
     output(cc.arg(&program));
     let mut run = Command::new(&program);
     run.env("LD_LIBRARY_PATH", dist.join("lib"));
+    run
+}
+
+/// Compiles and runs an example.
+fn check_example(name: &str, expected: &str) {
+    let mut run = program(name, &format!("examples/c/{name}.c"), &[]);
     assert_eq!(output(&mut run), expected, "{name}");
 }
 
@@ -124,6 +131,55 @@ fn eager_execution_in_c() {
         "eager",
         "product: 7 10 15 22\nvariable: 8 12 18 26\nerror: code 3\n",
     );
+}
+
+/// Adds the arguments of `soak.c`.
+fn soak(mut program: Command, seconds: u32) -> Command {
+    let model = root().join("crates/runtime/tests/saved_models/keras_mlp");
+    program.arg("8").arg(seconds.to_string()).arg(model);
+    program
+}
+
+#[test]
+fn threads_create_run_and_delete_everything() {
+    let program = program("soak", "interop/bindings/soak.c", &[]);
+    assert!(output(&mut soak(program, 10)).contains("rounds"));
+}
+
+/// The programs, not the library, are compiled for AddressSanitizer; it sees all memory of the library, which comes
+/// from malloc, and what functions of libc read and write.
+#[test]
+fn address_sanitizer_finds_nothing() {
+    let flags = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g"];
+    let empty = dist().join("empty.c");
+    std::fs::write(&empty, "int main(void) { return 0; }\n").expect("writable");
+    let mut cc = Command::new("cc");
+    cc.args(flags).arg(&empty).arg("-o");
+    let works = cc.arg(dist().join("empty")).status();
+    if !works.is_ok_and(|status| status.success()) {
+        eprintln!("the C compiler has no AddressSanitizer: nothing is checked");
+        return;
+    }
+    for name in ["minimal", "eager"] {
+        let source = format!("examples/c/{name}.c");
+        output(&mut program(&format!("{name}_asan"), &source, &flags));
+    }
+    let of_bindings = |name: &str, flags: &[&str]| {
+        let source = format!("interop/bindings/{name}.c");
+        program(&format!("{name}_asan"), &source, flags)
+    };
+    output(&mut soak(of_bindings("soak", &flags), 3));
+    let bad_input = of_bindings("bad_input", &[&flags[..], &["-w"]].concat());
+    let run = |case: &str| {
+        let mut run = Command::new(bad_input.get_program());
+        run.arg(case).env("LD_LIBRARY_PATH", dist().join("lib"));
+        // Cases end where they are refused, without deleting what they made.
+        run.env("ASAN_OPTIONS", "detect_leaks=0");
+        output(&mut run)
+    };
+    for case in run("--list").lines() {
+        run(case);
+    }
 }
 
 #[test]

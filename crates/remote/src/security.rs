@@ -2,11 +2,12 @@
 
 use crate::device::ServerDef;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_rpc::HttpRequest;
+use ferroflow_rpc::{HttpRequest, TlsPem};
 use std::fmt;
+use std::net::SocketAddr;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::server::{TcpConnectInfo, TlsConnectInfo};
-use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
+use tonic::transport::server::TcpConnectInfo;
+use tonic::transport::{Endpoint, Server};
 
 /// How connections to other tasks are protected. Tasks of TensorFlow's know neither TLS nor tokens: a cluster
 /// with some of them has the default, which is none.
@@ -39,12 +40,11 @@ impl Security {
         };
         let endpoint = Endpoint::from_shared(format!("{scheme}://{address}"));
         let endpoint = endpoint.map_err(|e| invalid_argument!("address '{address}': {e}"))?;
-        let Some(authorities) = &self.authorities else {
-            return Ok(endpoint);
-        };
-        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authorities));
-        let configured = endpoint.tls_config(tls);
-        configured.map_err(|e| invalid_argument!("TLS to '{address}': {e}"))
+        match &self.authorities {
+            Some(authorities) => tls::connect(endpoint, authorities)
+                .map_err(|e| e.note(format!("connecting to '{address}'"))),
+            None => Ok(endpoint),
+        }
     }
 
     /// The value of the header, if there is a token.
@@ -75,12 +75,71 @@ impl Security {
         if given.is_some_and(|given| is_equal(given, token.as_bytes())) {
             return true;
         }
-        let extensions = request.extensions();
-        let plain = extensions.get::<TcpConnectInfo>();
-        let tls = extensions.get::<TlsConnectInfo<TcpConnectInfo>>();
-        let from = plain.or(tls.map(TlsConnectInfo::get_ref));
-        let from = from.and_then(TcpConnectInfo::remote_addr);
-        from_clients && from.is_some_and(|from| from.ip().is_loopback())
+        from_clients && origin(request).is_some_and(|from| from.ip().is_loopback())
+    }
+}
+
+/// Where a request comes from.
+fn origin(request: &HttpRequest) -> Option<SocketAddr> {
+    let plain = request.extensions().get::<TcpConnectInfo>();
+    match plain {
+        Some(plain) => plain.remote_addr(),
+        None => tls::origin(request),
+    }
+}
+
+/// Encrypts the connections of a server.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the certificate or the key is unusable; UNIMPLEMENTED without the feature `tls`.
+pub(crate) fn encrypt(server: Server, pem: TlsPem) -> Result<Server> {
+    tls::serve(server, pem)
+}
+
+#[cfg(feature = "tls")]
+mod tls {
+    use super::*;
+    use ferroflow_rpc::tls_config;
+    use tonic::transport::server::TlsConnectInfo;
+    use tonic::transport::{Certificate, ClientTlsConfig};
+
+    pub(super) fn serve(server: Server, pem: TlsPem) -> Result<Server> {
+        let configured = server.tls_config(tls_config(pem));
+        configured.map_err(|e| invalid_argument!("TLS: {e}"))
+    }
+
+    pub(super) fn connect(endpoint: Endpoint, authorities: &[u8]) -> Result<Endpoint> {
+        let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authorities));
+        let configured = endpoint.tls_config(tls);
+        configured.map_err(|e| invalid_argument!("TLS: {e}"))
+    }
+
+    pub(super) fn origin(request: &HttpRequest) -> Option<SocketAddr> {
+        let info = request.extensions().get::<TlsConnectInfo<TcpConnectInfo>>();
+        info.and_then(|tls| tls.get_ref().remote_addr())
+    }
+}
+
+/// Connections are not encrypted.
+#[cfg(not(feature = "tls"))]
+mod tls {
+    use super::*;
+    use ferroflow_base::{Status, unimplemented_error};
+
+    fn missing() -> Status {
+        unimplemented_error!("this build of Ferroflow has no TLS")
+    }
+
+    pub(super) fn serve(_server: Server, _pem: TlsPem) -> Result<Server> {
+        Err(missing())
+    }
+
+    pub(super) fn connect(_endpoint: Endpoint, _authorities: &[u8]) -> Result<Endpoint> {
+        Err(missing())
+    }
+
+    pub(super) fn origin(_request: &HttpRequest) -> Option<SocketAddr> {
+        None
     }
 }
 

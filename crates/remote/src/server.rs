@@ -3,15 +3,16 @@
 use crate::eager::EagerService;
 use crate::master::{Master, MasterOptions};
 use crate::peers::KEEPALIVE;
+use crate::security::encrypt;
 use crate::service::{CoordinationService, EagerEndpoint, Endpoint, MasterService, WorkerService};
 use crate::worker::Worker;
-use ferroflow_base::{Code, Result, Status, invalid_argument};
-use ferroflow_rpc::{Calls, MAX_STEPS, TlsOptions, finish, tls_config};
+use ferroflow_base::{Code, Result, Status};
+use ferroflow_rpc::{Calls, MAX_STEPS, TlsOptions, TlsPem, finish};
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tonic::transport::ServerTlsConfig;
 use tonic::transport::server::TcpIncoming;
 
 /// How long steps may run after the server was asked to stop.
@@ -55,7 +56,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     monitor: Option<(TcpListener, SocketAddr)>,
-    tls: Option<ServerTlsConfig>,
+    tls: Option<TlsPem>,
     max_message: usize,
     calls: Arc<Calls>,
     master: Arc<Master>,
@@ -73,12 +74,7 @@ impl Server {
     /// # Errors
     /// UNAVAILABLE if an address cannot be bound; INVALID_ARGUMENT if the certificate or key is unusable.
     pub fn bind(options: ServerOptions) -> Result<Server> {
-        let tls = options
-            .tls
-            .as_ref()
-            .map(TlsOptions::read)
-            .transpose()?
-            .map(tls_config);
+        let tls = options.tls.as_ref().map(TlsOptions::read).transpose()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(std::thread::available_parallelism().map_or(2, |n| n.get().max(2)))
             .max_blocking_threads(MAX_STEPS)
@@ -131,6 +127,11 @@ impl Server {
     /// # Errors
     /// INTERNAL if serving fails.
     pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        self.run_until(Box::pin(stop))
+    }
+
+    /// Not generic, so that the code of connections exists once, with this crate's optimizations.
+    fn run_until(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) -> Result<()> {
         let mut builder = tonic::transport::Server::builder()
             .tcp_nodelay(true)
             .initial_stream_window_size(WINDOW)
@@ -138,8 +139,7 @@ impl Server {
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE));
         if let Some(tls) = self.tls {
-            let configured = builder.tls_config(tls);
-            builder = configured.map_err(|e| invalid_argument!("TLS: {e}"))?;
+            builder = encrypt(builder, tls)?;
         }
         let endpoint = Endpoint {
             master: self.master.clone(),

@@ -10,17 +10,20 @@
 
 mod calls;
 mod deadline;
+mod pem;
 mod status;
+#[cfg(feature = "tls")]
 mod tls;
 mod unary;
 mod wire;
 
 pub use calls::{Calls, MAX_STEPS, UnderWay, finish};
 pub use deadline::{client_timeout, deadline_exceeded};
+pub use pem::{TlsOptions, TlsPem};
 pub use status::{message, to_tonic};
+#[cfg(feature = "tls")]
 pub use tls::{
-    ServerName, TlsAcceptor, TlsConnector, TlsOptions, TlsPem, server_name, tls_acceptor,
-    tls_config, tls_connector,
+    ServerName, TlsAcceptor, TlsConnector, server_name, tls_acceptor, tls_config, tls_connector,
 };
 pub use unary::{Boxed, CancelOnDrop, HttpRequest, HttpResponse, answer, blocking, unary, unknown};
 pub use wire::{AnyMessage, Encodable, Frames, parse};

@@ -1,6 +1,6 @@
 //! [`Servable`]: a loaded version of a model.
 
-use crate::batching::Parameters;
+use crate::batching::{Gain, Parameters};
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_model::proto::{MetaGraphDef, SignatureDef, TensorInfo, tensor_info::Encoding};
 use ferroflow_model::shape_to_proto;
@@ -53,6 +53,8 @@ pub struct Program {
     callable: OnceLock<Arc<Callable>>,
     /// The callables of some of the outputs, by their positions.
     partial: Mutex<HashMap<Vec<usize>, Arc<Callable>>>,
+    /// What merging its requests is worth.
+    pub(crate) gain: Gain,
 }
 
 impl Program {
@@ -61,6 +63,7 @@ impl Program {
             ports,
             callable: OnceLock::new(),
             partial: Mutex::default(),
+            gain: Gain::default(),
         }
     }
 }

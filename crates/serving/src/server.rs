@@ -15,6 +15,7 @@ use ferroflow_rpc::{Calls, MAX_STEPS, TlsAcceptor, TlsPem, finish, tls_acceptor,
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
@@ -170,6 +171,12 @@ impl Server {
     /// # Errors
     /// INTERNAL if serving fails.
     pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<()> {
+        self.run_until(Box::pin(stop))
+    }
+
+    /// Not generic, so that the code of connections is compiled with this crate's optimizations and not with those of
+    /// the caller's.
+    fn run_until(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) -> Result<()> {
         let (front, options) = (self.front.clone(), self.options);
         start_polling(&front, &options);
         let (stopped, stopping) = watch::channel(false);

@@ -97,6 +97,17 @@ fn gradients_of_integers() {
         message.starts_with("No gradient defined for op: ArgMax."),
         "{message}"
     );
+    // No gradient flows through the axes, which depend on `x` by its rank.
+    let op = |op: &str, name: &str, inputs: &[TF_Output]| TF_Output {
+        oper: client.add(op, name, inputs, |_| ()),
+        index: 0,
+    };
+    let rank = op("Rank", "rank", &[x]);
+    let axes = op("Range", "axes", &[i, rank, i]);
+    let sum = op("Sum", "sum", &[x, axes]);
+    let dy = gradient(&client, sum, x);
+    client.expect_ok("gradient of a sum");
+    assert!(!dy.oper.is_null());
     // Nothing flows through this one.
     let stopped = TF_Output {
         oper: client.add("StopGradient", "stopped", &[arg_max], |_| ()),

@@ -145,9 +145,22 @@ impl ClientGraph {
             if matches!(rule, Some(GradientRule::None)) {
                 return Err(no_gradient(node.op()));
             }
-            stack.extend(node.inputs.iter().map(|i| i.node));
+            let inputs = node.inputs.iter().filter(|i| self.has_derivative(id, **i));
+            stack.extend(inputs.map(|i| i.node));
         }
         Ok(())
+    }
+
+    /// Returns whether the gradient function of a node may have a derivative by this input: not by integers that
+    /// only say how values are computed, such as the axes of a sum.
+    fn has_derivative(&self, node: NodeId, input: Output) -> bool {
+        if !self.graph.dtype(input).is_some_and(DType::is_integer) {
+            return true;
+        }
+        let Some(reader) = self.node(node) else {
+            return true;
+        };
+        reader.op() == "Cast" || reader.outputs.iter().any(|dtype| dtype.is_integer())
     }
 
     fn gradient_scope(&self, prefix: Option<&str>) -> Result<String> {

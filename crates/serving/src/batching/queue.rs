@@ -8,7 +8,7 @@ use crate::step::{Step, contained};
 use crate::trace::{self, Traced};
 use ferroflow_base::{Result, Status, internal, invalid_argument, resource_exhausted};
 use ferroflow_model::proto::serving::BatchingParameters;
-use ferroflow_rpc::CancelOnDrop;
+use ferroflow_rpc::{CancelOnDrop, MAX_STEPS};
 use ferroflow_runtime::{CancelToken, RunOptions, Tensor};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -43,7 +43,8 @@ impl Parameters {
         Parameters {
             max_batch_size: 64,
             timeout: Duration::ZERO,
-            max_enqueued_batches: 1024,
+            // A request that is not merged is a batch.
+            max_enqueued_batches: MAX_STEPS,
             threads: threads.max(1),
             allowed_sizes: Vec::new(),
             pads_inputs: false,
@@ -296,7 +297,11 @@ impl Batcher {
         }
         // A thread is needed for a batch's timer, and for the batch.
         let mut wakes = parameters.adaptive;
-        let most = parameters.most_rows(&step.args, rows);
+        let program = step.servable.program(&step.signature);
+        let most = match program.is_some_and(|p| !parameters.adaptive || p.gain.merges()) {
+            true => parameters.most_rows(&step.args, rows),
+            false => rows,
+        };
         let fits = |b: &Batch| !b.is_closed && b.rows + rows <= most;
         if !queue.batches.back().is_some_and(fits) {
             if queue.batches.len() >= parameters.max_enqueued_batches {
@@ -419,10 +424,14 @@ impl Batcher {
             cancel: (tasks.len() == 1).then(|| first.cancel.clone()),
             ..Default::default()
         };
+        let began = Instant::now();
         let results = match all > parameters.max_batch_size && parameters.splits {
             true => run_large(&first.step, all, parameters, &options, &spans).map(|r| vec![r]),
             false => run_merged(&tasks, &rows, padding, parameters, &options, &spans),
         };
+        if let Some(program) = first.step.servable.program(&first.step.signature) {
+            program.gain.measured(tasks.len(), all, began.elapsed());
+        }
         spans.iter().for_each(|s| s.end_with(&results));
         match results {
             Ok(results) => {
