@@ -138,6 +138,10 @@ def factorizations():
     yield case("Cross", empty("float", 0, 3), empty("float", 0, 3))
     yield case("Cross", r("float", (2, 2)), r("float", (2, 2)), fails=True)
     yield case("Cross", r("float", (2, 3)), r("float", (3,)), fails=True)
+    r = Rand("MatrixInverse of half")
+    for shape in ((1, 1), (3, 3), (2, 3, 3), (0, 3, 3)):
+        x = (r("half", shape) + 3 * np.eye(shape[-1])).astype(np.float16)
+        yield case("MatrixInverse", x, adjoint=len(shape) == 3, tol=1e-2)
 
 
 def cases():

@@ -266,7 +266,8 @@ fn gather_dims(
     };
     let Some(batch) = axis_in(batch_dims, indices_rank + 1 - usize::from(batch_dims < 0)) else {
         return Err(invalid_argument!(
-            "Expected batch_dims in the range [-{indices_rank}, {indices_rank}], but got {batch_dims}"
+            "Expected batch_dims in the range [{}, {indices_rank}], but got {batch_dims}",
+            -(indices_rank as i64)
         ));
     };
     if batch >= rank {

@@ -150,7 +150,11 @@ impl GraphExecutionState {
                 ));
             }
             let known = [new.insert(name, function), self.functions.get(name)];
-            if known.into_iter().flatten().any(|old| old != function) {
+            if known
+                .into_iter()
+                .flatten()
+                .any(|old| !crate::same_function(old, function))
+            {
                 return Err(invalid_argument!(
                     "Cannot add function '{name}' because a different function with the same name \
                      already exists."

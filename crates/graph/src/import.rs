@@ -10,20 +10,12 @@ use ferroflow_tensor::MappedFile;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Oldest producer version whose graphs mean what they mean today.
-const MIN_PRODUCER: i32 = 21;
 /// The GraphDef version that this code was written against (TensorFlow 2.21).
 const CONSUMER_VERSION: i32 = 2474;
 
 /// Checks that a graph's makers meant it for a reader like this.
 pub(crate) fn check_versions(versions: &proto::VersionDef) -> Result<()> {
-    let (producer, min_consumer) = (versions.producer, versions.min_consumer);
-    if producer != 0 && producer < MIN_PRODUCER {
-        return Err(invalid_argument!(
-            "GraphDef producer version {producer} is below the oldest supported version \
-             {MIN_PRODUCER}; re-export the model with a newer TensorFlow"
-        ));
-    }
+    let min_consumer = versions.min_consumer;
     if min_consumer > CONSUMER_VERSION {
         return Err(invalid_argument!(
             "GraphDef min consumer version {min_consumer} above current version \

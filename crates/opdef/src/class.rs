@@ -57,9 +57,11 @@ impl NodeClass {
             "NextIteration" | "RefNextIteration" => NodeClass::NextIteration,
             "LoopCond" => NodeClass::LoopCond,
             "ControlTrigger" => NodeClass::ControlTrigger,
-            "DatasetToGraph" | "DatasetToGraphV2" | "SerializeIterator" => {
-                NodeClass::DatasetToGraph
-            }
+            "DatasetToGraph"
+            | "DatasetToGraphV2"
+            | "SerializeIterator"
+            | "AutoShardDataset"
+            | "ExperimentalAutoShardDataset" => NodeClass::DatasetToGraph,
             "PartitionedCall" | "StatefulPartitionedCall" => NodeClass::Call,
             "RemoteCall" => NodeClass::RemoteCall,
             "SymbolicGradient" => NodeClass::SymbolicGradient,

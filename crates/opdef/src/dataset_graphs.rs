@@ -19,11 +19,33 @@ pub trait DatasetGraphs: Send + Sync {
     /// INVALID_ARGUMENT if the tensor holds no dataset.
     fn graph_of(&self, dataset: &Tensor, library: &[u8]) -> Result<Vec<u8>>;
 
-    /// Runs a serialized `GraphDef` that makes a dataset, and returns that.
+    /// The same for a graph that is run in this process: placeholders stand for tensors that no graph
+    /// can hold.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if a function is not in the library; INVALID_ARGUMENT if the tensor holds no
+    /// dataset.
+    fn local_graph_of(&self, dataset: &Tensor, library: &[u8]) -> Result<LocalGraph>;
+
+    /// Runs a serialized `GraphDef` that makes a dataset, and returns that. `feeds` are the values of its
+    /// placeholders.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the bytes do not decode or the graph has no `_Retval` node; those of its nodes.
-    fn dataset_of(&self, graph: &[u8], services: &StepServices) -> Result<Tensor>;
+    fn dataset_of(
+        &self,
+        graph: &[u8],
+        feeds: &[(String, Tensor)],
+        services: &StepServices,
+    ) -> Result<Tensor>;
+}
+
+/// A graph that makes a dataset in this process.
+pub struct LocalGraph {
+    /// The serialized `GraphDef`.
+    pub graph: Vec<u8>,
+    /// The values of its placeholders, by name.
+    pub feeds: Vec<(String, Tensor)>,
 }
 
 impl Resources {

@@ -39,7 +39,7 @@ pub use cluster::{
 };
 pub use collective::{CollectiveOp, CollectiveRequest, Collectives, FinishFn, MergeFn};
 pub use ctx::{KernelCtx, NodeInfo, StepServices, Value};
-pub use dataset_graphs::{DatasetGraphs, FUNCTION_LIBRARY};
+pub use dataset_graphs::{DatasetGraphs, FUNCTION_LIBRARY, LocalGraph};
 pub use def::{ArgDef, ArgType, AttrDef, AttrType, OpDef, OpFlags};
 pub use edge::{NodeId, Output};
 pub use elementwise::{BinaryFn, ElementwiseProgram, Instruction, UnaryFn};

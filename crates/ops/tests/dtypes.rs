@@ -55,15 +55,14 @@ fn attrs(def: &OpDef, types: &[(&str, DType)]) -> Attrs {
     attrs
 }
 
-/// Kernels known to be missing: tables of handles, complex optimizers, sums of bools, two of 16
-/// bits.
+/// Kernels known to be missing: tables of handles, complex optimizers, sums of bools, one of
+/// bfloat16.
 fn is_missing(op: &str, types: &[(&str, DType)]) -> bool {
     let has = |wanted: fn(DType) -> bool| types.iter().any(|(_, t)| wanted(*t));
     let is_handle = |t| matches!(t, DType::Variant | DType::Resource);
     (op.contains("HashTable") || op == "Conj") && has(is_handle)
         || op.starts_with("Resource") && op.contains("Apply") && has(DType::is_complex)
         || op.starts_with("ResourceScatterNd") && has(|t| t == DType::Bool)
-        || op == "MatrixInverse" && has(|t| t == DType::Half)
         || op == "RandomGamma" && has(|t| t == DType::Bfloat16)
 }
 

@@ -10,7 +10,9 @@ use ferroflow_model::proto::{
     attr_value,
 };
 use ferroflow_model::tensor_to_attr_proto;
-use ferroflow_opdef::{AttrValue, DatasetGraphs, FUNCTION_LIBRARY, FuncRef, StepServices};
+use ferroflow_opdef::{
+    AttrValue, DatasetGraphs, FUNCTION_LIBRARY, FuncRef, LocalGraph, StepServices,
+};
 use ferroflow_resources::dataset::Dataset;
 use ferroflow_resources::table::Table;
 use ferroflow_tensor::{DType, Tensor};
@@ -41,41 +43,25 @@ impl SessionDatasetGraphs {
 
 impl DatasetGraphs for SessionDatasetGraphs {
     fn graph_of(&self, dataset: &Tensor, library: &[u8]) -> Result<Vec<u8>> {
-        let library = FunctionDefLibrary::decode(library)
-            .map_err(|e| invalid_argument!("the function library is damaged: {e}"))?;
-        let mut writer = Writer::default();
-        let name = writer.dataset(&*Dataset::of(dataset)?)?;
-        let attrs = [
-            (
-                "T".to_string(),
-                attr_value::Value::Type(DType::Variant as i32),
-            ),
-            ("index".to_string(), attr_value::Value::I(0)),
-        ];
-        writer.nodes.push(NodeDef {
-            name: RESULT.to_string(),
-            op: "_Retval".to_string(),
-            input: vec![name],
-            attr: attrs
-                .into_iter()
-                .map(|(name, value)| (name, AttrProto { value: Some(value) }))
-                .collect(),
-            ..Default::default()
-        });
-        let library = self.reachable(&writer.functions, library)?;
-        let graph = GraphDef {
-            node: writer.nodes,
-            library: Some(library),
-            versions: Some(VersionDef {
-                producer: PRODUCER,
-                ..Default::default()
-            }),
-            ..Default::default()
-        };
-        Ok(graph.encode_to_vec())
+        self.write(&mut Writer::default(), dataset, library)
     }
 
-    fn dataset_of(&self, graph: &[u8], services: &StepServices) -> Result<Tensor> {
+    fn local_graph_of(&self, dataset: &Tensor, library: &[u8]) -> Result<LocalGraph> {
+        let mut writer = Writer {
+            feeds: Some(Vec::new()),
+            ..Default::default()
+        };
+        let graph = self.write(&mut writer, dataset, library)?;
+        let feeds = writer.feeds.unwrap_or_default();
+        Ok(LocalGraph { graph, feeds })
+    }
+
+    fn dataset_of(
+        &self,
+        graph: &[u8],
+        feeds: &[(String, Tensor)],
+        services: &StepServices,
+    ) -> Result<Tensor> {
         let mut graph = GraphDef::decode(graph)
             .map_err(|e| invalid_argument!("Could not parse GraphDef: {e}"))?;
         let result = graph.node.iter().position(|n| n.op == "_Retval");
@@ -98,9 +84,49 @@ impl DatasetGraphs for SessionDatasetGraphs {
             cancel: Some(services.cancel.clone()),
             ..Default::default()
         };
-        let made = session.run_with(&[], &[&fetch], &[], &run)?;
+        let feeds: Vec<(&str, Tensor)> = feeds
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.clone()))
+            .collect();
+        let made = session.run_with(&feeds, &[&fetch], &[], &run)?;
         let made = made.into_iter().next();
         made.ok_or_else(|| invalid_argument!("the graph makes no dataset"))
+    }
+}
+
+impl SessionDatasetGraphs {
+    fn write(&self, writer: &mut Writer, dataset: &Tensor, library: &[u8]) -> Result<Vec<u8>> {
+        let library = FunctionDefLibrary::decode(library)
+            .map_err(|e| invalid_argument!("the function library is damaged: {e}"))?;
+        let name = writer.dataset(&*Dataset::of(dataset)?)?;
+        let attrs = [
+            (
+                "T".to_string(),
+                attr_value::Value::Type(DType::Variant as i32),
+            ),
+            ("index".to_string(), attr_value::Value::I(0)),
+        ];
+        writer.nodes.push(NodeDef {
+            name: RESULT.to_string(),
+            op: "_Retval".to_string(),
+            input: vec![name],
+            attr: attrs
+                .into_iter()
+                .map(|(name, value)| (name, AttrProto { value: Some(value) }))
+                .collect(),
+            ..Default::default()
+        });
+        let library = self.reachable(&writer.functions, library)?;
+        let graph = GraphDef {
+            node: std::mem::take(&mut writer.nodes),
+            library: Some(library),
+            versions: Some(VersionDef {
+                producer: PRODUCER,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        Ok(graph.encode_to_vec())
     }
 }
 
@@ -111,6 +137,8 @@ struct Writer {
     /// The nodes of datasets and tables that several read.
     known: HashMap<usize, String>,
     functions: Vec<String>,
+    /// The values of placeholders, if the graph may have some.
+    feeds: Option<Vec<(String, Tensor)>>,
 }
 
 impl Writer {
@@ -151,8 +179,17 @@ impl Writer {
     fn tensor(&mut self, tensor: &Tensor, op: &str) -> Result<String> {
         if tensor.dtype() == DType::Variant
             && let Ok(dataset) = Dataset::of(tensor)
+            && (self.feeds.is_none() || !dataset.node.op.is_empty())
         {
             return self.dataset(&dataset);
+        }
+        if self.feeds.is_some() && matches!(tensor.dtype(), DType::Variant | DType::Resource) {
+            let dtype = attr_value::Value::Type(tensor.dtype() as i32);
+            let name = self.node("Placeholder", Vec::new(), [("dtype", dtype)]);
+            if let Some(feeds) = &mut self.feeds {
+                feeds.push((format!("{name}:0"), tensor.clone()));
+            }
+            return Ok(name);
         }
         // The handle of a generator of seeds names none elsewhere: there is a new one then.
         let is_seeds = op.starts_with("ShuffleDataset") || op.starts_with("ShuffleAndRepeat");

@@ -43,8 +43,7 @@ impl Shape {
             // Zero must not hide an overflow to its left or right, hence max(1).
             product = product.checked_mul(d.max(1)).ok_or_else(|| {
                 invalid_argument!(
-                    "Encountered overflow: shape {dims:?} has more elements than a 64-bit size can \
-                     hold"
+                    "Encountered overflow when multiplying {product} with {d}, result: -1"
                 )
             })?;
             shape.0.push(dim);

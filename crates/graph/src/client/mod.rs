@@ -364,7 +364,7 @@ impl ClientGraph {
     fn check_function(&self, function: &Arc<FunctionDef>) -> Result<()> {
         let name = function_name(function);
         if let Some(old) = self.functions.get(name) {
-            return match Arc::ptr_eq(old, function) || old == function {
+            return match Arc::ptr_eq(old, function) || crate::same_function(old, function) {
                 true => Ok(()),
                 false => Err(invalid_argument!(
                     "Cannot add function '{name}' because a different function with the same name \

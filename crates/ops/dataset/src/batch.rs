@@ -351,16 +351,6 @@ fn sparse_batch(ctx: &KernelCtx) -> Result<Arc<dyn Source>> {
         return Err(invalid_argument!("row_shape must be a vector"));
     }
     let row_shape = PartialShape::from_tf(Some(row_shape.slice::<i64>()?))?;
-    if let [shape] = &input.shapes[..]
-        && !row_shape.is_compatible_with(shape)
-    {
-        let is_same_rank = shape.rank().is_none_or(|r| Some(r) == row_shape.rank());
-        if !is_same_rank {
-            return Err(invalid_argument!(
-                "Input shape must be compatible with row_shape."
-            ));
-        }
-    }
     let stack = move |elements: &[Components]| sparse_stack(&row_shape, elements);
     Ok(Arc::new(Batch {
         input,

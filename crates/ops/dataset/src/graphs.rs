@@ -50,7 +50,7 @@ fn from_graph(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             _ => return Err(invalid_argument!("graph_def must be a scalar")),
         };
         let graphs = ctx.resources().dataset_graphs()?.clone();
-        let made = graphs.dataset_of(&graph, ctx.services())?;
+        let made = graphs.dataset_of(&graph, &[], ctx.services())?;
         ctx.set_output(0, made)
     }))
 }

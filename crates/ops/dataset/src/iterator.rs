@@ -397,7 +397,7 @@ fn deserialize(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         };
         let (graphs, services) = (ctx.resources().dataset_graphs(), ctx.services());
         let restored = IteratorState::of(ctx.input(1)?, |graph| {
-            graphs.clone()?.dataset_of(graph, services)
+            graphs.clone()?.dataset_of(graph, &[], services)
         });
         let restored = restored.and_then(|state| {
             let mut position = dataset.iterator()?;

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod auto_shard;
 mod batch;
 mod cache;
 mod combine;
@@ -41,6 +42,7 @@ mod sql;
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
+    ("auto_shard", auto_shard::OPS),
     ("batch", batch::OPS),
     ("cache", cache::OPS),
     ("combine", combine::OPS),

@@ -1,11 +1,11 @@
 //! Datasets that pass elements on: PrefetchDataset, OptionsDataset, ModelDataset, OptimizeDataset,
-//! FinalizeDataset, statistics, thread pools, IgnoreErrorsDataset, SleepDataset, AutoShardDataset
+//! FinalizeDataset, statistics, thread pools, IgnoreErrorsDataset, SleepDataset
 //! (TensorFlow: `core/kernels/data/*_dataset_op.cc`).
 //!
 //! How a pipeline runs is this engine's matter: optimizations, thread pools and statistics are
 //! accepted and change no element.
 
-use crate::common::{Input, Made, dataset, make, next_of, number, positive};
+use crate::common::{Input, Made, dataset, make, next_of, number};
 use crate::seeds::set_anonymous;
 use ferroflow_base::{Code, Result, invalid_argument};
 use ferroflow_functors::shapes;
@@ -289,22 +289,6 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::scalar)
     .kernel(sleep),
-    Op::new(
-        "AutoShardDataset",
-        "input_dataset: variant, num_workers: int64, index: int64 -> handle: variant | \
-         auto_shard_policy: int = 0; output_types: list(type) >= 1; output_shapes: \
-         list(shape) >= 1; num_replicas: int = 0",
-    )
-    .shape(shapes::scalar)
-    .kernel(auto_shard),
-    Op::new(
-        "ExperimentalAutoShardDataset",
-        "input_dataset: variant, num_workers: int64, index: int64 -> handle: variant | \
-         auto_shard_policy: int = 0; output_types: list(type) >= 1; output_shapes: \
-         list(shape) >= 1",
-    )
-    .shape(shapes::scalar)
-    .kernel(auto_shard),
     Op::new("DummyIterationCounter", "-> handle: resource | | stateful")
         .shape(shapes::scalar)
         .kernel(counter),
@@ -329,6 +313,11 @@ impl Source for Through {
     fn inputs(&self) -> Vec<Arc<Dataset>> {
         vec![self.0.clone()]
     }
+}
+
+/// Returns the elements of a dataset.
+pub(crate) fn through_of(input: Arc<Dataset>) -> Arc<dyn Source> {
+    Arc::new(Through(input))
 }
 
 fn passed(ctx: &KernelCtx) -> Made {
@@ -566,28 +555,4 @@ impl DatasetIterator for SleepIterator {
     fn state(&mut self, state: &mut State) -> Result<()> {
         state.input(&mut self.inner, &self.source.input)
     }
-}
-
-/// Policies of AutoShardDataset (TensorFlow: `core/framework/dataset_options.proto`).
-const OFF: i64 = -1;
-
-fn auto_shard(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let policy = build.attrs.int("auto_shard_policy")?;
-    make(build, move |ctx, _| {
-        let problem = "num_workers must be greater than zero.";
-        let n = positive(ctx, 1, "num_workers", problem)?;
-        let index = number(ctx, 2, "index")?;
-        let index = usize::try_from(index)
-            .ok()
-            .filter(|&i| i < n)
-            .ok_or_else(|| invalid_argument!("index must be between 0 and {}", n - 1))?;
-        match n == 1 || policy == OFF {
-            true => passed(ctx),
-            false => Ok(crate::rounds::shard_of(
-                dataset(ctx, 0)?,
-                n as u64,
-                index as u64,
-            )),
-        }
-    })
 }

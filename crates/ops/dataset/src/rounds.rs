@@ -296,7 +296,7 @@ impl DatasetIterator for SkipIterator {
 }
 
 /// A number of shards that distribution replaces.
-const SHARD_HINT: i64 = -1;
+pub(crate) const SHARD_HINT: i64 = -1;
 
 struct Shard {
     input: Arc<Dataset>,
@@ -337,16 +337,6 @@ fn shard(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             index,
             needs_all,
         }))
-    })
-}
-
-/// Returns every `n`th element from `index` on.
-pub(crate) fn shard_of(input: Arc<Dataset>, n: u64, index: u64) -> Arc<dyn Source> {
-    Arc::new(Shard {
-        input,
-        n,
-        index,
-        needs_all: false,
     })
 }
 
@@ -404,7 +394,11 @@ impl DatasetIterator for ShardIterator {
             if skip_of(&mut self.inner, rest, services)? < rest {
                 return Err(invalid_argument!(
                     "Could not apply FILE based sharding: the dataset only has {} file(s), which \
-                     is not enough for the required {n} shards/workers.",
+                     is not enough for the required {n} shards/workers. If you are using datasets \
+                     with distribution strategy, consider setting the auto sharding policy to either \
+                     DATA or OFF using the `experimental_distribute.auto_shard_policy` option of \
+                     `tf.data.Options()`. Or, split your input files into a larger number of small \
+                     files such that number of files is greater than number of shards/workers.",
                     self.position
                 ));
             }

@@ -1,15 +1,13 @@
 //! Decoding of images, encoding of PNG images (TensorFlow:
 //! `core/kernels/image/decode_image_op.cc` and `encode_png_op.cc`).
 
-use crate::animated;
+use crate::{animated, jpeg};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::indices::int_vector;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
-use image::codecs::jpeg::JpegDecoder;
 use image::codecs::png::{CompressionType, FilterType, PngEncoder};
-use image::{DynamicImage, ExtendedColorType, ImageDecoder, ImageEncoder, ImageFormat};
-use std::io::Cursor;
+use image::{DynamicImage, ExtendedColorType, ImageEncoder, ImageFormat};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -128,10 +126,8 @@ struct Decode {
     op: String,
     /// 0 means as many as the file has.
     channels: usize,
-    /// Whether truncated JPEG files are accepted.
-    truncated: bool,
-    /// The factor by which JPEG images are downscaled.
-    ratio: usize,
+    /// How JPEG files are decoded.
+    jpeg: jpeg::Options,
     /// Whether animations have all their frames.
     expand: bool,
     dtype: DType,
@@ -153,20 +149,10 @@ fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     if is_jpeg && channels == 4 {
         return Err(invalid_argument!("JPEG does not support 4 channels"));
     }
-    let ratio = match is_jpeg {
-        true => attrs.int("ratio")?,
-        false => 1,
-    };
-    if !matches!(ratio, 1 | 2 | 4 | 8) {
-        return Err(invalid_argument!(
-            "ratio must be 1, 2, 4, or 8, got {ratio}"
-        ));
-    }
     let decode = Decode {
         op: build.def.name.to_string(),
         channels: channels as usize,
-        truncated: is_jpeg && attrs.bool("try_recover_truncated")?,
-        ratio: ratio as usize,
+        jpeg: jpeg_options(build, is_jpeg, channels as usize)?,
         expand: attrs.bool("expand_animations").unwrap_or(true),
         dtype: build.output(0)?,
     };
@@ -178,6 +164,43 @@ fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let out = decode.run(one_string(ctx.input(0)?)?, window)?;
         ctx.set_output(0, out)
     }))
+}
+
+fn jpeg_options(build: &KernelBuild, is_jpeg: bool, channels: usize) -> Result<jpeg::Options> {
+    let mut options = jpeg::Options {
+        channels,
+        ratio: 1,
+        fancy: true,
+        accurate: false,
+        recovers: false,
+        fraction: 1.0,
+        window: None,
+    };
+    if !is_jpeg {
+        return Ok(options);
+    }
+    let attrs = build.attrs;
+    options.ratio = match attrs.int("ratio")? {
+        ratio @ (1 | 2 | 4 | 8) => ratio as usize,
+        ratio => {
+            return Err(invalid_argument!(
+                "ratio must be 1, 2, 4, or 8, got {ratio}"
+            ));
+        }
+    };
+    options.accurate = match attrs.str("dct_method")? {
+        "" | "INTEGER_FAST" => false,
+        "INTEGER_ACCURATE" => true,
+        _ => {
+            return Err(invalid_argument!(
+                "dct_method must be one of {{'', 'INTEGER_FAST', 'INTEGER_ACCURATE'}}"
+            ));
+        }
+    };
+    options.fancy = attrs.bool("fancy_upscaling")?;
+    options.recovers = attrs.bool("try_recover_truncated")?;
+    options.fraction = attrs.float("acceptable_fraction")?;
+    Ok(options)
 }
 
 fn one_string(contents: &Tensor) -> Result<&Bytes> {
@@ -215,13 +238,10 @@ fn jpeg_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let contents = one_string(ctx.input(0)?)?;
-        let decoder = JpegDecoder::new(Cursor::new(&contents[..]));
-        let decoder = decoder.map_err(|e| {
+        let shape = jpeg::shape(contents).map_err(|e| {
             invalid_argument!("Invalid JPEG data, data size {}: {e}", contents.len())
         })?;
-        let (width, height) = decoder.dimensions();
-        let channels = decoder.color_type().channel_count().into();
-        let shape = [height.into(), width.into(), channels];
+        let shape = shape.map(|n| n as i64);
         ctx.set_output(0, int_vector(dtype, shape.into_iter())?)
     }))
 }
@@ -254,39 +274,28 @@ impl Decode {
             };
             return animated::decode(format, contents, options);
         }
-        let format = image::guess_format(contents).ok();
-        let format = format.filter(|f| matches!(f, ImageFormat::Png | ImageFormat::Jpeg));
-        let format = format.ok_or_else(|| {
-            invalid_argument!(
-                "Unknown image file format. One of JPEG, JPEG XL, PNG, GIF, BMP, WebP required."
-            )
-        })?;
-        if format == ImageFormat::Jpeg && !self.truncated && !is_whole_jpeg(contents) {
-            return Err(invalid_jpeg("the file ends too early"));
+        if contents.starts_with(&[0xff, 0xd8, 0xff]) {
+            return self.jpeg(contents, window);
         }
-        let decoded = image::load_from_memory_with_format(contents, format);
-        let decoded = decoded.map_err(|e| match format {
-            ImageFormat::Jpeg => invalid_jpeg(e),
-            _ => self.invalid(&format!("Invalid image data: {e}")),
-        })?;
+        let format = image::guess_format(contents).ok();
+        if format != Some(ImageFormat::Png) {
+            return Err(invalid_argument!(
+                "Unknown image file format. One of JPEG, JPEG XL, PNG, GIF, BMP, WebP required."
+            ));
+        }
+        let decoded = image::load_from_memory_with_format(contents, ImageFormat::Png);
+        let decoded = decoded.map_err(|e| self.invalid(&format!("Invalid image data: {e}")))?;
         let mut picture = Image16::of(&decoded);
         let has_opacity = picture.channels.is_multiple_of(2);
         if self.channels == 0 && has_opacity && has_transparent_color(contents) {
             let colors = picture.channels - 1;
             picture = picture.with_channels(colors, Gray::default());
         }
-        if self.ratio > 1 && format == ImageFormat::Jpeg {
-            picture = picture.smaller(self.ratio);
-        }
-        if let Some(window) = window {
-            if format != ImageFormat::Jpeg {
-                return Err(self.invalid("only JPEG files have windows"));
-            }
-            picture = picture.cropped(window)?;
+        if window.is_some() {
+            return Err(self.invalid("only JPEG files have windows"));
         }
         let channels = match self.channels {
             0 => picture.channels,
-            // JPEG images are opaque.
             n => n,
         };
         let shape =
@@ -300,7 +309,7 @@ impl Decode {
         );
         let gray = Gray {
             deep: is_deep,
-            rounded: is_deep || format == ImageFormat::Jpeg,
+            rounded: is_deep,
         };
         let picture = picture.with_channels(channels, gray);
         // 8-bit samples are replicated in the upper and the lower byte.
@@ -313,6 +322,42 @@ impl Decode {
             _ => {
                 let (shift, top) = if is_deep { (0, 65535.0) } else { (8, 255.0) };
                 let unit = |s: &u16| (s >> shift) as f32 / top;
+                let floats: Vec<f32> = picture.samples.iter().map(unit).collect();
+                Tensor::from_slice(shape, &floats)
+            }
+        }
+    }
+}
+
+impl Decode {
+    fn jpeg(&self, contents: &[u8], window: Option<[usize; 4]>) -> Result<Tensor> {
+        if self.channels == 4 {
+            return Err(invalid_argument!("JPEG does not support 4 channels"));
+        }
+        if self.op == "DecodeBmp" {
+            return Err(invalid_argument!(
+                "Trying to decode JPEG format using DecodeBmp op. Use `decode_jpeg` or \
+                 `decode_image` instead."
+            ));
+        }
+        let options = jpeg::Options {
+            window,
+            ..self.jpeg
+        };
+        let picture = jpeg::decode(contents, &options).map_err(invalid_jpeg)?;
+        let dims = [picture.height, picture.width, picture.channels];
+        let shape = match self.op.as_str() {
+            "DecodeGif" => [1].into_iter().chain(dims).collect(),
+            _ => ferroflow_functors::indices::shape_of(dims)?,
+        };
+        match self.dtype {
+            DType::Uint8 => Tensor::from_slice(shape, &picture.samples),
+            DType::Uint16 => {
+                let deep: Vec<u16> = picture.samples.iter().map(|&v| u16::from(v) << 8).collect();
+                Tensor::from_slice(shape, &deep)
+            }
+            _ => {
+                let unit = |&v: &u8| f32::from(v) * (1.0 / 255.0);
                 let floats: Vec<f32> = picture.samples.iter().map(unit).collect();
                 Tensor::from_slice(shape, &floats)
             }
@@ -336,52 +381,6 @@ impl Image16 {
             channels: usize::from(image.color().channel_count()),
             samples,
         }
-    }
-
-    /// Returns the averages of squares of pixels.
-    fn smaller(&self, ratio: usize) -> Image16 {
-        let (width, height) = (self.width.div_ceil(ratio), self.height.div_ceil(ratio));
-        let mut samples = Vec::with_capacity(width * height * self.channels);
-        for y in 0..height {
-            for x in 0..width {
-                for c in 0..self.channels {
-                    let (mut sum, mut n) = (0u32, 0);
-                    for v in y * ratio..((y + 1) * ratio).min(self.height) {
-                        for u in x * ratio..((x + 1) * ratio).min(self.width) {
-                            let at = (v * self.width + u) * self.channels + c;
-                            sum += self.samples.get(at).map_or(0, |s| u32::from(s >> 8));
-                            n += 1;
-                        }
-                    }
-                    let mean = ((sum + n / 2) / n.max(1)) as u16;
-                    samples.push(mean << 8 | mean);
-                }
-            }
-        }
-        Image16 {
-            width,
-            height,
-            channels: self.channels,
-            samples,
-        }
-    }
-
-    /// Crops to a window: first row and column, height and width.
-    fn cropped(self, [y, x, height, width]: [usize; 4]) -> Result<Image16> {
-        let fits = |from: usize, n, size| from.checked_add(n).is_some_and(|end| end <= size);
-        if !fits(y, height, self.height) || !fits(x, width, self.width) {
-            return Err(invalid_jpeg("the window goes beyond the picture"));
-        }
-        let line = self.width * self.channels;
-        let rows = self.samples.chunks_exact(line.max(1)).skip(y).take(height);
-        let (from, to) = (x * self.channels, (x + width) * self.channels);
-        let samples = rows.flat_map(|row| row.get(from..to).unwrap_or_default());
-        Ok(Image16 {
-            samples: samples.copied().collect(),
-            width,
-            height,
-            channels: self.channels,
-        })
     }
 
     /// Converts the number of channels: gray, gray and alpha, RGB, RGBA.
@@ -423,26 +422,6 @@ impl Image16 {
 #[cold]
 fn invalid_jpeg(why: impl std::fmt::Display) -> Status {
     invalid_argument!("jpeg::Uncompress failed. Invalid JPEG data or crop window. ({why})")
-}
-
-/// Returns whether a JPEG file reaches its end marker. Decoders fill in missing data.
-fn is_whole_jpeg(contents: &[u8]) -> bool {
-    let mut at = 2;
-    while let Some(&[mark, code]) = contents.get(at..at + 2) {
-        at += match (mark, code) {
-            (0xff, 0xd9) => return true,
-            // Fill bytes, restart markers and markers without a segment.
-            (0xff, 0xff) => 1,
-            (0xff, 0x00 | 0x01 | 0xd0..=0xd8) => 2,
-            (0xff, _) => match contents.get(at + 2..at + 4) {
-                Some(&[high, low]) => 2 + usize::from(u16::from_be_bytes([high, low])),
-                _ => return false,
-            },
-            // The data of a scan.
-            _ => 1,
-        };
-    }
-    false
 }
 
 /// Returns whether a PNG file without an alpha channel has one transparent color. TensorFlow

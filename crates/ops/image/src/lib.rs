@@ -14,6 +14,7 @@ mod distorted_box;
 mod draw_bounding_boxes;
 mod encode_jpeg;
 mod glimpse;
+mod jpeg;
 mod non_max_suppression;
 mod projective_transform;
 mod quantized_resize;

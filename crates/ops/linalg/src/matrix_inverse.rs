@@ -5,7 +5,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::Promote;
 use ferroflow_functors::numeric::Num;
 use ferroflow_opdef::{Cost, GradientCtx, KernelCtx, Op};
-use ferroflow_tensor::{Complex32, Complex64, dispatch};
+use ferroflow_tensor::{Complex32, Complex64, dispatch, f16};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -18,7 +18,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(|build| {
     let adjoint = build.attrs.bool("adjoint")?;
     let dtype = build.input(0)?;
-    dispatch!(dtype, T in [f32, f64, Complex32, Complex64] =>
+    dispatch!(dtype, T in [f32, f64, f16, Complex32, Complex64] =>
                 Ok(Box::new(move |ctx: &mut KernelCtx| inverse::<T>(ctx, adjoint))),
                 else Err(build.unsupported(dtype)))
 })

@@ -35,11 +35,14 @@ fn parse(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let serialized = ctx.input(0)?;
-        let [bytes] = serialized.strings()? else {
-            return Err(invalid_argument!(
-                "Expected `serialized` to be a scalar, got shape: {}",
-                serialized.shape()
-            ));
+        let bytes = match serialized.strings()? {
+            [bytes] if serialized.shape().is_scalar() => bytes,
+            _ => {
+                return Err(invalid_argument!(
+                    "Expected `serialized` to be a scalar, got shape: {}",
+                    serialized.shape()
+                ));
+            }
         };
         let message = TensorProto::decode(&bytes[..]).map_err(|_| {
             invalid_argument!(

@@ -41,7 +41,7 @@ impl Functions {
         }
         let mut functions = self.0.write().unwrap_or_else(PoisonError::into_inner);
         match functions.get(&name) {
-            Some(old) if **old != *function => Err(invalid_argument!(
+            Some(old) if !ferroflow_graph::same_function(old, &function) => Err(invalid_argument!(
                 "Cannot add function '{name}' because a different function with the same name already \
                  exists."
             )),
