@@ -48,6 +48,7 @@ class Build:
     short_names: whether nodes that no step mentions lose their names.
     asked: the graph that TensorFlow runs in its place, where it cannot run the case's own.
     n_devices: how many CPUs the session has; with several, nodes keep their devices.
+    placed: why the results depend on the devices of the nodes, if they do.
     """
 
     form: str
@@ -56,6 +57,7 @@ class Build:
     graph_def: object = None
     asked: object = None
     n_devices: int = 1
+    placed: str = ""
 
     def feed(self, dtype, shape=(), name=None):
         """Adds a placeholder."""
@@ -286,7 +288,8 @@ def line_of(name, form, fn, plain=False):
         if step.timeout_ms:
             out["timeout_ms"] = step.timeout_ms
         steps.append(out | answer)
-    return json.dumps({"name": name, **graph_field(graph_def, plain), "steps": steps},
+    placed = {"placed": build.placed} if build.placed else {}
+    return json.dumps({"name": name, **placed, **graph_field(graph_def, plain), "steps": steps},
                       separators=(",", ":"))
 
 

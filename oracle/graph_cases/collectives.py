@@ -9,7 +9,7 @@ F, I = tf.float32, tf.int32
 
 def members(b, n, make):
     """`make(i)` for each of n devices."""
-    b.n_devices = max(n, 2)
+    b.n_devices, b.placed = max(n, 2), "the devices rank the members of a group"
     out = []
     for i in range(n):
         with tf.device(f"/CPU:{i}"):

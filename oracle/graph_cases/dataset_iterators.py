@@ -267,6 +267,7 @@ def dataset_several_devices(b):
 
 @case("v1")
 def dataset_odds_and_ends(b):
+    b.placed = "the results name devices"
     three = numbers(0, 3, 1)
     for op in (raw.AssertNextDataset, raw.ExperimentalAssertNextDataset):
         made = op(input_dataset=three, transformations=tf.constant([], S), **NUMBERS)

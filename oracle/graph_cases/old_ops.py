@@ -265,6 +265,8 @@ def accumulate_n(b):
 @case("v1")
 def temporary_variable_names(b):
     """A name is unique in a step until its variable is destroyed."""
+    b.placed = "each device has its own temporary variables"
+
     def variable(name, var_name=""):
         return state.temporary_variable(shape=[2], dtype=F, var_name=var_name, name=name)
 

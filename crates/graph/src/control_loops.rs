@@ -4,8 +4,11 @@
 //! tensor in each iteration has to know that there is one: a *control loop* there has the same frame
 //! name, carries an empty tensor from iteration to iteration, and ends when the predicate of the real
 //! loop, which it receives too, is false. Its Merge starts the `_Recv` nodes of the iteration; those of
-//! the last one receive dead tensors.
+//! the last one receive dead tensors. Tensors of nodes that do not run in the first iteration are received
+//! from the second one on: its NextIteration starts their `_Recv` nodes. TensorFlow has no such case, so
+//! that a step with such an edge waits for ever there.
 
+use crate::late::Late;
 use crate::{Consumers, Frames, Graph, Node, NodeId, Output, loop_frames, topological_order};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
@@ -46,8 +49,18 @@ pub(crate) fn colocate_control_flow(graph: &Graph, places: &mut [usize]) -> Resu
 #[derive(Default)]
 pub(crate) struct ControlLoops {
     frames: Frames,
-    /// The Merge of each control loop, by frame and partition.
-    merges: FxHashMap<(usize, usize), NodeId>,
+    late: Late,
+    /// The control loops, by frame and partition.
+    loops: FxHashMap<(usize, usize), ControlLoop>,
+}
+
+/// The nodes of a control loop that start others.
+#[derive(Clone, Copy)]
+struct ControlLoop {
+    /// Runs in each iteration.
+    merge: NodeId,
+    /// Its output is there in each iteration but the first.
+    next: NodeId,
 }
 
 impl ControlLoops {
@@ -63,11 +76,12 @@ impl ControlLoops {
     ) -> Result<ControlLoops> {
         let mut added = ControlLoops {
             frames: loop_frames(graph)?,
-            merges: FxHashMap::default(),
+            ..Default::default()
         };
         if added.frames.loops.is_empty() {
             return Ok(added);
         }
+        added.late = Late::find(graph, &added.frames)?;
         let mut wanted = Vec::new();
         for (id, node) in graph.iter() {
             let to = places[id.index()];
@@ -105,7 +119,11 @@ impl ControlLoops {
     /// The node of partition `part` that starts its `_Recv` of a tensor of `source`, if that is in a loop.
     pub(crate) fn trigger(&self, graph: &Graph, source: NodeId, part: usize) -> Option<NodeId> {
         let frame = self.frames.after(graph, source)?;
-        self.merges.get(&(frame, part)).copied()
+        let control = self.loops.get(&(frame, part))?;
+        Some(match self.late.contains(source, frame) {
+            true => control.next,
+            false => control.merge,
+        })
     }
 }
 
@@ -120,12 +138,12 @@ struct Builder<'a> {
 }
 
 impl Builder<'_> {
-    /// The Merge of the control loop of `frame`, which is added if needed, with those around it.
-    fn control_loop(&mut self, loops: &mut ControlLoops, frame: usize) -> Result<NodeId> {
-        if let Some(merge) = loops.merges.get(&(frame, self.part)) {
-            return Ok(*merge);
+    /// The control loop of `frame`, which is added if needed, with those around it.
+    fn control_loop(&mut self, loops: &mut ControlLoops, frame: usize) -> Result<ControlLoop> {
+        if let Some(control) = loops.loops.get(&(frame, self.part)) {
+            return Ok(*control);
         }
-        let own = &loops.frames.loops[frame];
+        let own = loops.frames.loops[frame].clone();
         let cond = self.conds[frame].ok_or_else(|| {
             invalid_argument!(
                 "A cross-device loop must have a pivot predicate: {}",
@@ -133,13 +151,19 @@ impl Builder<'_> {
             )
         })?;
         let enter_attrs = Attrs::default()
-            .with("frame_name", AttrValue::Str(own.name.clone().into()))
+            .with("frame_name", AttrValue::Str(own.name.into()))
             .with(
                 "parallel_iterations",
                 AttrValue::Int(own.parallel_iterations),
             );
         let outer = match own.parent {
-            Some(parent) => self.control_loop(loops, parent)?,
+            Some(parent) => {
+                let around = self.control_loop(loops, parent)?;
+                match loops.late.contains(cond, parent) {
+                    true => around.next,
+                    false => around.merge,
+                }
+            }
             None => self.add("Const", empty_constant()?, &[])?,
         };
         let enter = self.add("Enter", enter_attrs, &[Output::new(outer, 0)])?;
@@ -150,8 +174,9 @@ impl Builder<'_> {
         let again = [Output::new(switch, 1)];
         let next = self.add("NextIteration", Attrs::default(), &again)?;
         self.graph.set_input(merge, 1, Output::new(next, 0));
-        loops.merges.insert((frame, self.part), merge);
-        Ok(merge)
+        let control = ControlLoop { merge, next };
+        loops.loops.insert((frame, self.part), control);
+        Ok(control)
     }
 
     fn add(&mut self, op: &str, attrs: Attrs, inputs: &[Output]) -> Result<NodeId> {

@@ -26,6 +26,7 @@ mod graph;
 mod import;
 mod import_attrs;
 mod import_functions;
+mod late;
 mod order;
 mod partition;
 mod patch;

@@ -447,6 +447,29 @@ mod tests {
     }
 
     #[test]
+    fn what_reads_a_next_iteration_is_received_from_the_second_one_on() {
+        check(
+            "a = Placeholder\nam = Merge(ae, an)\nae = Enter(a)\nal = Less(am, am)\n\
+             ac = LoopCond(al)\nas = Switch(am, ac)\nan = NextIteration(as:1)\nb = Neg(an)\n\
+             aq = Merge(ae, b)\nat = Switch(aq, ac)\nax = Exit(at)",
+            &[
+                "a = Placeholder(); _cloop0_const = Const<>(); an/_send_0 = _Send<edge_0_an>(an); \
+                 b/_recv_1 = _Recv<edge_1_b>(^_cloop0_nextiteration); ae = Enter(a); _cloop0_enter = \
+                 Enter(_cloop0_const); am = Merge(ae, an); aq = Merge(ae, b/_recv_1); _cloop0_merge = \
+                 Merge(_cloop0_enter, _cloop0_nextiteration); al = Less(am, am); ac = LoopCond(al); as = \
+                 Switch(am, ac); at = Switch(aq, ac); _cloop0_switch = Switch(_cloop0_merge, ac); \
+                 ac/_send_2 = _Send<edge_2_ac>(ac); an = NextIteration(as:1); ax = Exit(at); \
+                 _cloop0_nextiteration = NextIteration(_cloop0_switch:1)",
+                "_cloop1_const = Const<>(); an/_recv_0 = _Recv<edge_0_an>(^_cloop1_nextiteration); \
+                 _cloop1_enter = Enter(_cloop1_const); b = Neg(an/_recv_0); _cloop1_merge = \
+                 Merge(_cloop1_enter, _cloop1_nextiteration); b/_send_1 = _Send<edge_1_b>(b); ac/_recv_2 \
+                 = _Recv<edge_2_ac>(^_cloop1_merge); _cloop1_switch = Switch(_cloop1_merge, ac/_recv_2); \
+                 _cloop1_nextiteration = NextIteration(_cloop1_switch:1)",
+            ],
+        );
+    }
+
+    #[test]
     fn a_loop_that_spans_devices_has_a_control_loop() {
         let looped = "a = Placeholder\nam = Merge(ae, an)\nae = Enter(a)\nal = Less(am, am)\n\
                       ac = LoopCond(al)\nas = Switch(am, ac)\nb = Neg(as:1)\nan = NextIteration(b)\n\

@@ -111,6 +111,8 @@ const VARIANTS: &[Variant] = &[
 
 struct Case {
     name: String,
+    /// The results depend on the devices of the nodes, for the reason that the file gives.
+    is_placed: bool,
     graph: Vec<u8>,
     steps: Vec<Step>,
 }
@@ -174,6 +176,7 @@ fn parse(line: &str) -> tensors::Res<Case> {
     };
     Ok(Case {
         name: text(&json["name"])?,
+        is_placed: json.get("placed").is_some(),
         graph: cases::graph(&json)?,
         steps: json["steps"]
             .as_array()
@@ -428,16 +431,7 @@ fn others_sleep() -> Option<bool> {
 /// Checks the case in every variant; a hang is an error too.
 fn check_all(number: usize, case: Case) -> tensors::Res<()> {
     let case = Arc::new(case);
-    // The ranks of collectives and the names of devices depend on the placement.
-    let is_placed = case.name.starts_with("collective_") || case.name == "dataset_odds_and_ends/v1";
-    // With a CPU and one stream, two temporary variables of a name are on different devices, which each
-    // have their own; and readers of a NextIteration are on another device than it, which is not supported.
-    let is_apart = [
-        "temporary_variable_names/v1",
-        "next_iteration_read_by_others/v1",
-    ]
-    .contains(&case.name.as_str());
-    let runs = |v: &Variant| !v.scattered || !(is_placed || is_apart && v.streams > 0);
+    let runs = |v: &Variant| !v.scattered || !case.is_placed;
     // Each case runs on one of the kinds of streams, unless cases are chosen.
     let one = std::env::var("CASE").is_err().then_some(1 + number % 3);
     let is_chosen = |v: &Variant| v.streams == 0 || one.is_none_or(|n| n == v.streams);
