@@ -293,7 +293,7 @@ static TFE_Context* context(bool is_async, TF_Status* s) {
   TFE_DeleteContextOptions(options);
   return made;
 }
-/* Runs an op with up to two inputs and one output, and gives `a` and `b` back. */
+/* Runs an op with up to two inputs and one output, and deletes `a` and `b`. */
 static TFE_TensorHandle* call(TFE_Context* c, const char* name, TFE_TensorHandle* a, TFE_TensorHandle* b, TF_Status* s) {
   TFE_Op* op = TFE_NewOp(c, name, s);
   check(s, name);

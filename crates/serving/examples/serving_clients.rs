@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Every client has a thread and a connection of its own and sends zeros of these dimensions: one request after the
-//! other, or, if a rate is given, evenly spaced ones, together so many a second. A request that has to wait for the
+//! other, or evenly spaced ones, if the rate of all clients is given. A request that has to wait for the
 //! one before it counts from the moment it was due. Frames of HTTP/2 are written here, because a whole client would
 //! take more of the machine than the server. Prints requests per second and the times of a request in microseconds:
 //! median and 99th percentile.
