@@ -53,7 +53,7 @@ impl<T: 'static, U: Message + Default + 'static> Decoder for Wire<T, U> {
 }
 
 fn encode(message: &dyn Outgoing, buf: &mut EncodeBuf<'_>) -> Result<(), Status> {
-    buf.reserve(message.len());
+    buf.reserve(message.size());
     debug_assert!(buf.remaining_mut() > 0);
     let written = message.write(buf);
     written.map_err(|e| Status::new(Code::Internal, e.to_string()))
@@ -68,7 +68,7 @@ fn decode<U: Message + Default>(buf: &mut DecodeBuf<'_>) -> Result<U, Status> {
 /// A message to send, of any type.
 pub trait Outgoing: Send + Sync {
     /// The number of its bytes.
-    fn len(&self) -> usize;
+    fn size(&self) -> usize;
 
     /// Writes it.
     ///
@@ -78,7 +78,7 @@ pub trait Outgoing: Send + Sync {
 }
 
 impl<T: Message> Outgoing for T {
-    fn len(&self) -> usize {
+    fn size(&self) -> usize {
         self.encoded_len()
     }
 
