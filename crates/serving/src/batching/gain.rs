@@ -29,7 +29,7 @@ impl Gain {
         let nanos = |average: &AtomicU64| f64::from_bits(average.load(Ordering::Relaxed));
         let (alone, merged) = (nanos(&self.alone), nanos(&self.merged));
         if alone == 0.0 || merged == 0.0 {
-            return n / TRIAL % 2 == 0;
+            return (n / TRIAL).is_multiple_of(2);
         }
         let is_better = merged < alone * WORTH;
         let is_trial = n % AGAIN < TRIAL;
