@@ -1,7 +1,7 @@
 //! Expansion of pruned graphs, with or without optimization.
 
 use crate::groups::run_pre_placement;
-use crate::passes::{composite, dce, inline, references, symbolic_gradient};
+use crate::passes::{composite, dce, inline, kernel_label, references, symbolic_gradient};
 use crate::{ExpandedGraph, Lower, PassCtx, passes};
 use ferroflow_base::Result;
 use ferroflow_graph::{Function, Graph, Library, Patch, PrunedGraph, referred_functions};
@@ -129,6 +129,7 @@ pub(crate) fn called(graph: &Graph) -> Vec<String> {
 
 /// Expands one graph, calls excepted.
 fn expand_body(graph: &mut Graph, ctx: &PassCtx, _: Option<&str>) -> Result<()> {
+    kernel_label::run(graph, ctx)?;
     references::run(graph, ctx)?;
     composite::run(graph, ctx)?;
     symbolic_gradient::run(graph, ctx)

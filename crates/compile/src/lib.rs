@@ -26,4 +26,4 @@ pub use expand::{expand, expand_for_placement, lowered};
 pub use groups::{PRE_PLACEMENT, PassGroup, PassGroups};
 pub use pass::{Jit, Lower, Options, Pass, PassCtx};
 pub use phases::{ExpandedGraph, OptimizedGraph};
-pub use pipeline::{PIPELINE, compile, optimize};
+pub use pipeline::{PIPELINE, compile, compile_in, optimize};

@@ -7,12 +7,15 @@ use crate::cluster::Cluster;
 use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
-use ferroflow_compile::{ExpandedGraph, PassCtx, PassGroup, compile, expand, expand_for_placement};
+use ferroflow_compile::{
+    ExpandedGraph, PassCtx, PassGroup, compile_in, expand, expand_for_placement,
+};
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
     ClientDevice, Graph, NodeClass, NodeId, Partition, Patch, PlacedGraph, Placement, PrunedGraph,
     Signature, TensorConnection, args_to_send_recv, export_graph, partition, partition_by_task,
 };
+use ferroflow_program::OpSegment;
 use std::sync::Arc;
 
 /// The graphs that a signature runs.
@@ -112,7 +115,9 @@ impl Session {
 
     pub(super) fn executor(&self, graph: PlacedGraph) -> Result<Arc<Executor>> {
         let graph = graph.try_map(|graph| self.run_added(PassGroup::PostPartitioning, graph))?;
-        let plan = compile(graph, registry(), &self.options.compile)?;
+        let resources = &self.options.resources;
+        let kept = resources.session_local("op segment", || Ok(OpSegment::default()))?;
+        let plan = compile_in(graph, registry(), &self.options.compile, &kept)?;
         Ok(Executor::new(Arc::new(plan)))
     }
 
