@@ -21,5 +21,6 @@ pub(crate) mod lower;
 pub(crate) mod references;
 pub(crate) mod relax_control;
 pub(crate) mod remapper;
+pub(crate) mod remote_call;
 pub(crate) mod symbolic_gradient;
 pub(crate) mod tensordot;
