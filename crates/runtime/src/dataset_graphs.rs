@@ -62,6 +62,8 @@ impl DatasetGraphs for SessionDatasetGraphs {
                 .collect(),
             ..Default::default()
         });
+        let mut library = library;
+        library.function.extend(writer.library);
         let library = self.reachable(&writer.functions, library)?;
         let graph = GraphDef {
             node: writer.nodes,
@@ -111,6 +113,8 @@ struct Writer {
     /// The nodes of datasets and tables that several read.
     known: HashMap<usize, String>,
     functions: Vec<String>,
+    /// The functions that the datasets brought along.
+    library: Vec<FunctionDef>,
 }
 
 impl Writer {
@@ -124,6 +128,12 @@ impl Writer {
             return Err(failed_precondition!(
                 "a dataset that another one makes of its elements has no graph"
             ));
+        }
+        if let Some(AttrValue::Str(library)) = node.attrs.get(FUNCTION_LIBRARY) {
+            let library = FunctionDefLibrary::decode(&**library);
+            let library =
+                library.map_err(|e| invalid_argument!("the function library is damaged: {e}"))?;
+            self.library.extend(library.function);
         }
         let inputs = node.inputs.iter().map(|t| self.tensor(t, &node.op));
         let input = inputs.collect::<Result<_>>()?;
