@@ -1,10 +1,12 @@
 //! Expansion of pruned graphs, with or without optimization.
 
 use crate::groups::run_pre_placement;
-use crate::passes::{composite, dce, inline, references, symbolic_gradient};
+use crate::passes::{composite, dce, inline, kernel_label, references, symbolic_gradient};
 use crate::{ExpandedGraph, Lower, PassCtx, passes};
 use ferroflow_base::Result;
-use ferroflow_graph::{Function, Graph, Library, Patch, PrunedGraph, referred_functions};
+use ferroflow_graph::{
+    DeviceSet, Function, Graph, Library, Patch, PrunedGraph, referred_functions,
+};
 use ferroflow_opdef::Registry;
 use rustc_hash::FxHashSet;
 
@@ -63,6 +65,24 @@ pub fn expand_for_placement(
 ) -> Result<PrunedGraph> {
     let ctx = PassCtx { registry, lower };
     pruned.try_map(|graph| run_pre_placement(graph, &ctx))
+}
+
+/// Makes calls of functions on devices that their inputs name (RemoteCall) calls of functions whose nodes ask
+/// for the devices.
+///
+/// # Errors
+///
+/// INVALID_ARGUMENT if there is no device of the name.
+pub fn resolve_remote_calls(
+    pruned: PrunedGraph,
+    devices: &DeviceSet,
+    registry: &Registry,
+) -> Result<PrunedGraph> {
+    let ctx = PassCtx {
+        registry,
+        lower: Lower::Never,
+    };
+    pruned.try_map(|graph| passes::remote_call::run(graph, &ctx, devices))
 }
 
 /// Inlines calls in the graph and its functions, and drops the functions that nothing calls any more.
@@ -129,6 +149,7 @@ pub(crate) fn called(graph: &Graph) -> Vec<String> {
 
 /// Expands one graph, calls excepted.
 fn expand_body(graph: &mut Graph, ctx: &PassCtx, _: Option<&str>) -> Result<()> {
+    kernel_label::run(graph, ctx)?;
     references::run(graph, ctx)?;
     composite::run(graph, ctx)?;
     symbolic_gradient::run(graph, ctx)

@@ -22,8 +22,8 @@ mod pipeline;
 mod view;
 
 pub use emit::emit;
-pub use expand::{expand, expand_for_placement, lowered};
+pub use expand::{expand, expand_for_placement, lowered, resolve_remote_calls};
 pub use groups::{PRE_PLACEMENT, PassGroup, PassGroups};
 pub use pass::{Jit, Lower, Options, Pass, PassCtx};
 pub use phases::{ExpandedGraph, OptimizedGraph};
-pub use pipeline::{PIPELINE, compile, optimize};
+pub use pipeline::{PIPELINE, compile, compile_in, optimize};

@@ -5,7 +5,7 @@ use crate::{Jit, Lower, OptimizedGraph, Options, Pass, PassCtx, emit};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{Graph, PlacedGraph};
 use ferroflow_opdef::Registry;
-use ferroflow_program::Plan;
+use ferroflow_program::{Body, OpSegment, Plan};
 
 /// Every pass, in the order in which they run. Nodes that nothing needs any more are removed after
 /// each.
@@ -33,10 +33,26 @@ pub const PIPELINE: &[Pass] = &[
 ///
 /// Those of [`optimize`] and [`emit`], and of a node that has no kernel.
 pub fn compile(placed: PlacedGraph, registry: &Registry, options: &Options) -> Result<Plan> {
+    body(placed, registry, options)?.load(registry)
+}
+
+/// [`compile`] for a session, whose stateful nodes keep their kernels in `kept`.
+///
+/// # Errors
+///
+/// As [`compile`].
+pub fn compile_in(
+    placed: PlacedGraph,
+    registry: &Registry,
+    options: &Options,
+    kept: &OpSegment,
+) -> Result<Plan> {
+    body(placed, registry, options)?.load_in(registry, kept)
+}
+
+fn body(placed: PlacedGraph, registry: &Registry, options: &Options) -> Result<Body> {
     let optimized = optimize(placed, registry, options, &mut |_, _| {})?;
-    let body = emit(&optimized, registry, options)?;
-    drop(optimized);
-    body.load(registry)
+    emit(&optimized, registry, options)
 }
 
 /// Runs the pipeline; `observe` sees the graph after each pass.

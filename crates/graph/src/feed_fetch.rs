@@ -27,8 +27,8 @@ impl ClientDevice {
     }
 }
 
-/// Makes each `_Arg` node a `_Recv` and each `_Retval` node a `_Send`, whose keys have the name at the
-/// node's index in `feeds` or `fetches`.
+/// Makes each `_Arg` node a `_Recv` and each `_Retval` node a `_Send` on `device`, whose keys have the name
+/// at the node's index in `feeds` or `fetches`.
 ///
 /// # Errors
 /// INTERNAL if an index has no name.
@@ -68,6 +68,7 @@ pub fn args_to_send_recv(
         if let Some(shape) = node.attrs.get("_shape") {
             attrs.set("_shape", shape.clone());
         }
+        node.device.clone_from(&device.name);
         node.def = def_of(registry, op)?;
         node.attrs = attrs;
         graph.replace(id, node);

@@ -54,6 +54,38 @@ impl<'a> FunctionTable<'a> {
         library.encode_to_vec().into()
     }
 
+    /// As [`encode`](Self::encode), of what `roots` need.
+    fn encode_reachable(&self, roots: &[&str]) -> Bytes {
+        let mut queue: Vec<&str> = roots.to_vec();
+        let (mut seen, mut function) = (FxHashSet::default(), Vec::new());
+        while let Some(name) = queue.pop() {
+            let Some((name, found)) = self.functions.get_key_value(name) else {
+                continue;
+            };
+            if !seen.insert(*name) {
+                continue;
+            }
+            for node in &found.node_def {
+                queue.push(&node.op);
+                for value in node.attr.values() {
+                    match &value.value {
+                        Some(attr_value::Value::Func(f)) => queue.push(&f.name),
+                        Some(attr_value::Value::List(list)) => {
+                            queue.extend(list.func.iter().map(|f| f.name.as_str()));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+            function.push(FunctionDef::clone(found));
+        }
+        let library = FunctionDefLibrary {
+            function,
+            ..Default::default()
+        };
+        library.encode_to_vec().into()
+    }
+
     pub(crate) fn add_gradient(&mut self, of: &'a str, gradient: &'a str) {
         self.gradients.insert(of, gradient);
     }
@@ -162,6 +194,18 @@ impl<'a> Importer<'a> {
         }
         if def.class() == NodeClass::DatasetToGraph && attrs.get(FUNCTION_LIBRARY).is_none() {
             attrs.set(FUNCTION_LIBRARY, AttrValue::Str(self.functions.encode()));
+        }
+        // A dataset may outlive the functions that it calls, and be written then.
+        if def.name.contains("Dataset") && attrs.get(FUNCTION_LIBRARY).is_none() {
+            let called = attrs.iter().filter_map(|(_, value)| match value {
+                AttrValue::Func(f) => Some(f.name.as_str()),
+                _ => None,
+            });
+            let called: Vec<&str> = called.collect();
+            if !called.is_empty() {
+                let library = self.functions.encode_reachable(&called);
+                attrs.set(FUNCTION_LIBRARY, AttrValue::Str(library));
+            }
         }
         let is_instance = |value: &AttrValue| match value {
             AttrValue::Func(_) => true,

@@ -82,8 +82,8 @@ impl PreparedOp {
             name: op.to_string(),
             op: op.to_string(),
         };
-        let kernel = match row.kernel {
-            Some(factory) => KernelBuild {
+        let kernel = match registry.has_kernel(op) {
+            true => registry.build_kernel(&KernelBuild {
                 node: op,
                 device: "",
                 def: &def,
@@ -91,10 +91,9 @@ impl PreparedOp {
                 inputs,
                 outputs: &outputs,
                 constants: &[],
-            }
-            .kernel(factory)?,
-            None if is_forwarded(&def) => Box::new(forward),
-            None => {
+            })?,
+            false if is_forwarded(&def) => Box::new(forward),
+            false => {
                 return Err(unimplemented_error!("op {op} cannot run outside a graph"));
             }
         };

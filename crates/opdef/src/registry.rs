@@ -1,7 +1,11 @@
 //! The registry of ops, by name.
 
-use crate::{DefinedShapeFn, KernelFactory, Op, OpDef};
-use ferroflow_base::{Result, already_exists};
+use crate::kernel_def::select;
+use crate::{
+    ArgDef, DefinedShapeFn, KERNEL_LABEL, KernelBuild, KernelDef, KernelFactory, Op, OpDef,
+    OpKernel, no_kernel,
+};
+use ferroflow_base::{Result, already_exists, invalid_argument, not_found};
 use rustc_hash::FxHashMap;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
@@ -16,6 +20,9 @@ pub struct Registry {
     ops: FxHashMap<&'static str, Entry>,
     /// Ops that a program defined while it ran.
     defined: RwLock<FxHashMap<&'static str, (&'static Op, Arc<OpDef>)>>,
+    /// Kernels that a program registered while it ran, and the built-in one of their op, by the op that
+    /// nodes have for the label.
+    kernels: RwLock<FxHashMap<String, Arc<[Arc<KernelDef>]>>>,
 }
 
 struct Entry {
@@ -51,6 +58,7 @@ impl Registry {
         Registry {
             ops,
             defined: RwLock::default(),
+            kernels: RwLock::default(),
         }
     }
 
@@ -112,6 +120,124 @@ impl Registry {
         Ok(())
     }
 
+    /// Registers a kernel of an op, beside those that it has. It lasts as long as the process.
+    ///
+    /// Of the kernels that are for a node, it has the one of the highest priority, else the one that is for
+    /// the fewest nodes. A kernel with a label is for nodes that ask for it.
+    ///
+    /// # Errors
+    /// NOT_FOUND if there is no such op; INVALID_ARGUMENT if it lacks an attr or an argument that the kernel
+    /// names.
+    pub fn register_kernel(&self, kernel: KernelDef) -> Result<()> {
+        let def = self.def(&kernel.op)?;
+        let def = def.ok_or_else(|| not_found!("Op type not registered '{}'", kernel.op))?;
+        if let Some(attr) = kernel.restricted().find(|attr| def.attr(attr).is_none()) {
+            return Err(invalid_argument!(
+                "OpKernel '{}' has constraint on attr '{attr}' not in NodeDef, KernelDef: '{kernel}'",
+                kernel.op
+            ));
+        }
+        let arguments = || def.inputs.iter().chain(&def.outputs).map(ArgDef::name);
+        let is_missing = |name: &&String| !arguments().any(|argument| argument == name.as_str());
+        if let Some(missing) = kernel.host_memory.iter().find(is_missing) {
+            return Err(invalid_argument!(
+                "HostMemory args '{missing}' not found in OpDef: {}",
+                def.name
+            ));
+        }
+        let row = self.op(&kernel.op);
+        let mut kernels = self.kernels.write().unwrap_or_else(PoisonError::into_inner);
+        let key = labelled_op(&kernel.op, &kernel.label);
+        if !kernel.label.is_empty() && self.op(&key).is_none() {
+            let unlabelled = row.ok_or_else(|| not_found!("Op type not registered"))?;
+            let (mut def, name) = (OpDef::clone(&def), &*key.clone().leak());
+            def.name = name.into();
+            let op = Op {
+                name,
+                kernel: None,
+                ..*unlabelled
+            };
+            self.insert(def, op)?;
+        }
+        let mut all = kernels
+            .get(&key)
+            .map(|known| known.to_vec())
+            .unwrap_or_default();
+        let built_in = row
+            .and_then(|op| op.kernel)
+            .filter(|_| kernel.label.is_empty());
+        if let (true, Some(built_in)) = (all.is_empty(), built_in) {
+            all.push(Arc::new(KernelDef::new(&kernel.op, move |b| {
+                b.kernel(built_in)
+            })));
+        }
+        all.push(Arc::new(kernel));
+        kernels.insert(key, all.into());
+        Ok(())
+    }
+
+    /// Returns the op that nodes of `op` become that ask for kernels with a label: it has those kernels.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if there is none.
+    pub fn labelled(&self, node: &str, op: &str, attrs: &crate::Attrs) -> Result<Arc<OpDef>> {
+        let label = attrs.str(KERNEL_LABEL)?;
+        let found = self.def(&labelled_op(op, label))?;
+        found.ok_or_else(|| no_kernel(op, node, attrs, &self.kernel_lines(op)))
+    }
+
+    /// Builds the kernel of a node.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if no kernel is for the node, or several are and none is preferred; those of the
+    /// kernel's factory.
+    pub fn build_kernel(&self, build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+        let op = &*build.def.name;
+        let kernels = self.kernels.read().unwrap_or_else(PoisonError::into_inner);
+        let Some(registered) = kernels.get(op).cloned() else {
+            drop(kernels);
+            return match self.op(op).and_then(|op| op.kernel) {
+                Some(factory) => build.kernel(factory),
+                None => Err(no_kernel(op, build.node, build.attrs, NO_KERNELS)),
+            };
+        };
+        drop(kernels);
+        match select(&registered, build)? {
+            Some(kernel) => kernel.build(build),
+            None => Err(no_kernel(
+                op,
+                build.node,
+                build.attrs,
+                &self.kernel_lines(op),
+            )),
+        }
+    }
+
+    /// Returns whether `op` has kernels, for some nodes at least.
+    pub fn has_kernel(&self, op: &str) -> bool {
+        let kernels = self.kernels.read().unwrap_or_else(PoisonError::into_inner);
+        kernels.contains_key(op) || self.op(op).is_some_and(|op| op.kernel.is_some())
+    }
+
+    /// The kernels of an op and of its labels, as errors list them.
+    fn kernel_lines(&self, op: &str) -> String {
+        let kernels = self.kernels.read().unwrap_or_else(PoisonError::into_inner);
+        let base = op.split('[').next().unwrap_or(op);
+        let all = kernels.values().flat_map(|kernels| kernels.iter());
+        let mut lines: Vec<String> = all
+            .filter(|kernel| kernel.op == base)
+            .map(|kernel| kernel.line())
+            .collect();
+        if !kernels.contains_key(base) && self.op(base).is_some_and(|op| op.kernel.is_some()) {
+            lines.push("device='CPU'".to_string());
+        }
+        lines.sort();
+        match lines.is_empty() {
+            true => NO_KERNELS.to_string(),
+            false => lines.join("\n  "),
+        }
+    }
+
     /// Returns the schemas of all ops, those defined by [`Registry::define`] included, by name.
     ///
     /// # Errors
@@ -163,5 +289,16 @@ impl Registry {
         let mut all: Vec<RegisteredOp> = self.ops.values().map(|e| e.op).collect();
         all.sort_unstable_by_key(|e| e.op.name);
         all
+    }
+}
+
+/// What errors list of an op without kernels.
+const NO_KERNELS: &str = "<no registered kernels>";
+
+/// The name of the op with the kernels of a label.
+fn labelled_op(op: &str, label: &str) -> String {
+    match label {
+        "" => op.to_string(),
+        label => format!("{op}[{label}]"),
     }
 }

@@ -55,6 +55,8 @@ pub(crate) struct RemoteContext {
     collectives: Arc<SessionCollectives>,
     /// Handles of resources of other tasks, by op and output.
     foreign: Mutex<HashMap<(i64, i32), Tensor>>,
+    /// The first tensor of packed handles that have none of this task, by op.
+    packed: Mutex<HashMap<i64, RemoteTensorHandle>>,
     /// The tensors that the client has handles of, by op and output.
     tensors: Mutex<HashMap<(i64, i32), Tensor>>,
     /// Where ops of other tasks take tensors, and bring them.
@@ -104,6 +106,7 @@ impl RemoteContext {
             session,
             collectives,
             foreign: Mutex::default(),
+            packed: Mutex::default(),
             tensors: Mutex::default(),
             rendezvous,
             task: task.clone(),
@@ -173,6 +176,7 @@ impl RemoteContext {
             Item::HandleToDecref(handle) => {
                 let removed = lock(&self.tensors).remove(&(handle.op_id, handle.output_num));
                 drop(removed);
+                lock(&self.packed).remove(&handle.op_id);
             }
             Item::SendTensor(sent) => {
                 for (i, proto) in (0..).zip(&sent.tensors) {
@@ -215,7 +219,7 @@ impl RemoteContext {
         self.eager.add_function(Arc::new(def))
     }
 
-    /// Keeps the tensor of this task of a packed handle.
+    /// Keeps the tensor of this task of a packed handle, or where its first one is.
     fn unpack(&self, packed: &SendPackedHandleOp, cancel: &CancelToken) -> Result<()> {
         let own = format!("{}/", self.name);
         for handle in packed.handles.iter().filter_map(|h| h.item.as_ref()) {
@@ -230,6 +234,14 @@ impl RemoteContext {
                 _ => continue,
             };
             lock(&self.tensors).insert((packed.op_id, 0), tensor);
+            return Ok(());
+        }
+        let remote = packed.handles.iter().find_map(|h| match &h.item {
+            Some(handle::Item::RemoteHandle(remote)) => Some(remote.clone()),
+            _ => None,
+        });
+        if let Some(remote) = remote {
+            lock(&self.packed).insert(packed.op_id, remote);
         }
         Ok(())
     }
@@ -239,6 +251,10 @@ impl RemoteContext {
         let key = (handle.op_id, handle.output_num);
         if let Some(tensor) = lock(&self.tensors).get(&key) {
             return Ok(tensor.clone());
+        }
+        let packed = lock(&self.packed).get(&handle.op_id).cloned();
+        if let Some(first) = packed.filter(|first| first.op_id != handle.op_id) {
+            return self.tensor(&first, cancel);
         }
         let owner = TaskName::of_device(&handle.op_device).filter(|owner| *owner != self.name);
         match owner {

@@ -24,6 +24,7 @@ mod handles;
 mod master;
 mod master_session;
 mod monitor;
+mod partial_steps;
 mod peers;
 mod recent_requests;
 mod rendezvous;

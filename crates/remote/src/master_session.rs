@@ -78,6 +78,14 @@ impl MasterSession {
             None => first,
         };
         let trace = observer.trace.as_ref();
+        if let (Some(trace), Some(_)) = (trace, &self.cluster) {
+            // Other tasks report theirs.
+            for part in session.partition_graphs(signature)? {
+                let own = part.node.iter().filter(|n| names.contains(&n.device));
+                let constants = own.filter(|n| n.op == "Const");
+                trace.add_constants(constants.map(|n| n.name.as_str()));
+            }
+        }
         let stats = trace.map(|t| t.finish(device_of, &session.inputs()));
         let graphs = match observer.graphs || observer.costs {
             true => session.partition_graphs(signature)?,

@@ -5,8 +5,9 @@ use crate::config::compile_options;
 use crate::device::TaskName;
 use crate::master::Master;
 use crate::master_session::lock;
+use crate::partial_steps::PartialSteps;
 use crate::recent_requests::RecentRequests;
-use crate::rendezvous::StepRendezvous;
+use crate::rendezvous::{StepRendezvous, take_later};
 use crate::step_stats::StepTrace;
 use crate::task::Task;
 use crate::worker_session::{WorkerGraph, WorkerSession};
@@ -34,6 +35,7 @@ pub struct Worker {
     default_session: Arc<WorkerSession>,
     next_graph: AtomicU64,
     recent: RecentRequests,
+    partial: PartialSteps,
 }
 
 impl Worker {
@@ -53,6 +55,7 @@ impl Worker {
             task,
             next_graph: AtomicU64::new(0),
             recent: RecentRequests::default(),
+            partial: PartialSteps::default(),
         }
     }
 
@@ -217,15 +220,14 @@ impl Worker {
         )?;
         let graph = lock(&session.graphs).get(&request.graph_handle).cloned();
         let graph = graph.ok_or_else(|| no_graph(&request.graph_handle))?;
-        if request.is_partial {
-            return Err(ferroflow_base::unimplemented_error!(
-                "partial runs across tasks are not supported"
-            ));
-        }
         let rendezvous = self.task.rendezvous.get(request.step_id as u64);
         rendezvous.initialize(&session.name, &session.peers())?;
         if request.create_worker_session_called {
             rendezvous.set_session(&request.session_handle);
+        }
+        if request.is_partial {
+            let device = session.devices.first();
+            return self.run_partial(request, device, &graph, &rendezvous, cancel);
         }
         let wants_stats = request.exec_opts.is_some_and(|o| o.record_timeline);
         let trace = wants_stats.then(Arc::<StepTrace>::default);
@@ -281,20 +283,63 @@ impl Worker {
         sent: Vec<NamedTensorProto>,
         options: &RunOptions,
     ) -> Result<()> {
-        for NamedTensorProto { name, tensor } in sent {
-            let mut proto = tensor.unwrap_or_default();
-            proto.tensor_shape = proto.tensor_shape.filter(|s| !s.unknown_rank);
-            let tensor = self.task.handles.decode(&proto)?;
-            rendezvous.send(&name, Some(tensor))?;
-        }
+        self.send_feeds(rendezvous, sent)?;
         let ran = graph
             .session
             .run_callable(&graph.callable, Vec::new(), options);
         ran.map(drop)
     }
 
+    fn send_feeds(
+        &self,
+        rendezvous: &Arc<StepRendezvous>,
+        sent: Vec<NamedTensorProto>,
+    ) -> Result<()> {
+        for NamedTensorProto { name, tensor } in sent {
+            let mut proto = tensor.unwrap_or_default();
+            proto.tensor_shape = proto.tensor_shape.filter(|s| !s.unknown_rank);
+            let tensor = self.task.handles.decode(&proto)?;
+            rendezvous.send(&name, Some(tensor))?;
+        }
+        Ok(())
+    }
+
+    /// A RunGraph call of a partial run: the first begins the step, the last waits for its end.
+    fn run_partial(
+        &self,
+        request: RunGraphRequest,
+        device: &str,
+        graph: &Arc<WorkerGraph>,
+        rendezvous: &Arc<StepRendezvous>,
+        cancel: &CancelToken,
+    ) -> Result<RunGraphResponse> {
+        let (handle, id) = (&request.graph_handle, request.step_id as u64);
+        let step = self.partial.begin(handle, id, graph, rendezvous)?;
+        self.send_feeds(rendezvous, request.send)?;
+        let recv = request.recv_key.iter().map(|key| {
+            let tensor = take_later(rendezvous, key, cancel)?;
+            let tensor = tensor
+                .ok_or_else(|| invalid_argument!("The tensor returned for {key} was not valid."))?;
+            Ok(NamedTensorProto {
+                name: key.clone(),
+                tensor: Some(self.task.handles.encode(&tensor, device)?),
+            })
+        });
+        let recv = recv.collect::<Result<_>>()?;
+        if request.is_last_partial_run {
+            let ended = step.wait();
+            self.partial.cleanup(id);
+            ended?;
+        }
+        Ok(RunGraphResponse {
+            recv,
+            ..Default::default()
+        })
+    }
+
     /// `CleanupGraph`: ends a step.
     pub fn cleanup_graph(&self, request: CleanupGraphRequest) -> CleanupGraphResponse {
+        self.partial.cleanup(request.step_id as u64);
         self.task.end_step(request.step_id as u64);
         CleanupGraphResponse {}
     }

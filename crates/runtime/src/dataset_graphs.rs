@@ -96,7 +96,7 @@ impl DatasetGraphs for SessionDatasetGraphs {
 
 impl SessionDatasetGraphs {
     fn write(&self, writer: &mut Writer, dataset: &Tensor, library: &[u8]) -> Result<Vec<u8>> {
-        let library = FunctionDefLibrary::decode(library)
+        let mut library = FunctionDefLibrary::decode(library)
             .map_err(|e| invalid_argument!("the function library is damaged: {e}"))?;
         let name = writer.dataset(&*Dataset::of(dataset)?)?;
         let attrs = [
@@ -116,6 +116,7 @@ impl SessionDatasetGraphs {
                 .collect(),
             ..Default::default()
         });
+        library.function.append(&mut writer.library);
         let library = self.reachable(&writer.functions, library)?;
         let graph = GraphDef {
             node: std::mem::take(&mut writer.nodes),
@@ -152,6 +153,12 @@ impl Writer {
             return Err(failed_precondition!(
                 "a dataset that another one makes of its elements has no graph"
             ));
+        }
+        if let Some(AttrValue::Str(library)) = node.attrs.get(FUNCTION_LIBRARY) {
+            let library = FunctionDefLibrary::decode(&**library);
+            let library =
+                library.map_err(|e| invalid_argument!("the function library is damaged: {e}"))?;
+            self.library.extend(library.function);
         }
         let inputs = node.inputs.iter().map(|t| self.tensor(t, &node.op));
         let input = inputs.collect::<Result<_>>()?;

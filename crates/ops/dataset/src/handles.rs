@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 pub(crate) struct StringHandles<T>(Mutex<Table<T>>);
 
 struct Table<T> {
-    by_text: HashMap<String, (Weak<T>, ResourceHandle)>,
+    /// With the device that has the resource, empty if it is not known.
+    by_text: HashMap<String, (Weak<T>, ResourceHandle, String)>,
     n: u64,
 }
 
@@ -32,15 +33,15 @@ impl<T: Resource> StringHandles<T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the text of the resource in input `i`.
-    pub(crate) fn add(ctx: &KernelCtx, i: usize) -> Result<String> {
+    /// Returns the text of the resource in input `i`, which is on `device`.
+    pub(crate) fn add(ctx: &KernelCtx, i: usize, device: &str) -> Result<String> {
         let (found, all) = (resource::<T>(ctx, i)?, Self::of(ctx)?);
         let mut table = all.lock();
         table
             .by_text
-            .retain(|_, (value, _)| value.strong_count() > 0);
+            .retain(|_, (value, ..)| value.strong_count() > 0);
         let known = table.by_text.iter();
-        let mut known = known.filter(|(_, (value, _))| value.as_ptr() == Arc::as_ptr(&found));
+        let mut known = known.filter(|(_, (value, ..))| value.as_ptr() == Arc::as_ptr(&found));
         if let Some((text, _)) = known.next() {
             return Ok(text.clone());
         }
@@ -58,13 +59,13 @@ impl<T: Resource> StringHandles<T> {
             ..handle.clone()
         };
         table.n += 1;
-        let entry = (Arc::downgrade(&found), unbound);
+        let entry = (Arc::downgrade(&found), unbound, device.to_string());
         table.by_text.insert(text.clone(), entry);
         Ok(text)
     }
 
-    /// Returns the resource of the text in input `i`, and its handle.
-    pub(crate) fn find(ctx: &KernelCtx, i: usize) -> Result<(Tensor, Arc<T>)> {
+    /// Returns the resource of the text in input `i`, its handle and its device.
+    pub(crate) fn find(ctx: &KernelCtx, i: usize) -> Result<(Tensor, Arc<T>, String)> {
         let t = ctx.input(i)?;
         let text = match t.strings()? {
             [text] if t.shape().is_scalar() => std::str::from_utf8(text).unwrap_or_default(),
@@ -78,14 +79,16 @@ impl<T: Resource> StringHandles<T> {
         let all = Self::of(ctx)?;
         let table = all.lock();
         let entry = table.by_text.get(text);
-        let found = entry.and_then(|(value, handle)| Some((value.upgrade()?, handle.clone())));
-        let Some((value, mut handle)) = found else {
+        let found = entry
+            .and_then(|(value, handle, on)| Some((value.upgrade()?, handle.clone(), on.clone())));
+        let Some((value, mut handle, device)) = found else {
             return Err(not_found!("Resource {text} does not exist."));
         };
         handle.value = Some(value.clone());
         Ok((
             Tensor::from_resources(Shape::scalar(), vec![handle])?,
             value,
+            device,
         ))
     }
 }

@@ -338,9 +338,10 @@ fn anonymous(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn to_string_handle(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    Ok(Box::new(|ctx: &mut KernelCtx| {
-        let name = StringHandles::<IteratorResource>::add(ctx, 0)?;
+fn to_string_handle(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let device = build.device.to_string();
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let name = StringHandles::<IteratorResource>::add(ctx, 0, &device)?;
         ctx.set_output(0, Tensor::string(name))
     }))
 }
@@ -352,8 +353,16 @@ fn from_string_handle(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             "If both 'output_types' and 'output_shapes' are set, they must have the same length."
         ));
     }
+    let own = build.device.to_string();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let (handle, found) = StringHandles::<IteratorResource>::find(ctx, 0)?;
+        let (handle, found, device) = StringHandles::<IteratorResource>::find(ctx, 0)?;
+        // Nodes that were not placed have no full name.
+        let is_full = |name: &str| name.starts_with("/job:") && name.contains("/device:");
+        if device != own && is_full(&device) && is_full(&own) {
+            return Err(invalid_argument!(
+                "Attempted create an iterator on device \"{own}\" from handle defined on device \"{device}\""
+            ));
+        }
         if !dtypes.is_empty() {
             check_dtypes(&dtypes, found.dtypes.iter().copied())?;
         }

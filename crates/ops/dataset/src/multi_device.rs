@@ -207,14 +207,14 @@ fn get_next(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn to_string_handle(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
-        let name = StringHandles::<MultiDevice>::add(ctx, 0)?;
+        let name = StringHandles::<MultiDevice>::add(ctx, 0, "")?;
         ctx.set_output(0, Tensor::string(name))
     }))
 }
 
 fn from_string_handle(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
-        let (handle, _) = StringHandles::<MultiDevice>::find(ctx, 0)?;
+        let (handle, ..) = StringHandles::<MultiDevice>::find(ctx, 0)?;
         ctx.set_output(0, handle)
     }))
 }

@@ -2,6 +2,7 @@
 
 use super::body::{Action, Body, BodyFrame, BodyNode, KernelEntry, NodeIdx, Source};
 use super::merge::MergeState;
+use super::op_segment::OpSegment;
 use super::plan::{Edge, EdgeKind, ForwardSlot, Frame, Node, Plan};
 use ferroflow_base::{Result, Status, data_loss, internal};
 use ferroflow_opdef::{AttrValue, KernelBuild, OpKernel, PACKED, Registry, Value, no_kernel};
@@ -23,8 +24,7 @@ impl KernelEntry {
         registry: &Registry,
         constants: &[Option<LazyTensor>],
     ) -> Result<Box<dyn OpKernel>> {
-        let op = registry.op(&self.op).and_then(|op| op.kernel);
-        let (Some(factory), Some(def)) = (op, registry.def(&self.op)?) else {
+        let Some(def) = registry.def(&self.op)? else {
             let none = "<no registered kernels>";
             return Err(no_kernel(&self.op, &self.node, &self.attrs, none));
         };
@@ -37,7 +37,7 @@ impl KernelEntry {
             outputs: &self.outputs,
             constants,
         };
-        build.kernel(factory)
+        registry.build_kernel(&build)
     }
 
     /// Checks an entry that comes from a file against the schema of its op.
@@ -66,6 +66,19 @@ impl Body {
         self.load_with(&|entry, constants| entry.build(registry, constants))
     }
 
+    /// [`Body::load`] for a session, whose stateful nodes keep their kernels.
+    ///
+    /// # Errors
+    /// As [`Body::load`].
+    pub fn load_in(&self, registry: &Registry, kept: &OpSegment) -> Result<Plan> {
+        Loader {
+            make: &|entry, constants| entry.build(registry, constants),
+            kept: Some((registry, kept)),
+            loaded: HashMap::new(),
+        }
+        .load(self)
+    }
+
     /// [`Body::load`] with kernels from elsewhere.
     ///
     /// # Errors
@@ -73,6 +86,7 @@ impl Body {
     pub fn load_with(&self, make: &MakeKernel) -> Result<Plan> {
         Loader {
             make,
+            kept: None,
             loaded: HashMap::new(),
         }
         .load(self)
@@ -155,6 +169,8 @@ impl Body {
 /// Loads a body and the functions that its kernels call.
 struct Loader<'a> {
     make: &'a MakeKernel<'a>,
+    /// Has the kernels of stateful nodes outside of functions.
+    kept: Option<(&'a Registry, &'a OpSegment)>,
     /// Functions, each of which is loaded once.
     loaded: HashMap<*const Body, Arc<Plan>>,
 }
@@ -162,7 +178,7 @@ struct Loader<'a> {
 impl Loader<'_> {
     fn load(&mut self, body: &Body) -> Result<Plan> {
         body.verify()?;
-        let mut layout = Layout::new(body, self.make);
+        let mut layout = Layout::new(body, self.make, self.kept.take());
         let functions = body.functions_of_frames();
         for (f, frame) in body.frames.iter().enumerate() {
             layout.frame(frame, functions[f])?;
@@ -190,6 +206,7 @@ impl Loader<'_> {
 struct Layout<'a> {
     body: &'a Body,
     make: &'a MakeKernel<'a>,
+    kept: Option<(&'a Registry, &'a OpSegment)>,
     plan: Plan,
     /// The index in the plan of each node.
     position: Vec<NodeIdx>,
@@ -200,7 +217,11 @@ struct Layout<'a> {
 }
 
 impl<'a> Layout<'a> {
-    fn new(body: &'a Body, make: &'a MakeKernel) -> Layout<'a> {
+    fn new(
+        body: &'a Body,
+        make: &'a MakeKernel,
+        kept: Option<(&'a Registry, &'a OpSegment)>,
+    ) -> Layout<'a> {
         let n = body.nodes.len();
         let mut position = vec![NodeIdx::new(0); n];
         for (at, i) in body.frames.iter().flat_map(|f| &f.nodes).enumerate() {
@@ -209,6 +230,7 @@ impl<'a> Layout<'a> {
         Layout {
             body,
             make,
+            kept,
             plan: Plan {
                 nodes: Vec::with_capacity(n),
                 info: Vec::with_capacity(n),
@@ -289,7 +311,12 @@ impl<'a> Layout<'a> {
             _ => (EdgeKind::Data, EdgeKind::Control),
         };
         let mut action = node.action.try_map(|entry| {
-            let kernel = (self.make)(entry, &body.constant_inputs(node));
+            let kept = self.kept.filter(|_| function == 0);
+            let kernel = match kept.map(|(registry, kept)| kept.kernel(entry, registry)) {
+                Some(Ok(Some(kernel))) => Ok(kernel),
+                Some(Err(e)) => Err(e),
+                Some(Ok(None)) | None => (self.make)(entry, &body.constant_inputs(node)),
+            };
             kernel.map_err(|e| body.at_kernel(e, node, entry, function))
         })?;
         let mut n_edges = node.controls.len();

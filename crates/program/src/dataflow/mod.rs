@@ -4,6 +4,7 @@
 mod body;
 mod load;
 mod merge;
+mod op_segment;
 mod plan;
 #[cfg(test)]
 mod tests;
@@ -15,4 +16,5 @@ pub use body::{
 };
 pub use load::MakeKernel;
 pub use merge::{MergeEvent, MergeState};
+pub use op_segment::OpSegment;
 pub use plan::{DEAD, Edge, EdgeKind, ForwardSlot, Frame, Node, Plan};

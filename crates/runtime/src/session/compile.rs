@@ -7,12 +7,16 @@ use crate::cluster::Cluster;
 use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
-use ferroflow_compile::{ExpandedGraph, PassCtx, PassGroup, compile, expand, expand_for_placement};
+use ferroflow_compile::{
+    ExpandedGraph, PassCtx, PassGroup, compile_in, expand, expand_for_placement,
+    resolve_remote_calls,
+};
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
     ClientDevice, Graph, NodeClass, NodeId, Partition, Patch, PlacedGraph, Placement, PrunedGraph,
     Signature, TensorConnection, args_to_send_recv, export_graph, partition, partition_by_task,
 };
+use ferroflow_program::OpSegment;
 use std::sync::Arc;
 
 /// The graphs that a signature runs.
@@ -66,7 +70,11 @@ impl Session {
         let current = self.current();
         let pruned = current.state.prune(signature, connections, registry())?;
         drop(current);
-        pruned.try_map(|graph| self.run_added(PassGroup::PrePlacement, graph))
+        let pruned = pruned.try_map(|graph| self.run_added(PassGroup::PrePlacement, graph))?;
+        match self.options.devices.names.len() {
+            0 | 1 => Ok(pruned),
+            _ => resolve_remote_calls(pruned, &self.options.devices, registry()),
+        }
     }
 
     /// Runs the passes that the session's options add to a group.
@@ -112,7 +120,9 @@ impl Session {
 
     pub(super) fn executor(&self, graph: PlacedGraph) -> Result<Arc<Executor>> {
         let graph = graph.try_map(|graph| self.run_added(PassGroup::PostPartitioning, graph))?;
-        let plan = compile(graph, registry(), &self.options.compile)?;
+        let resources = &self.options.resources;
+        let kept = resources.session_local("op segment", || Ok(OpSegment::default()))?;
+        let plan = compile_in(graph, registry(), &self.options.compile, &kept)?;
         Ok(Executor::new(Arc::new(plan)))
     }
 
@@ -211,7 +221,7 @@ impl Session {
     }
 
     /// The part of each task that has nodes, unless this task has all of them.
-    fn partition_by_task(
+    pub(super) fn partition_by_task(
         &self,
         pruned: &PrunedGraph,
         signature: &Signature,
@@ -244,7 +254,7 @@ impl Session {
     }
 
     /// Compiles the part of this task, and registers the others with theirs.
-    fn distributed(
+    pub(super) fn distributed(
         &self,
         partitions: Vec<Partition<PrunedGraph>>,
         signature: &Signature,

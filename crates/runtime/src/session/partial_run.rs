@@ -1,9 +1,9 @@
 //! Partial runs: steps whose feeds and fetches come in several calls.
 
 use super::steps::RunningSteps;
-use super::{RunOptions, Session, registry};
+use super::{Engine, RunOptions, Session, registry};
 use crate::callable::other_dtype;
-use ferroflow_base::{Result, Status, internal, invalid_argument, unimplemented_error};
+use ferroflow_base::{Result, Status, internal, invalid_argument, resource_exhausted};
 use ferroflow_compile::expand;
 use ferroflow_executor::RunArgs;
 use ferroflow_graph::{ClientDevice, NodeClass, PrunedGraph, Signature, args_to_send_recv};
@@ -27,28 +27,26 @@ impl Session {
     /// handle.
     ///
     /// # Errors
-    /// As [`Session::callable`]; UNIMPLEMENTED if nodes are on other tasks.
+    /// As [`Session::callable`].
     pub fn partial_run_setup(&self, signature: &Signature) -> Result<String> {
         let step = RunningSteps::begin(self.steps.clone(), None)?;
         let pruned = self.prune(signature, &[])?;
-        let run = Arc::new(PartialRun::new(signature.clone(), &pruned, &self.pool)?);
-        let (feeds, fetches) = (&signature.feeds, &signature.fetches);
-        let client = ClientDevice::default();
-        let pruned = args_to_send_recv(pruned, feeds, fetches, &client, registry())?;
-        let expanded = expand(pruned, registry())?;
-        // One plan runs it all, but the devices that nodes ask for must exist, on this task.
-        let placed = self.place_nodes(expanded.graph())?;
-        let places = placed.map(|p| p.devices).unwrap_or_default();
-        if let Some(cluster) = &self.options.cluster {
-            let nodes = expanded.graph().iter();
-            let mut devices = nodes.map(|(id, _)| places.get(id.index()).copied().unwrap_or(0));
-            if devices.any(|device| cluster.task_of(device) != cluster.own_task()) {
-                return Err(unimplemented_error!(
-                    "partial runs across tasks are not supported; run the step at once"
-                ));
+        let mut run = PartialRun::new(signature.clone(), &pruned, &self.pool)?;
+        let engine = match self.across_tasks(&pruned, signature)? {
+            Some((engine, client)) => {
+                run.client = client;
+                engine
             }
-        }
-        let executor = self.executor(expanded.on_one_device())?;
+            None => {
+                let (feeds, fetches) = (&signature.feeds, &signature.fetches);
+                let pruned = args_to_send_recv(pruned, feeds, fetches, &run.client, registry())?;
+                let expanded = expand(pruned, registry())?;
+                // One plan runs it all, but the devices that nodes ask for must exist.
+                self.place_nodes(expanded.graph())?;
+                Engine::One(self.executor(expanded.on_one_device())?)
+            }
+        };
+        let run = Arc::new(run);
         let rendezvous: Arc<dyn Rendezvous> = run.rendezvous.clone();
         let handle = {
             let mut partial = lock(&self.partial_runs);
@@ -57,21 +55,76 @@ impl Session {
             partial.runs.insert(handle.clone(), run.clone());
             handle
         };
-        let with = RunArgs {
-            args: Vec::new(),
-            step_id: None,
-            pool: &self.pool,
-            resources: &self.options.resources,
-            rendezvous: Some(&rendezvous),
-            cancel: self.steps.closing(),
-            trace: None,
-            runner: None,
-        };
-        executor.run_async(with, move |outcome| {
-            run.end(outcome.map(drop).map_err(|e| step.cause(e)));
+        let ended = run.clone();
+        let end = move |outcome: Result<Vec<Tensor>>| {
+            ended.end(outcome.map(drop).map_err(|e| step.cause(e)));
             drop(step);
-        });
+        };
+        match engine {
+            Engine::One(executor) => {
+                let with = RunArgs {
+                    args: Vec::new(),
+                    step_id: None,
+                    pool: &self.pool,
+                    resources: &self.options.resources,
+                    rendezvous: Some(&rendezvous),
+                    cancel: self.steps.closing(),
+                    trace: None,
+                    runner: None,
+                };
+                executor.run_async(with, end);
+            }
+            parts => {
+                // The parts of other tasks occupy a thread while they run.
+                let (pool, resources) = (self.pool.clone(), self.options.resources.clone());
+                let closing = self.steps.closing().clone();
+                let thread = std::thread::Builder::new().name("partial-run".to_string());
+                let spawned = thread.spawn(move || {
+                    let with = RunArgs {
+                        args: Vec::new(),
+                        step_id: None,
+                        pool: &pool,
+                        resources: &resources,
+                        rendezvous: Some(&rendezvous),
+                        cancel: &closing,
+                        trace: None,
+                        runner: None,
+                    };
+                    end(parts.run(with));
+                });
+                if let Err(e) = spawned {
+                    lock(&self.partial_runs).runs.remove(&handle);
+                    return Err(resource_exhausted!("no thread for a partial run: {e}"));
+                }
+            }
+        }
         Ok(handle)
+    }
+
+    /// The parts of a partial run that several tasks run, and the device on this one that has all feeds and
+    /// fetches. `None` if this task runs it alone.
+    fn across_tasks(
+        &self,
+        pruned: &PrunedGraph,
+        signature: &Signature,
+    ) -> Result<Option<(Engine, ClientDevice)>> {
+        let Some(cluster) = &self.options.cluster else {
+            return Ok(None);
+        };
+        let devices = &self.options.devices;
+        let own = (0..devices.names.len()).find(|d| cluster.task_of(*d) == cluster.own_task());
+        let own = own.ok_or_else(|| internal!("the session has no device of its own task"))?;
+        let client = ClientDevice {
+            name: devices.names[own].clone(),
+            incarnation: devices.incarnation(own),
+        };
+        let (feeds, fetches) = (&signature.feeds, &signature.fetches);
+        let pruned = args_to_send_recv(pruned.clone(), feeds, fetches, &client, registry())?;
+        let nothing = Signature::default();
+        let parts = self.partition_by_task(&pruned, &nothing, &**cluster)?;
+        parts
+            .map(|parts| Ok((self.distributed(parts, &nothing, cluster)?, client)))
+            .transpose()
     }
 
     /// Returns whether a step in parts of this name is running.
@@ -130,6 +183,8 @@ struct PartialRun {
     /// For each fetch, the feeds that it depends on, by position.
     needs: Vec<Vec<usize>>,
     dtypes: FxHashMap<String, DType>,
+    /// The device whose keys the feeds and fetches have.
+    client: ClientDevice,
     rendezvous: Arc<LocalRendezvous>,
     pool: Arc<Pool>,
     ends: Mutex<Ends>,
@@ -162,6 +217,7 @@ impl PartialRun {
             needs: pruned.feeds_of_fetches()?,
             signature,
             dtypes,
+            client: ClientDevice::default(),
             rendezvous: Arc::default(),
             pool: pool.clone(),
             ends: Mutex::default(),
@@ -194,9 +250,7 @@ impl PartialRun {
     ) -> Result<(Vec<Tensor>, bool)> {
         let is_last = self.check(&feeds, fetches)?;
         for (name, tensor) in feeds {
-            let sent = self
-                .rendezvous
-                .send(&ClientDevice::default().key(&name), Some(tensor));
+            let sent = self.rendezvous.send(&self.client.key(&name), Some(tensor));
             sent.map_err(|e| self.cause(e, cancel))?;
         }
         let fetched = self.fetch(fetches, cancel)?;
@@ -217,7 +271,7 @@ impl PartialRun {
                     *lock(&filled) = Some(tensor);
                     pool.notify();
                 };
-                let key = ClientDevice::default().key(name);
+                let key = self.client.key(name);
                 self.rendezvous.recv(&key, Box::new(done));
                 slot
             })

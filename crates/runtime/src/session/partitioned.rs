@@ -4,7 +4,7 @@ use crate::cluster::{Cluster, ClusterStep, RegisteredGraph};
 use crate::devices::{CopyingRendezvous, StreamDevices, StreamRunner};
 use ferroflow_base::{Code, Result, Status, internal};
 use ferroflow_executor::{Executor, NodeRunner, RunArgs, TraceSink};
-use ferroflow_opdef::{Rendezvous, Resources};
+use ferroflow_opdef::{RecvDone, Rendezvous, Resources};
 use ferroflow_program::Plan;
 use ferroflow_resources::rendezvous::LocalRendezvous;
 use ferroflow_sync::{CancelToken, Pool};
@@ -125,13 +125,50 @@ struct Outcome {
     error: Option<Status>,
 }
 
+/// The rendezvous of a step of several tasks whose feeds and fetches come and go while it runs.
+struct ClientRendezvous {
+    /// Has the feeds and fetches: what one device sends to itself.
+    client: Arc<dyn Rendezvous>,
+    step: Arc<dyn Rendezvous>,
+}
+
+impl ClientRendezvous {
+    fn of(&self, key: &str) -> &Arc<dyn Rendezvous> {
+        let mut parts = key.split(';');
+        let (from, to) = (parts.next(), parts.nth(1));
+        match from == to {
+            true => &self.client,
+            false => &self.step,
+        }
+    }
+}
+
+impl Rendezvous for ClientRendezvous {
+    fn send(&self, key: &str, tensor: Option<Tensor>) -> Result<()> {
+        self.of(key).send(key, tensor)
+    }
+
+    fn recv(&self, key: &str, done: RecvDone) {
+        self.of(key).recv(key, done);
+    }
+
+    fn abort(&self, reason: Status) {
+        self.client.abort(reason.clone());
+        self.step.abort(reason);
+    }
+}
+
 /// Runs each part as a task of the pool, the first on the calling thread.
 fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
     let begun = parts.cluster.as_ref();
     let begun = begun.map(|c| c.begin_step(&parts.tasks, with.step_id, with.trace));
     let begun = begun.transpose()?;
     let rendezvous = match (&begun, with.rendezvous) {
-        (Some(begun), _) => begun.rendezvous().clone(),
+        (Some(begun), None) => begun.rendezvous().clone(),
+        (Some(begun), Some(client)) => Arc::new(ClientRendezvous {
+            client: client.clone(),
+            step: begun.rendezvous().clone(),
+        }),
         (None, Some(given)) => given.clone(),
         (None, None) => Arc::new(LocalRendezvous::default()),
     };
