@@ -134,6 +134,8 @@ impl SessionDatasetGraphs {
 /// The nodes that make a dataset, inputs first.
 #[derive(Default)]
 struct Writer {
+    /// The functions that datasets of other tasks bring along.
+    library: Vec<FunctionDef>,
     nodes: Vec<NodeDef>,
     /// The nodes of datasets and tables that several read.
     known: HashMap<usize, String>,
