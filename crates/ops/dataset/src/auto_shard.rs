@@ -555,7 +555,7 @@ impl View {
         Ok(())
     }
 
-    /// Gives shards that were left to distribution their numbers.
+    /// Numbers the shards that were left to distribution.
     fn by_hint(&mut self) -> Result<()> {
         let n = self.constant(self.part.n)?;
         let index = self.constant(self.part.index)?;

@@ -377,7 +377,7 @@ fn buffered(
     Ok(())
 }
 
-/// Makes pixels of samples, `rows` of which are there.
+/// Makes pixels of samples, `rows` of which exist.
 fn pixels(
     layout: &Layout,
     targets: &[Target],

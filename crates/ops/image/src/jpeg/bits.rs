@@ -50,7 +50,7 @@ impl Table {
             if count > 0 {
                 table.max[length as usize] = code as i32 - 1;
             }
-            // All ones is no code.
+            // All ones is not a code.
             if code >> length != 0 {
                 return Err("a Huffman table is invalid");
             }
@@ -99,13 +99,13 @@ pub(super) struct Bits<'a> {
     count: u32,
     /// A marker that was met; 0 for none.
     pub(super) marker: u8,
-    /// Whether zeros were made up, for want of bits.
+    /// Whether zeros were made up in place of missing bits.
     pub(super) starved: bool,
     /// Whether a file that ends early is read on as if it did not.
     recovers: bool,
 }
 
-/// Bits that are there after reading ahead.
+/// Bits that exist after reading ahead.
 const AHEAD: u32 = 57;
 
 impl<'a> Bits<'a> {
@@ -185,7 +185,7 @@ impl<'a> Bits<'a> {
         }
         if need > self.count {
             self.starved = true;
-            // Zeros are there already.
+            // Zeros exist already.
             self.count = AHEAD;
         }
         Ok(())

@@ -16,7 +16,7 @@ pub(super) struct Plane {
 /// How samples become pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Upsampling {
-    /// Samples are repeated, so many times in each direction.
+    /// Samples are repeated `n` times in each direction.
     Repeat(usize, usize),
     /// Pairs are weighted 3 to 1 in a row.
     Row,
