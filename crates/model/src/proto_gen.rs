@@ -779,6 +779,8 @@ pub struct MetaGraphDef {
     >,
     #[prost(message, repeated, tag = "6")]
     pub asset_file_def: ::prost::alloc::vec::Vec<AssetFileDef>,
+    #[prost(message, optional, tag = "7")]
+    pub object_graph_def: ::core::option::Option<SavedObjectGraph>,
 }
 /// Nested message and enum types in `MetaGraphDef`.
 pub mod meta_graph_def {
@@ -803,6 +805,61 @@ pub mod meta_graph_def {
             ::prost::alloc::string::String,
             ::prost::alloc::string::String,
         >,
+    }
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SavedObjectGraph {
+    #[prost(message, repeated, tag = "1")]
+    pub nodes: ::prost::alloc::vec::Vec<SavedObject>,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct SavedObject {
+    #[prost(message, repeated, tag = "1")]
+    pub children: ::prost::alloc::vec::Vec<
+        trackable_object_graph::trackable_object::ObjectReference,
+    >,
+    #[prost(message, optional, tag = "7")]
+    pub variable: ::core::option::Option<SavedVariable>,
+}
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct SavedVariable {
+    #[prost(enumeration = "DataType", tag = "1")]
+    pub dtype: i32,
+    #[prost(string, tag = "6")]
+    pub name: ::prost::alloc::string::String,
+}
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct TrackableObjectGraph {
+    #[prost(message, repeated, tag = "1")]
+    pub nodes: ::prost::alloc::vec::Vec<trackable_object_graph::TrackableObject>,
+}
+/// Nested message and enum types in `TrackableObjectGraph`.
+pub mod trackable_object_graph {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct TrackableObject {
+        #[prost(message, repeated, tag = "1")]
+        pub children: ::prost::alloc::vec::Vec<trackable_object::ObjectReference>,
+        #[prost(message, repeated, tag = "2")]
+        pub attributes: ::prost::alloc::vec::Vec<trackable_object::SerializedTensor>,
+    }
+    /// Nested message and enum types in `TrackableObject`.
+    pub mod trackable_object {
+        #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+        pub struct ObjectReference {
+            #[prost(int32, tag = "1")]
+            pub node_id: i32,
+            #[prost(string, tag = "2")]
+            pub local_name: ::prost::alloc::string::String,
+        }
+        #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+        pub struct SerializedTensor {
+            #[prost(string, tag = "1")]
+            pub name: ::prost::alloc::string::String,
+            #[prost(string, tag = "2")]
+            pub full_name: ::prost::alloc::string::String,
+            #[prost(string, tag = "3")]
+            pub checkpoint_key: ::prost::alloc::string::String,
+        }
     }
 }
 /// google.protobuf.Any: the same fields on the wire.

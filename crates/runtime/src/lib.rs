@@ -19,6 +19,7 @@ pub mod eager;
 mod freeze;
 pub mod host;
 mod interface;
+mod object_graph;
 mod saved_model;
 mod session;
 mod weights;

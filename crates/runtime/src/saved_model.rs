@@ -1,5 +1,6 @@
 //! [`SavedModel`]: a directory with a graph, variables, assets and signatures.
 
+use crate::object_graph;
 use crate::session::registry;
 use crate::{Callable, RunOptions, Session, SessionOptions, Signature};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
@@ -102,8 +103,10 @@ impl SavedModel {
         tags: &[&str],
         options: SessionOptions,
     ) -> Result<(SavedModel, MetaGraphDef)> {
-        let (meta, file) = Self::read(directory, tags).map_err(|e| in_model(e, directory))?;
+        let (mut meta, file) = Self::read(directory, tags).map_err(|e| in_model(e, directory))?;
         let model = Self::load(directory, meta.clone(), file, options);
+        // Only a part of it is read.
+        meta.object_graph_def = None;
         Ok((model.map_err(|e| in_model(e, directory))?, meta))
     }
 
@@ -162,6 +165,14 @@ impl SavedModel {
             );
             self.run_op(&feeds, &saver.restore_op_name)
                 .map_err(|e| e.note("when restoring variables"))?;
+        }
+        let prefix = self.variables_prefix();
+        if let Some(objects) = &meta.object_graph_def
+            && has_checkpoint(&prefix)
+        {
+            let (graph, resources) = (self.session.graph(), self.session.resources());
+            object_graph::restore(objects, &prefix, &graph, resources)
+                .map_err(|e| e.note("when restoring variables of objects"))?;
         }
         if let Some(op) = init_op(meta) {
             let feeds: Vec<_> = assets

@@ -135,6 +135,7 @@ impl Trainer {
                 ..Default::default()
             }),
             graph_def: Some(def),
+            object_graph_def: None,
             saver_def: Some(SaverDef {
                 filename_tensor_name: saver::FILENAME.to_string(),
                 save_tensor_name: saver::SAVED.to_string(),

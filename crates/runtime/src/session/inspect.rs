@@ -23,6 +23,11 @@ pub struct PlacedNode {
 }
 
 impl Session {
+    /// The state that outlives steps.
+    pub(crate) fn resources(&self) -> &ferroflow_opdef::Resources {
+        &self.options.resources
+    }
+
     /// The graph as it was imported and extended so far.
     pub fn graph(&self) -> Arc<Graph> {
         self.current().state.graph().clone()
