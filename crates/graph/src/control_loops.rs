@@ -59,7 +59,7 @@ pub(crate) struct ControlLoops {
 struct ControlLoop {
     /// Runs in each iteration.
     merge: NodeId,
-    /// Its output is there in each iteration but the first.
+    /// Its output exists in each iteration but the first.
     next: NodeId,
 }
 

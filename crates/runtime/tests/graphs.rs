@@ -111,7 +111,7 @@ const VARIANTS: &[Variant] = &[
 
 struct Case {
     name: String,
-    /// The results depend on the devices of the nodes, for the reason that the file gives.
+    /// The results depend on the devices of the nodes, for the reason in the file.
     is_placed: bool,
     graph: Vec<u8>,
     steps: Vec<Step>,
