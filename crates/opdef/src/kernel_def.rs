@@ -24,7 +24,7 @@ pub type KernelFn = dyn Fn(&KernelBuild) -> Result<Box<dyn OpKernel>> + Send + S
 /// let def = KernelDef::new("Neg", |_: &KernelBuild| Ok(Box::new(|_: &mut KernelCtx| Ok(()))))
 ///     .types("T", &[DType::Float])
 ///     .label("fast");
-/// let text = r#"op: "Neg" device_type: "CPU" constraint { name: "T" allowed_values { [float] } } label: "fast""#;
+/// let text = r#"op: "Neg" device_type: "CPU" constraint { name: "T" allowed_values { [DT_FLOAT] } } label: "fast""#;
 /// assert_eq!(def.to_string(), text);
 /// ```
 #[derive(Clone)]
@@ -341,7 +341,7 @@ mod tests {
             both(),
             (Float, "", ""),
             "Multiple OpKernel registrations match NodeDef at the same priority '{{node n}}': 'op: \"Twice\" \
-             device_type: \"CPU\" constraint { name: \"T\" allowed_values { [float] } }' and 'op: \"Twice\"",
+             device_type: \"CPU\" constraint { name: \"T\" allowed_values { [DT_FLOAT] } }' and 'op: \"Twice\"",
         );
         let missing = "No OpKernel was registered to support Op 'Twice' used by {{node n}}";
         check(both(), (Double, "", ""), missing);

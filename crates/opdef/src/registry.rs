@@ -120,7 +120,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Registers a kernel of an op, next to those that it has. It lasts as long as the process.
+    /// Registers a kernel of an op in addition to those that it has. It lasts as long as the process.
     ///
     /// Of the kernels that are for a node, it has the one of the highest priority, else the one that is for
     /// the fewest nodes. A kernel with a label is for nodes that ask for it.

@@ -11,8 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 pub(crate) struct StringHandles<T>(Mutex<Table<T>>);
 
 struct Table<T> {
-    /// With the device that has the resource, empty if it is not known.
-    by_text: HashMap<String, (Weak<T>, ResourceHandle, String)>,
+    by_text: HashMap<String, (Weak<T>, ResourceHandle)>,
     n: u64,
 }
 
@@ -39,15 +38,19 @@ impl<T: Resource> StringHandles<T> {
         let mut table = all.lock();
         table
             .by_text
-            .retain(|_, (value, ..)| value.strong_count() > 0);
+            .retain(|_, (value, _)| value.strong_count() > 0);
         let known = table.by_text.iter();
-        let mut known = known.filter(|(_, (value, ..))| value.as_ptr() == Arc::as_ptr(&found));
+        let mut known = known.filter(|(_, (value, _))| value.as_ptr() == Arc::as_ptr(&found));
         if let Some((text, _)) = known.next() {
             return Ok(text.clone());
         }
         let handle = handle(ctx, i)?;
+        let on_device = match device {
+            "" => String::new(),
+            device => format!("@{device}"),
+        };
         let text = format!(
-            "{}/{}/{}#{}",
+            "{}/{}/{}#{}{on_device}",
             T::TYPE,
             handle.container,
             handle.name,
@@ -59,13 +62,13 @@ impl<T: Resource> StringHandles<T> {
             ..handle.clone()
         };
         table.n += 1;
-        let entry = (Arc::downgrade(&found), unbound, device.to_string());
+        let entry = (Arc::downgrade(&found), unbound);
         table.by_text.insert(text.clone(), entry);
         Ok(text)
     }
 
-    /// Returns the resource of the text in input `i`, its handle and its device.
-    pub(crate) fn find(ctx: &KernelCtx, i: usize) -> Result<(Tensor, Arc<T>, String)> {
+    /// Returns the resource of the text in input `i`, and its handle, for a node on device `own`.
+    pub(crate) fn find(ctx: &KernelCtx, i: usize, own: &str) -> Result<(Tensor, Arc<T>)> {
         let t = ctx.input(i)?;
         let text = match t.strings()? {
             [text] if t.shape().is_scalar() => std::str::from_utf8(text).unwrap_or_default(),
@@ -76,19 +79,28 @@ impl<T: Resource> StringHandles<T> {
                 "Could not parse string_handle as a valid ResourceHandle"
             ));
         }
+        // Nodes that were not placed have no full name.
+        let is_full = |name: &str| name.starts_with("/job:") && name.contains("/device:");
+        if let Some((_, device)) = text.rsplit_once('@')
+            && device != own
+            && is_full(device)
+            && is_full(own)
+        {
+            return Err(invalid_argument!(
+                "Attempted create an iterator on device \"{own}\" from handle defined on device \"{device}\""
+            ));
+        }
         let all = Self::of(ctx)?;
         let table = all.lock();
         let entry = table.by_text.get(text);
-        let found = entry
-            .and_then(|(value, handle, on)| Some((value.upgrade()?, handle.clone(), on.clone())));
-        let Some((value, mut handle, device)) = found else {
+        let found = entry.and_then(|(value, handle)| Some((value.upgrade()?, handle.clone())));
+        let Some((value, mut handle)) = found else {
             return Err(not_found!("Resource {text} does not exist."));
         };
         handle.value = Some(value.clone());
         Ok((
             Tensor::from_resources(Shape::scalar(), vec![handle])?,
             value,
-            device,
         ))
     }
 }

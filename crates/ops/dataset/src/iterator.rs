@@ -355,14 +355,7 @@ fn from_string_handle(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }
     let own = build.device.to_string();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let (handle, found, device) = StringHandles::<IteratorResource>::find(ctx, 0)?;
-        // Nodes that were not placed have no full name.
-        let is_full = |name: &str| name.starts_with("/job:") && name.contains("/device:");
-        if device != own && is_full(&device) && is_full(&own) {
-            return Err(invalid_argument!(
-                "Attempted create an iterator on device \"{own}\" from handle defined on device \"{device}\""
-            ));
-        }
+        let (handle, found) = StringHandles::<IteratorResource>::find(ctx, 0, &own)?;
         if !dtypes.is_empty() {
             check_dtypes(&dtypes, found.dtypes.iter().copied())?;
         }

@@ -214,7 +214,7 @@ fn to_string_handle(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn from_string_handle(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
-        let (handle, ..) = StringHandles::<MultiDevice>::find(ctx, 0)?;
+        let (handle, _) = StringHandles::<MultiDevice>::find(ctx, 0, "")?;
         ctx.set_output(0, handle)
     }))
 }
