@@ -10,6 +10,7 @@ use ferroflow_model::TensorBundle;
 use ferroflow_model::proto::{SavedObjectGraph, TrackableObjectGraph};
 use ferroflow_opdef::Resources;
 use ferroflow_resources::resource::{Var, container_and_name};
+use ferroflow_tensor::DType;
 use prost::Message;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::path::Path;
@@ -42,21 +43,25 @@ pub(crate) fn restore(
         return Ok(());
     };
     for (name, key) in keys_of_variables(objects, &saved) {
-        let Some((container, variable)) = unset.get(&name) else {
+        let Some((container, variable, dtype)) = unset.get(&name) else {
             continue;
         };
         let value = bundle.read(&key)?;
+        // The graph may call another variable, such as one that its initializer sets, by this name.
+        if value.dtype() != *dtype {
+            continue;
+        }
         let variable = resources.lookup_or_create(container, variable, || Ok(Var::default()))?;
         variable.write().get_or_insert(value);
     }
     Ok(())
 }
 
-/// Returns container and name of the variables without a value, by their nodes' names.
+/// Returns container, name and dtype of the variables without a value, by their names.
 fn unset_variables(
     graph: &Graph,
     resources: &Resources,
-) -> Result<HashMap<String, (String, String)>> {
+) -> Result<HashMap<String, (String, String, DType)>> {
     let mut unset = HashMap::new();
     for (_, node) in graph.iter() {
         if node.class() != NodeClass::VarHandle {
@@ -67,7 +72,7 @@ fn unset_variables(
         if known.is_ok_and(|var| var.get().is_some()) || name.is_empty() {
             continue;
         }
-        unset.insert(name.clone(), (container, name));
+        unset.insert(name.clone(), (container, name, node.attrs.dtype("dtype")?));
     }
     Ok(unset)
 }

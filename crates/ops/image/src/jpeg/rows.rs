@@ -63,7 +63,7 @@ impl Plane {
             }
             Upsampling::Column => {
                 let (near, other) = self.rows(y);
-                let bias = if y % 2 == 0 { 1 } else { 2 };
+                let bias = if y.is_multiple_of(2) { 1 } else { 2 };
                 out.resize(self.width, 0);
                 for ((out, &a), &b) in out.iter_mut().zip(near).zip(other) {
                     *out = ((u16::from(a) * 3 + u16::from(b) + bias) >> 2) as u8;
