@@ -16,6 +16,7 @@ def following(iterator):
 
 @case("v1")
 def dataset_handles(b):
+    b.placed = "a handle names the device of its iterator"
     iterators = [raw.IteratorV2(shared_name=f"i{i}", container="", **NUMBERS) for i in range(2)]
     for i, iterator in enumerate(iterators):
         b.step(targets=raw.MakeIterator(dataset=numbers(10 * i, 10 * i + 3, 1), iterator=iterator).name)

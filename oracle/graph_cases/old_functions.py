@@ -108,6 +108,7 @@ def symbolic_gradient_of_op(b):
 
 @case("v1")
 def remote_call(b):
+    b.placed = "the target is the full name of a device"
     x, y, where = b.feed(I, []), b.feed(I, []), b.feed(tf.string, [])
 
     @Defun(I, I)
@@ -122,6 +123,7 @@ def remote_call(b):
 
 @case("v1")
 def remote_call_of_state(b):
+    b.placed = "the target is the full name of a device"
     var = v1.get_variable("v", initializer=1.0, use_resource=True)
 
     @Defun(tf.resource, F)

@@ -157,19 +157,37 @@ fn errors_of_workers_end_the_step() {
         assert!(text.contains("/job:w/replica:0/task:1"), "{text}");
         assert_eq!(world.step(&session, 1.0, "y:0", "").unwrap(), 0.0);
     }
-    let setup = PartialRunSetupRequest {
-        session_handle: session,
-        feed: vec!["x:0".to_string()],
-        fetch: vec!["y:0".to_string()],
-        ..Default::default()
-    };
-    let partial: Result<PartialRunSetupResponse, Status> =
-        world.call(0, "MasterService/PartialRunSetup", setup);
-    assert_eq!(partial.expect_err("two tasks").code(), Code::Unimplemented);
     let unplaced = world.session("x = NoOp() @7", ConfigProto::default());
     let unplaced = unplaced.and_then(|s| world.step(&s, 0.0, "", "x"));
     let code = unplaced.expect_err("no such task").code();
     assert_eq!(code, Code::InvalidArgument);
+}
+
+#[test]
+fn partial_runs_span_tasks() {
+    let world = World::new(2, 0);
+    let lines = format!(
+        "{X}z = Placeholder{{dtype=type: DT_FLOAT}}() @1\na = Neg{T}(x) @1\nb = Add{T}(a, z) @0"
+    );
+    let session = world.session(&lines, ConfigProto::default()).unwrap();
+    let setup = PartialRunSetupRequest {
+        session_handle: session.clone(),
+        feed: vec!["x:0".to_string(), "z:0".to_string()],
+        fetch: vec!["a:0".to_string(), "b:0".to_string()],
+        ..Default::default()
+    };
+    let partial: PartialRunSetupResponse = world
+        .call(0, "MasterService/PartialRunSetup", setup)
+        .unwrap();
+    let handle = partial.partial_run_handle;
+    let steps = [(("x:0", 3.0), "a:0", -3.0), (("z:0", 10.0), "b:0", 7.0)];
+    for (feed, fetch, expected) in steps {
+        let got = world.partial_step(&session, &handle, feed, fetch).unwrap();
+        assert_eq!(got, expected, "{fetch}");
+    }
+    // It is over.
+    let again = world.partial_step(&session, &handle, ("x:0", 1.0), "a:0");
+    assert_eq!(again.expect_err("over").code(), Code::InvalidArgument);
 }
 
 #[test]

@@ -17,6 +17,15 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig};
 use tonic::{Request, Status};
 use tonic_prost::ProstCodec;
 
+/// The first scalar of a response, if any.
+fn value_of(answer: &RunStepResponse) -> f32 {
+    let value = answer.tensor.first().and_then(|t| t.tensor.as_ref());
+    value.map_or(0.0, |proto| {
+        let tensor = tensor_from_proto(proto, None).and_then(|t| t.get());
+        tensor.unwrap().to_scalar().unwrap()
+    })
+}
+
 /// A graph in short: `name = Op{attr=value}(input, ...) @task`, of 32-bit floats.
 pub fn graph(lines: &str) -> GraphDef {
     let node = |line: &str| {
@@ -151,6 +160,28 @@ impl World {
         Ok(made.session_handle)
     }
 
+    /// Feeds one tensor to a partial run; returns the value of `fetch`.
+    pub fn partial_step(
+        &self,
+        session: &str,
+        handle: &str,
+        (feed, value): (&str, f32),
+        fetch: &str,
+    ) -> Result<f32, Status> {
+        let request = RunStepRequest {
+            session_handle: session.to_string(),
+            partial_run_handle: handle.to_string(),
+            feed: vec![NamedTensorProto {
+                name: feed.to_string(),
+                tensor: Some(tensor_to_proto(&Tensor::scalar(value)).unwrap()),
+            }],
+            fetch: vec![fetch.to_string()],
+            ..Default::default()
+        };
+        let answer: RunStepResponse = self.call(0, "MasterService/RunStep", request)?;
+        Ok(value_of(&answer))
+    }
+
     /// Runs a step with `x` fed; returns the value of `fetch`, if any.
     pub fn step(&self, session: &str, x: f32, fetch: &str, target: &str) -> Result<f32, Status> {
         let list = |name: &str| -> Vec<String> {
@@ -168,10 +199,6 @@ impl World {
             ..Default::default()
         };
         let answer: RunStepResponse = self.call(0, "MasterService/RunStep", request)?;
-        let value = answer.tensor.first().and_then(|t| t.tensor.as_ref());
-        Ok(value.map_or(0.0, |proto| {
-            let tensor = tensor_from_proto(proto, None).and_then(|t| t.get());
-            tensor.unwrap().to_scalar().unwrap()
-        }))
+        Ok(value_of(&answer))
     }
 }
