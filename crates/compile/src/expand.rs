@@ -72,7 +72,7 @@ pub fn expand_for_placement(
 ///
 /// # Errors
 ///
-/// INVALID_ARGUMENT if there is no device of the name.
+/// INVALID_ARGUMENT if no device has the name.
 pub fn resolve_remote_calls(
     pruned: PrunedGraph,
     devices: &DeviceSet,

@@ -126,7 +126,7 @@ impl Registry {
     /// the fewest nodes. A kernel with a label is for nodes that ask for it.
     ///
     /// # Errors
-    /// NOT_FOUND if there is no such op; INVALID_ARGUMENT if it lacks an attr or an argument that the kernel
+    /// NOT_FOUND if the op does not exist; INVALID_ARGUMENT if it lacks an attr or an argument that the kernel
     /// names.
     pub fn register_kernel(&self, kernel: KernelDef) -> Result<()> {
         let def = self.def(&kernel.op)?;

@@ -24,7 +24,7 @@ impl PartialSteps {
     /// Returns the step, begun if this is its first call.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if there is no thread for it.
+    /// RESOURCE_EXHAUSTED if its thread cannot start.
     pub(crate) fn begin(
         &self,
         handle: &str,

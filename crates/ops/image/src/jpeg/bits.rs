@@ -129,7 +129,7 @@ impl<'a> Bits<'a> {
         self.saved = self.at;
     }
 
-    /// Forgets bits in front of a restart marker; `starved` ends only if there is no other marker.
+    /// Forgets bits in front of a restart marker; `starved` ends unless another marker follows.
     pub(super) fn clear_for_restart(&mut self) {
         (self.buffer, self.count) = (0, 0);
     }
