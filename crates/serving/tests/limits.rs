@@ -107,12 +107,15 @@ fn requests_beyond_the_limit_fail_at_once() {
     options.front.max_running = Some(1);
     let world = World::new(options);
     assert_eq!(world.predict("half").0, 200);
+    // A request under way would refuse the next one.
+    until("the request ends", || world.front.calls.under_way() == 0);
     let mut stream = world.connect();
     stream
         .write_all(head("waits", BODY.len()).as_bytes())
         .unwrap();
     stream.write_all(BODY.as_bytes()).unwrap();
-    until("the request arrives", || world.predict("half").0 == 429);
+    until("the request arrives", || world.front.calls.under_way() == 1);
+    assert_eq!(world.predict("half").0, 429);
     let expected = "the server runs 1 requests already";
     assert!(world.predict("half").1.contains(expected));
     let error = predict(&world, request("half", 1)).unwrap_err();
