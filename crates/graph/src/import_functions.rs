@@ -56,31 +56,9 @@ impl<'a> FunctionTable<'a> {
 
     /// As [`encode`](Self::encode), of what `roots` need.
     fn encode_reachable(&self, roots: &[&str]) -> Bytes {
-        let mut queue: Vec<&str> = roots.to_vec();
-        let (mut seen, mut function) = (FxHashSet::default(), Vec::new());
-        while let Some(name) = queue.pop() {
-            let Some((name, found)) = self.functions.get_key_value(name) else {
-                continue;
-            };
-            if !seen.insert(*name) {
-                continue;
-            }
-            for node in &found.node_def {
-                queue.push(&node.op);
-                for value in node.attr.values() {
-                    match &value.value {
-                        Some(attr_value::Value::Func(f)) => queue.push(&f.name),
-                        Some(attr_value::Value::List(list)) => {
-                            queue.extend(list.func.iter().map(|f| f.name.as_str()));
-                        }
-                        _ => {}
-                    }
-                }
-            }
-            function.push(FunctionDef::clone(found));
-        }
+        let find = |name: &str| self.functions.get(name).map(|f| FunctionDef::clone(f));
         let library = FunctionDefLibrary {
-            function,
+            function: reachable_functions(roots, find),
             ..Default::default()
         };
         library.encode_to_vec().into()
@@ -93,6 +71,37 @@ impl<'a> FunctionTable<'a> {
     pub(crate) fn contains(&self, name: &str) -> bool {
         self.functions.contains_key(name)
     }
+}
+
+/// Returns the functions named by `roots` and those that they call, directly or not. `find` looks up a function by its
+/// name and returns `None` for ops.
+pub fn reachable_functions(
+    roots: &[impl AsRef<str>],
+    mut find: impl FnMut(&str) -> Option<FunctionDef>,
+) -> Vec<FunctionDef> {
+    let mut queue: Vec<String> = roots.iter().map(|name| name.as_ref().to_owned()).collect();
+    let mut seen = FxHashSet::default();
+    let mut functions = Vec::new();
+    while let Some(name) = queue.pop() {
+        if !seen.insert(name.clone()) {
+            continue;
+        }
+        let Some(found) = find(&name) else { continue };
+        for node in &found.node_def {
+            queue.push(node.op.clone());
+            for value in node.attr.values() {
+                match &value.value {
+                    Some(attr_value::Value::Func(f)) => queue.push(f.name.clone()),
+                    Some(attr_value::Value::List(list)) => {
+                        queue.extend(list.func.iter().map(|f| f.name.clone()));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        functions.push(found);
+    }
+    functions
 }
 
 /// A function with the attrs that a node refers to it with.

@@ -56,6 +56,7 @@ pub use frames::{Frames, LoopFrame, loop_frames};
 pub use functions::{Function, Library, referred_functions};
 pub use graph::{Graph, Node, unique_name};
 pub use import::{import_graph, is_valid_name};
+pub use import_functions::reachable_functions;
 /// The attr of a node with the name of the node of the client's graph that it implements.
 pub const ORIGIN: &str = "_origin";
 

@@ -4,7 +4,7 @@
 use crate::eager::functions::Functions;
 use crate::{Pool, RunOptions, Session, SessionOptions};
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
-use ferroflow_graph::export_attr;
+use ferroflow_graph::{export_attr, reachable_functions};
 use ferroflow_model::proto::{
     AttrValue as AttrProto, FunctionDef, FunctionDefLibrary, GraphDef, NodeDef, VersionDef,
     attr_value,
@@ -17,7 +17,7 @@ use ferroflow_resources::dataset::Dataset;
 use ferroflow_resources::table::Table;
 use ferroflow_tensor::{DType, Tensor};
 use prost::Message;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 /// The version of `GraphDef`s that are written.
@@ -301,44 +301,23 @@ impl SessionDatasetGraphs {
             let context = self.functions.as_ref();
             known.or_else(|| context?.get(name).map(|f| FunctionDef::clone(&f)))
         };
-        let mut queue = roots.to_vec();
-        let mut seen = HashSet::new();
-        let mut function = Vec::new();
-        while let Some(name) = queue.pop() {
-            if !seen.insert(name.clone()) {
-                continue;
+        let mut missing = None;
+        let function = reachable_functions(roots, |name| {
+            let found = find(name);
+            // An op, unless the dataset itself calls it.
+            if found.is_none() && roots.iter().any(|root| root == name) {
+                missing = Some(name.to_owned());
             }
-            let Some(found) = find(&name) else {
-                // An op, unless the dataset itself calls it.
-                if roots.contains(&name) {
-                    return Err(failed_precondition!(
-                        "the dataset's function '{name}' is not in the library of the graph that \
-                         writes it"
-                    ));
-                }
-                continue;
-            };
-            for node in &found.node_def {
-                queue.push(node.op.clone());
-                for value in node.attr.values() {
-                    called_by(value, &mut queue);
-                }
-            }
-            function.push(found);
+            found
+        });
+        match missing {
+            Some(name) => Err(failed_precondition!(
+                "the dataset's function '{name}' is not in the library of the graph that writes it"
+            )),
+            None => Ok(FunctionDefLibrary {
+                function,
+                ..Default::default()
+            }),
         }
-        Ok(FunctionDefLibrary {
-            function,
-            ..Default::default()
-        })
-    }
-}
-
-fn called_by(value: &AttrProto, names: &mut Vec<String>) {
-    match &value.value {
-        Some(attr_value::Value::Func(f)) => names.push(f.name.clone()),
-        Some(attr_value::Value::List(list)) => {
-            names.extend(list.func.iter().map(|f| f.name.clone()));
-        }
-        _ => {}
     }
 }
