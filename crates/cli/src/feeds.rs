@@ -83,7 +83,7 @@ fn parse(
                 std::fs::read(file).map_err(|e| ferroflow_base::not_found!("{file}: {e}"))?;
             return Ok(Tensor::string(bytes));
         }
-        if [".png", ".jpg", ".jpeg"].iter().any(|e| lower.ends_with(e)) {
+        if image_feed::EXTENSIONS.iter().any(|e| lower.ends_with(e)) {
             return image_feed::read(Path::new(file), dtype, shape, image_range);
         }
         return Err(invalid_argument!(

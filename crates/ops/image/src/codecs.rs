@@ -1,13 +1,10 @@
-//! Decoding of images, encoding of PNG images (TensorFlow:
-//! `core/kernels/image/decode_image_op.cc` and `encode_png_op.cc`).
+//! Decoding of images (TensorFlow: `core/kernels/image/decode_image_op.cc`).
 
-use crate::{animated, jpeg};
+use crate::{animated, jpeg, png};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::indices::int_vector;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
-use image::codecs::png::{CompressionType, FilterType, PngEncoder};
-use image::{DynamicImage, ExtendedColorType, ImageEncoder, ImageFormat};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -97,19 +94,6 @@ pub(crate) const OPS: &[Op] = &[
     })
     .cost(Cost::Expensive)
     .kernel(decode),
-    Op::new(
-        "EncodePng",
-        "image: T -> contents: string | compression: int = -1; T: type {uint8,uint16} \
-         = uint8",
-    )
-    .shape(|ctx| {
-        let image = ctx.with_rank_at_least(0, 3)?;
-        let dims = image.dims().map(|d| d.split_at(d.len() - 3).0.to_vec());
-        ctx.set(0, dims.map_or_else(PartialShape::unknown, PartialShape::of));
-        Ok(())
-    })
-    .cost(Cost::Expensive)
-    .kernel(encode_png),
 ];
 
 fn image_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -247,11 +231,11 @@ fn jpeg_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 /// An image with 16 bits per sample.
-struct Image16 {
-    width: usize,
-    height: usize,
-    channels: usize,
-    samples: Vec<u16>,
+pub(crate) struct Image16 {
+    pub(crate) width: usize,
+    pub(crate) height: usize,
+    pub(crate) channels: usize,
+    pub(crate) samples: Vec<u16>,
 }
 
 impl Decode {
@@ -277,15 +261,14 @@ impl Decode {
         if contents.starts_with(&[0xff, 0xd8, 0xff]) {
             return self.jpeg(contents, window);
         }
-        let format = image::guess_format(contents).ok();
-        if format != Some(ImageFormat::Png) {
+        if !png::is_png(contents) {
             return Err(invalid_argument!(
                 "Unknown image file format. One of JPEG, JPEG XL, PNG, GIF, BMP, WebP required."
             ));
         }
-        let decoded = image::load_from_memory_with_format(contents, ImageFormat::Png);
-        let decoded = decoded.map_err(|e| self.invalid(&format!("Invalid image data: {e}")))?;
-        let mut picture = Image16::of(&decoded);
+        let decoded = png::decode(contents);
+        let (mut picture, is_deep) =
+            decoded.map_err(|e| self.invalid(&format!("Invalid image data: {e}")))?;
         let has_opacity = picture.channels.is_multiple_of(2);
         if self.channels == 0 && has_opacity && has_transparent_color(contents) {
             let colors = picture.channels - 1;
@@ -300,13 +283,6 @@ impl Decode {
         };
         let shape =
             ferroflow_functors::indices::shape_of([picture.height, picture.width, channels])?;
-        let is_deep = matches!(
-            decoded,
-            DynamicImage::ImageLuma16(_)
-                | DynamicImage::ImageLumaA16(_)
-                | DynamicImage::ImageRgb16(_)
-                | DynamicImage::ImageRgba16(_)
-        );
         let gray = Gray {
             deep: is_deep,
             rounded: is_deep,
@@ -366,23 +342,6 @@ impl Decode {
 }
 
 impl Image16 {
-    fn of(image: &DynamicImage) -> Image16 {
-        let wide = |v: &u8| u16::from(*v) << 8 | u16::from(*v);
-        let samples: Vec<u16> = match image {
-            DynamicImage::ImageLuma16(p) => p.as_raw().clone(),
-            DynamicImage::ImageLumaA16(p) => p.as_raw().clone(),
-            DynamicImage::ImageRgb16(p) => p.as_raw().clone(),
-            DynamicImage::ImageRgba16(p) => p.as_raw().clone(),
-            other => other.as_bytes().iter().map(wide).collect(),
-        };
-        Image16 {
-            width: image.width() as usize,
-            height: image.height() as usize,
-            channels: usize::from(image.color().channel_count()),
-            samples,
-        }
-    }
-
     /// Converts the number of channels: gray, gray and alpha, RGB, RGBA.
     fn with_channels(self, channels: usize, gray: Gray) -> Image16 {
         if channels == self.channels || self.channels == 0 {
@@ -459,62 +418,4 @@ impl Gray {
         let y = ((9797 * r + 19234 * g + 3737 * b + half) >> 15) as u16;
         if self.deep { y } else { y << 8 | y }
     }
-}
-
-fn encode_png(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let level = build.attrs.int("compression")?;
-    let compression = match level {
-        -1 => CompressionType::Default,
-        0 => CompressionType::Uncompressed,
-        1..=9 => CompressionType::Level(level as u8),
-        _ => {
-            return Err(invalid_argument!(
-                "compression should be in [-1,9], got {level}"
-            ));
-        }
-    };
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let image = ctx.input(0)?;
-        let dims = image.shape().dims();
-        let Some((batch, &[height, width, channels])) = dims.split_last_chunk::<3>() else {
-            return Err(invalid_argument!(
-                "image must be at least 3-dimensional{}",
-                image.shape()
-            ));
-        };
-        let color = match (channels, image.dtype()) {
-            (1, DType::Uint8) => ExtendedColorType::L8,
-            (2, DType::Uint8) => ExtendedColorType::La8,
-            (3, DType::Uint8) => ExtendedColorType::Rgb8,
-            (4, DType::Uint8) => ExtendedColorType::Rgba8,
-            (1, _) => ExtendedColorType::L16,
-            (2, _) => ExtendedColorType::La16,
-            (3, _) => ExtendedColorType::Rgb16,
-            (4, _) => ExtendedColorType::Rgba16,
-            _ => {
-                return Err(invalid_argument!(
-                    "image must have 1, 2, 3, or 4 channels, got {channels}"
-                ));
-            }
-        };
-        let sizes = u32::try_from(height).ok().zip(u32::try_from(width).ok());
-        let sizes = sizes.filter(|(h, w)| *h > 0 && *w > 0);
-        let (h, w) = sizes.ok_or_else(|| {
-            invalid_argument!("cannot encode an image of {height} by {width} pixels")
-        })?;
-        let size = height * width * channels * image.dtype().size();
-        let pictures = image.bytes()?.chunks_exact(size);
-        let encode = |pixels: &[u8]| {
-            let mut out = Vec::new();
-            let encoder = PngEncoder::new_with_quality(&mut out, compression, FilterType::Adaptive);
-            encoder
-                .write_image(pixels, w, h, color)
-                .map_err(|e| invalid_argument!("Failed to encode PNG: {e}"))?;
-            Ok(Bytes::from(out))
-        };
-        let out = pictures.map(encode).collect::<Result<Vec<_>>>()?;
-        let batch: Shape = batch.iter().copied().collect();
-        let out = Tensor::from_strings(batch, out)?;
-        ctx.set_output(0, out)
-    }))
 }

@@ -4,8 +4,10 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::int;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{PartialShape, Tensor};
-use image::ExtendedColorType;
-use image::codecs::jpeg::JpegEncoder;
+use jpeg_encoder::{
+    ChromaSubsamplingMethod, ColorType, Encoder, EncodingError, PixelDensity, PixelDensityUnit,
+    SamplingFactor,
+};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -36,6 +38,81 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(variable_quality),
 ];
 
+/// What precedes XMP metadata in its segment.
+const XMP: &[u8] = b"http://ns.adobe.com/xap/1.0/\0";
+
+/// Most bytes of a segment of metadata.
+const MAX_METADATA: usize = 65533;
+
+/// How to encode an image.
+struct Options {
+    /// The number of channels, where the format demands one.
+    channels: Option<usize>,
+    quality: u8,
+    is_progressive: bool,
+    optimizes_size: bool,
+    subsamples_chroma: bool,
+    density: PixelDensity,
+    /// The segment of XMP metadata, if any.
+    xmp: Vec<u8>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            channels: None,
+            quality: 95,
+            is_progressive: false,
+            optimizes_size: false,
+            subsamples_chroma: true,
+            density: PixelDensity {
+                density: (300, 300),
+                unit: PixelDensityUnit::Inches,
+            },
+            xmp: Vec::new(),
+        }
+    }
+}
+
+impl Options {
+    fn of(build: &KernelBuild) -> Result<Options> {
+        let attrs = build.attrs;
+        let unit = match attrs.str("density_unit")? {
+            "cm" => PixelDensityUnit::Centimeters,
+            _ => PixelDensityUnit::Inches,
+        };
+        // The file's fields have 16 bits.
+        let [x, y] = [attrs.int("x_density")?, attrs.int("y_density")?].map(|n| n as u16);
+        let metadata = attrs.bytes("xmp_metadata")?;
+        let xmp = match metadata.is_empty() {
+            true => Vec::new(),
+            false => [XMP, metadata].concat(),
+        };
+        if xmp.len() > MAX_METADATA {
+            return Err(invalid_argument!(
+                "JPEG encoding failed: XMP metadata of {} bytes, more than {MAX_METADATA} with its header",
+                metadata.len()
+            ));
+        }
+        Ok(Options {
+            channels: match attrs.str("format")? {
+                "grayscale" => Some(1),
+                "rgb" => Some(3),
+                _ => None,
+            },
+            quality: check_quality(attrs.int("quality")?)?,
+            is_progressive: attrs.bool("progressive")?,
+            optimizes_size: attrs.bool("optimize_size")?,
+            subsamples_chroma: attrs.bool("chroma_downsampling")?,
+            density: PixelDensity {
+                density: (x, y),
+                unit,
+            },
+            xmp,
+        })
+    }
+}
+
 fn check_quality(quality: i64) -> Result<u8> {
     let checked = u8::try_from(quality).ok().filter(|q| *q <= 100);
     checked.ok_or_else(|| invalid_argument!("quality must be in [0,100], got {quality}"))
@@ -51,24 +128,20 @@ fn variable_quality(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ));
         }
         let quality = check_quality(int(quality).unwrap_or(-1))?;
-        encode(ctx, quality, None)
+        let options = Options {
+            quality,
+            ..Options::default()
+        };
+        encode(ctx, &options)
     }))
 }
 
 fn encode_jpeg(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (quality, format) = (build.attrs.int("quality")?, build.attrs.str("format")?);
-    let quality = check_quality(quality)?;
-    let wanted = match format {
-        "grayscale" => Some(1),
-        "rgb" => Some(3),
-        _ => None,
-    };
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        encode(ctx, quality, wanted)
-    }))
+    let options = Options::of(build)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| encode(ctx, &options)))
 }
 
-fn encode(ctx: &mut KernelCtx, quality: u8, wanted: Option<usize>) -> Result<()> {
+fn encode(ctx: &mut KernelCtx, options: &Options) -> Result<()> {
     let image = ctx.input(0)?;
     let &[height, width, channels] = image.shape().dims() else {
         return Err(invalid_argument!(
@@ -76,15 +149,14 @@ fn encode(ctx: &mut KernelCtx, quality: u8, wanted: Option<usize>) -> Result<()>
             image.shape()
         ));
     };
-    if wanted.is_some_and(|w| w != channels) {
+    if let Some(expected) = options.channels.filter(|&n| n != channels) {
         return Err(invalid_argument!(
-            "format expects {} channels, got {channels}",
-            wanted.unwrap_or(0)
+            "format expects {expected} channels, got {channels}"
         ));
     }
     let color = match channels {
-        1 => ExtendedColorType::L8,
-        3 => ExtendedColorType::Rgb8,
+        1 => ColorType::Luma,
+        3 => ColorType::Rgb,
         _ => {
             return Err(invalid_argument!(
                 "image must have 1 or 3 channels, got {}",
@@ -96,9 +168,30 @@ fn encode(ctx: &mut KernelCtx, quality: u8, wanted: Option<usize>) -> Result<()>
     let sizes = sizes.filter(|(h, w)| *h > 0 && *w > 0);
     let (h, w) = sizes
         .ok_or_else(|| invalid_argument!("cannot encode an image of {height} by {width} pixels"))?;
-    let mut out = Vec::new();
-    JpegEncoder::new_with_quality(&mut out, quality.max(1))
-        .encode(image.slice::<u8>()?, w.into(), h.into(), color)
+    let out = write(image.slice::<u8>()?, [w, h], color, options)
         .map_err(|e| invalid_argument!("JPEG encoding failed: {e}"))?;
     ctx.set_output(0, Tensor::string(out))
+}
+
+fn write(
+    pixels: &[u8],
+    [width, height]: [u16; 2],
+    color: ColorType,
+    options: &Options,
+) -> std::result::Result<Vec<u8>, EncodingError> {
+    let mut out = Vec::new();
+    let mut encoder = Encoder::new(&mut out, options.quality.max(1));
+    encoder.set_density(options.density);
+    encoder.set_progressive(options.is_progressive);
+    encoder.set_optimized_huffman_tables(options.optimizes_size);
+    encoder.set_chroma_subsampling_method(ChromaSubsamplingMethod::Average);
+    encoder.set_sampling_factor(match options.subsamples_chroma {
+        true => SamplingFactor::F_2_2,
+        false => SamplingFactor::F_1_1,
+    });
+    if !options.xmp.is_empty() {
+        encoder.add_app_segment(1, options.xmp.clone())?;
+    }
+    encoder.encode(pixels, width, height, color)?;
+    Ok(out)
 }
