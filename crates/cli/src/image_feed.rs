@@ -83,7 +83,7 @@ fn resize(image: &Tensor, to: [usize; 2]) -> Result<Tensor> {
     let batch: Shape = [1].iter().chain(from).copied().collect();
     let scale: Vec<f32> = to.iter().zip(from).map(|(t, f)| *t as f32 / *f as f32).collect();
     let inputs = vec![
-        image.reshape(batch)?,
+        image.clone().with_shape(batch)?,
         Tensor::from_slice([2], &to.map(|n| n as i32))?,
         Tensor::from_slice([2], &scale)?,
         Tensor::from_slice([2], &[0.0f32; 2])?,

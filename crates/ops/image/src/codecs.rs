@@ -4,7 +4,7 @@ use crate::{animated, jpeg, png};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::indices::int_vector;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
+use ferroflow_tensor::{Bytes, DType, PartialShape, Tensor};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[

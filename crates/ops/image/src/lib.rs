@@ -16,6 +16,7 @@ mod encode_jpeg;
 mod glimpse;
 mod jpeg;
 mod non_max_suppression;
+mod png;
 mod projective_transform;
 mod quantized_resize;
 mod resize;
@@ -35,6 +36,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("encode_jpeg", encode_jpeg::OPS),
     ("glimpse", glimpse::OPS),
     ("non_max_suppression", non_max_suppression::OPS),
+    ("png", png::OPS),
     ("projective_transform", projective_transform::OPS),
     ("quantized_resize", quantized_resize::OPS),
     ("resize", resize::OPS),
