@@ -89,6 +89,7 @@ impl Candidate {
                 todo.extend(variants(list.node));
             }
         }
+        self.add_reads(graph, frames);
         let mut outputs = Vec::new();
         for output in std::mem::take(&mut self.outputs) {
             if graph.dtype(output) != Some(DType::Variant) {
@@ -106,6 +107,32 @@ impl Candidate {
         }
         self.outputs = outputs;
         !self.outputs.is_empty()
+    }
+
+    /// Adds the nodes before the loop that read an item of its lists, such as the first one, which scans begin with.
+    /// Otherwise the list would be made for them alone.
+    fn add_reads(&mut self, graph: &Graph, frames: &Frames) {
+        let is_list = |o: &Output| {
+            self.members.contains(&o.node) && graph.node(o.node).op() == "TensorListFromTensor"
+        };
+        let inputs = self.entries.iter().flat_map(|e| &graph.node(*e).inputs);
+        let reads = inputs.map(|input| input.node).filter(|id| {
+            let node = graph.node(*id);
+            let [list, rest @ ..] = &node.inputs[..] else {
+                return false;
+            };
+            node.op() == "TensorListGetItem"
+                && frames.of(*id).is_none()
+                && is_member(graph, *id)
+                && is_list(list)
+                && rest.iter().all(|i| graph.node(i.node).is_free_constant())
+        });
+        for read in reads.collect::<Vec<_>>() {
+            if !self.members.contains(&read) {
+                self.entries.push(read);
+                self.members.push(read);
+            }
+        }
     }
 
     /// The lists that members make of a vector; `None` if they read it in other ways, too.

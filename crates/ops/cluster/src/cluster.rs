@@ -204,10 +204,10 @@ fn take(words: &[u64], ty: ScalarType, dims: &[usize]) -> Result<Tensor> {
 
 /// Returns the vector of the first `n` elements that words hold.
 fn vector(words: &[u64], n: usize, dtype: DType) -> Result<Tensor> {
-    let bytes: Vec<u8> = words
-        .iter()
-        .flat_map(|w| w.to_ne_bytes())
-        .take(n * dtype.size())
-        .collect();
+    let mut bytes = Vec::with_capacity(size_of_val(words));
+    for word in words {
+        bytes.extend_from_slice(&word.to_ne_bytes());
+    }
+    bytes.truncate(n * dtype.size());
     Tensor::from_bytes(dtype, [n].into_iter().collect(), &bytes)
 }
