@@ -3,7 +3,9 @@
 use crate::config::isolates_state;
 use crate::device::{Devices, TaskName, random_id, random_step_id};
 use crate::handles::HandleTable;
+use crate::master_session::lock;
 use crate::peers::{Peer, Peers};
+use crate::rendezvous::StepRendezvous;
 use crate::step_stats::StepTrace;
 use crate::task::Task;
 use ferroflow_base::{Code, Result, Status, deadline_exceeded, internal};
@@ -18,6 +20,7 @@ use ferroflow_runtime::cluster::{Cluster, ClusterStep, RegisteredGraph, RunDone}
 use ferroflow_runtime::{CancelToken, DeviceSet, DeviceSpec, Rendezvous, TraceSink};
 use ferroflow_tensor::Tensor;
 use std::any::Any;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -204,9 +207,25 @@ impl GrpcCluster {
         }
     }
 
+    /// The incarnation of a task's first device.
+    fn incarnation_of(&self, task: usize) -> u64 {
+        let first = self.task_of.iter().position(|of| *of == task);
+        let first = first.and_then(|i| self.devices.get(i));
+        first.map_or(0, |device| device.incarnation)
+    }
+
     fn peer(&self, task: usize) -> Result<&Peer> {
         let peer = task.checked_sub(1).and_then(|i| self.others.get(i));
         peer.ok_or_else(|| internal!("the session has no task {task}"))
+    }
+}
+
+/// Opens a link that was lost, for later steps.
+fn reopen(peer: &Peer) {
+    if peer.link.is_known() && !peer.link.is_open() {
+        let link = peer.link.clone();
+        // A link that cannot be opened is not known any more.
+        peer.runtime().spawn(async move { drop(link.open().await) });
     }
 }
 
@@ -291,8 +310,17 @@ impl Cluster for GrpcCluster {
             ..Default::default()
         };
         let call = peer.call::<_, RegisterGraphResponse>("RegisterGraph", request);
-        let registered = self.peers.runtime().block_on(call)?;
+        let registered = self.peers.runtime().block_on(async {
+            let registered = call.await?;
+            if peer.link.is_known()
+                && let Err(e) = peer.link.open().await
+            {
+                tracing::debug!("no link to {}: {}", peer.task, e.message());
+            }
+            Ok::<_, Status>(registered)
+        })?;
         Ok(Arc::new(GrpcGraph {
+            task: self.task.clone(),
             peer: peer.clone(),
             session: self.handle.clone(),
             handle: registered.graph_handle,
@@ -315,11 +343,19 @@ impl Cluster for GrpcCluster {
         let rendezvous = self.task.rendezvous.get(id);
         rendezvous.initialize(&self.own, &self.peers)?;
         let peers = tasks.iter().map(|t| self.peer(*t).cloned());
+        let peers = peers.collect::<Result<Vec<_>>>()?;
+        if peers.iter().all(|peer| peer.link.is_open()) {
+            let incarnations = std::iter::once(&0).chain(tasks);
+            let incarnations = incarnations.map(|task| self.incarnation_of(*task));
+            rendezvous.set_pushing(incarnations.collect());
+        } else {
+            peers.iter().for_each(reopen);
+        }
         Ok(Arc::new(GrpcStep {
             id,
             task: self.task.clone(),
-            rendezvous: rendezvous as Arc<dyn Rendezvous>,
-            peers: peers.collect::<Result<_>>()?,
+            rendezvous,
+            peers,
             trace: trace.cloned(),
         }))
     }
@@ -329,7 +365,7 @@ impl Cluster for GrpcCluster {
 struct GrpcStep {
     id: u64,
     task: Arc<Task>,
-    rendezvous: Arc<dyn Rendezvous>,
+    rendezvous: Arc<StepRendezvous>,
     /// The other tasks that run parts of it.
     peers: Vec<Peer>,
     trace: Option<Arc<dyn TraceSink>>,
@@ -340,8 +376,8 @@ impl ClusterStep for GrpcStep {
         self.id
     }
 
-    fn rendezvous(&self) -> &Arc<dyn Rendezvous> {
-        &self.rendezvous
+    fn rendezvous(&self) -> Arc<dyn Rendezvous> {
+        self.rendezvous.clone()
     }
 
     fn trace(&self) -> Option<&Arc<dyn TraceSink>> {
@@ -352,6 +388,10 @@ impl ClusterStep for GrpcStep {
 impl Drop for GrpcStep {
     fn drop(&mut self) {
         self.task.end_step(self.id);
+        let pushing = self.rendezvous.pushing();
+        if pushing.is_some_and(|p| p.ended.load(Ordering::Acquire) == self.peers.len()) {
+            return;
+        }
         for peer in &self.peers {
             let request = CleanupGraphRequest {
                 step_id: self.id as i64,
@@ -363,6 +403,7 @@ impl Drop for GrpcStep {
 
 /// A graph that another task runs.
 struct GrpcGraph {
+    task: Arc<Task>,
     peer: Peer,
     session: String,
     handle: String,
@@ -406,6 +447,33 @@ impl RegisteredGraph for GrpcGraph {
             request_id: random_id(),
             ..Default::default()
         };
+        let trace = step.trace().cloned();
+        let (task, handles) = (self.peer.task.clone(), self.handles.clone());
+        let done = move |answer: Result<RunGraphResponse>| {
+            if let (Some(trace), Ok(answer)) = (&trace, &answer)
+                && let Some(trace) = (&**trace as &dyn Any).downcast_ref::<StepTrace>()
+                && let Some(stats) = &answer.step_stats
+            {
+                trace.add_remote(stats);
+            }
+            done(answer.and_then(|answer| results(answer, &fetches, &task, &handles)));
+        };
+        let rendezvous = self.task.rendezvous.get(step.id());
+        match rendezvous.pushing().map(|p| p.tasks.clone()) {
+            Some(tasks) => self.run_linked(request, tasks, rendezvous, cancel, done),
+            None => self.run_called(request, cancel, done),
+        }
+    }
+}
+
+impl GrpcGraph {
+    /// Runs the part by RunGraph.
+    fn run_called(
+        &self,
+        request: RunGraphRequest,
+        cancel: &CancelToken,
+        done: impl FnOnce(Result<RunGraphResponse>) + Send + 'static,
+    ) {
         let (cancelled, on_cancel) = oneshot::channel();
         let (token, sender) = (cancel.clone(), Mutex::new(Some(cancelled)));
         let registration = cancel.on_cancel(move || {
@@ -415,8 +483,7 @@ impl RegisteredGraph for GrpcGraph {
                 let _ = sender.send(reason);
             }
         });
-        let (peer, trace) = (self.peer.clone(), step.trace().cloned());
-        let handles = self.handles.clone();
+        let peer = self.peer.clone();
         self.peer.runtime().spawn(async move {
             let call = peer.call::<_, RunGraphResponse>("RunGraph", request);
             let answer = tokio::select! {
@@ -424,14 +491,57 @@ impl RegisteredGraph for GrpcGraph {
                 Ok(reason) = on_cancel => Err(reason),
             };
             drop(registration);
-            if let (Some(trace), Ok(answer)) = (&trace, &answer)
-                && let Some(trace) = (&**trace as &dyn Any).downcast_ref::<StepTrace>()
-                && let Some(stats) = &answer.step_stats
-            {
-                trace.add_remote(stats);
-            }
-            done(answer.and_then(|answer| results(answer, &fetches, &peer.task, &handles)));
+            done(answer);
         });
+    }
+
+    /// Runs the part over the link to its task.
+    fn run_linked(
+        &self,
+        request: RunGraphRequest,
+        tasks: Vec<u64>,
+        step: Arc<StepRendezvous>,
+        cancel: &CancelToken,
+        done: impl FnOnce(Result<RunGraphResponse>) + Send + 'static,
+    ) {
+        let (peer, sent) = (self.peer.clone(), Arc::new(Mutex::new(Some(done))));
+        // Whether the call has ended, and what cancels it.
+        let kept = Arc::new(Mutex::new((false, None)));
+        let (waiting, ended) = (sent.clone(), kept.clone());
+        let done = move |answer: Result<RunGraphResponse>| {
+            if answer.as_ref().is_ok_and(|a| a.status_code == 0)
+                && let Some(pushing) = step.pushing()
+            {
+                pushing.ended.fetch_add(1, Ordering::AcqRel);
+            }
+            let registration = std::mem::replace(&mut *lock(&ended), (true, None));
+            drop(registration);
+            let done = lock(&waiting).take();
+            if let Some(done) = done {
+                done(answer.map_err(|e| peer.lost("RunGraph", &e)));
+            }
+        };
+        match self.peer.link.run(request, tasks, done) {
+            Ok(call) => {
+                let token = cancel.clone();
+                let registration = cancel.on_cancel(move || {
+                    if let Err(reason) = token.check() {
+                        call.cancel(reason);
+                    }
+                });
+                let mut kept = lock(&kept);
+                // It may have ended already.
+                if !kept.0 {
+                    kept.1 = Some(registration);
+                }
+            }
+            Err(e) => {
+                let done = lock(&sent).take();
+                if let Some(done) = done {
+                    done(Err(self.peer.lost("RunGraph", &e)));
+                }
+            }
+        }
     }
 }
 

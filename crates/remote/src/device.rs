@@ -322,6 +322,11 @@ impl Devices {
         self.attributes.iter().map(|d| d.incarnation).collect()
     }
 
+    /// The incarnation of the default device.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.attributes.first().map_or(0, |d| d.incarnation)
+    }
+
     /// The task that owns the devices.
     pub(crate) fn task(&self) -> &TaskName {
         &self.task

@@ -147,6 +147,12 @@ impl EagerService {
         })
     }
 
+    /// Whether a request is expected to take less than a switch of threads.
+    pub(crate) fn is_brief(&self, request: &EnqueueRequest) -> bool {
+        let context = self.find(request.context_id);
+        context.is_ok_and(|context| request.queue.iter().all(|item| context.is_brief(item)))
+    }
+
     /// `Enqueue`, and each request of `StreamingEnqueue`: runs its items in order.
     ///
     /// # Errors

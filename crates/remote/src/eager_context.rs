@@ -29,6 +29,11 @@ use std::time::{Duration, Instant};
 /// A context that the client abandoned is dropped after this time if it asks for none.
 const KEEP_ALIVE: Duration = Duration::from_secs(600);
 
+/// An op whose last call took longer gets a thread of its own.
+const BRIEF: Duration = Duration::from_micros(100);
+/// Most bytes of a tensor that is decoded without one.
+const BRIEF_BYTES: usize = 1 << 14;
+
 /// At most this many handles of other tasks are kept.
 const MAX_FOREIGN: usize = 4096;
 
@@ -59,6 +64,8 @@ pub(crate) struct RemoteContext {
     packed: Mutex<HashMap<i64, RemoteTensorHandle>>,
     /// The tensors that the client has handles of, by op and output.
     tensors: Mutex<HashMap<(i64, i32), Tensor>>,
+    /// How long the last call of each op took that neither waits nor has effects.
+    took: Mutex<HashMap<String, Duration>>,
     /// Where ops of other tasks take tensors, and bring them.
     rendezvous: Arc<StepRendezvous>,
 }
@@ -108,6 +115,7 @@ impl RemoteContext {
             foreign: Mutex::default(),
             packed: Mutex::default(),
             tensors: Mutex::default(),
+            took: Mutex::default(),
             rendezvous,
             task: task.clone(),
         })
@@ -160,6 +168,31 @@ impl RemoteContext {
 
     pub(crate) fn is_expired(&self) -> bool {
         lock(&self.used).elapsed() > self.keep_alive
+    }
+
+    /// Whether an item is expected to take less than a switch of threads, without waiting for other tasks.
+    pub(crate) fn is_brief(&self, item: &QueueItem) -> bool {
+        match &item.item {
+            Some(Item::HandleToDecref(_)) => true,
+            Some(Item::SendTensor(sent)) => {
+                let bytes: usize = sent.tensors.iter().map(|t| t.tensor_content.len()).sum();
+                bytes <= BRIEF_BYTES
+            }
+            Some(Item::Operation(operation)) if !operation.is_function => {
+                let tensors = lock(&self.tensors);
+                let is_here = |input: &Input| match &input.item {
+                    Some(input::Item::Tensor(proto)) => proto.tensor_content.len() <= BRIEF_BYTES,
+                    Some(input::Item::RemoteHandle(handle)) => {
+                        tensors.contains_key(&(handle.op_id, handle.output_num))
+                    }
+                    None => false,
+                };
+                let took = lock(&self.took).get(&operation.name).copied();
+                operation.op_inputs.iter().all(is_here)
+                    && (operation.name == "_Send" || took.is_some_and(|took| took <= BRIEF))
+            }
+            _ => false,
+        }
     }
 
     /// Runs an item of a queue.
@@ -371,7 +404,10 @@ impl RemoteContext {
                     timeout: self.timeout,
                     ..Default::default()
                 };
-                self.call(name, &attrs, inputs, &options, false)?
+                let started = Instant::now();
+                let outputs = self.call(name, &attrs, inputs, &options, false)?;
+                self.note_time(operation, started.elapsed());
+                outputs
             }
         };
         let numbers: Vec<i32> = (0..outputs.len() as i32).collect();
@@ -380,6 +416,17 @@ impl RemoteContext {
             response.device = vec![String::new(); numbers.len()];
         }
         Ok(response)
+    }
+
+    /// Remembers how long an op took, if it cannot wait for others.
+    fn note_time(&self, operation: &Operation, took: Duration) {
+        let def = self.eager.def(&operation.name);
+        let op = def.as_ref().ok().map(|def| def.op_def());
+        let has_state =
+            op.is_none_or(|op| op.flags.stateful || op.inputs.iter().any(|arg| arg.is_ref()));
+        if !operation.is_function && !has_state {
+            lock(&self.took).insert(operation.name.clone(), took);
+        }
     }
 
     fn call(

@@ -21,8 +21,10 @@ mod eager;
 mod eager_context;
 mod environment;
 mod handles;
+mod link;
 mod master;
 mod master_session;
+mod master_steps;
 mod monitor;
 mod partial_steps;
 mod peers;
@@ -36,6 +38,7 @@ mod task;
 mod tensors;
 mod worker;
 mod worker_session;
+mod worker_steps;
 
 pub use device::{ServerDef, ServerDefaults, TaskName};
 pub use eager::EagerService;

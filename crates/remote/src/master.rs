@@ -11,7 +11,7 @@ use crate::monitor::Metrics;
 use crate::peers::Peers;
 use crate::recent_requests::RecentRequests;
 use crate::task::Task;
-use crate::tensors::{decode_feeds, encode_fetch, response};
+use crate::tensors::{decode_feeds, encode_fetch};
 use ferroflow_base::{Result, aborted, invalid_argument, unimplemented_error};
 use ferroflow_model::proto::{
     CallableOptions, CloseSessionRequest, CloseSessionResponse, ConfigProto, CreateSessionRequest,
@@ -19,22 +19,16 @@ use ferroflow_model::proto::{
     ListDevicesRequest, ListDevicesResponse, MakeCallableRequest, MakeCallableResponse,
     PartialRunSetupRequest, PartialRunSetupResponse, ReleaseCallableRequest,
     ReleaseCallableResponse, ResetRequest, ResetResponse, RunCallableRequest, RunCallableResponse,
-    RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
 };
 use ferroflow_runtime::cluster::Cluster;
 use ferroflow_runtime::{
-    Callable, CancelToken, DeviceSet, Resources, RunOptions, Session, SessionOptions, Signature,
-    TensorConnection,
+    CancelToken, DeviceSet, Resources, Session, SessionOptions, Signature, TensorConnection,
 };
-use ferroflow_tensor::Tensor;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
-
-/// Most bytes of the feeds of a short step.
-const SHORT_FEEDS: usize = 1 << 14;
 
 /// Options of a master.
 #[derive(Clone, Debug)]
@@ -66,30 +60,10 @@ impl Default for MasterOptions {
 /// The sessions of a server, and the state that they share.
 pub struct Master {
     options: MasterOptions,
-    task: Arc<Task>,
+    pub(crate) task: Arc<Task>,
     sessions: Mutex<HashMap<String, Arc<MasterSession>>>,
-    recent: RecentRequests,
+    pub(crate) recent: RecentRequests,
     pub(crate) metrics: Metrics,
-}
-
-/// A step that is ready to run.
-pub struct Step {
-    session: Arc<MasterSession>,
-    signature: Signature,
-    feeds: Vec<TensorProto>,
-    options: RunOptionsProto,
-    /// `None` in the first run of the signature.
-    callable: Option<Arc<Callable>>,
-    /// The handle of the partial run, if any.
-    partial: String,
-}
-
-impl Step {
-    /// Returns whether the step is expected to end too soon to be worth a switch of threads.
-    pub(crate) fn is_short(&self) -> bool {
-        let bytes: usize = self.feeds.iter().map(|f| f.tensor_content.len()).sum();
-        bytes <= SHORT_FEEDS && self.callable.as_ref().is_some_and(|c| c.is_short())
-    }
 }
 
 impl Master {
@@ -228,7 +202,7 @@ impl Master {
         Ok(())
     }
 
-    fn find(&self, handle: &str) -> Result<Arc<MasterSession>> {
+    pub(crate) fn find(&self, handle: &str) -> Result<Arc<MasterSession>> {
         let session = lock(&self.sessions).get(handle).cloned();
         let session = session.ok_or_else(|| aborted!("Session {handle} is not found."))?;
         *lock(&session.used) = Instant::now();
@@ -249,123 +223,6 @@ impl Master {
         let new_graph_version = session.session.extend(graph, version)?;
         log_placement(&session.session, logged.as_ref());
         Ok(ExtendSessionResponse { new_graph_version })
-    }
-
-    /// The first half of `RunStep`: finds the session and the compiled signature.
-    ///
-    /// # Errors
-    /// ABORTED if the session does not exist or the request is a retry; INVALID_ARGUMENT if a tensor is fed
-    /// twice, or fed and fetched.
-    pub fn prepare(&self, request: RunStepRequest) -> Result<Step> {
-        self.counted(self.prepared(request))
-    }
-
-    fn prepared(&self, request: RunStepRequest) -> Result<Step> {
-        self.recent
-            .reject_duplicate(request.request_id, "RunStep (Master)")?;
-        let session = self.find(&request.session_handle)?;
-        let mut feeds = Vec::with_capacity(request.feed.len());
-        let mut names: Vec<String> = Vec::with_capacity(request.feed.len());
-        for feed in request.feed {
-            if names.contains(&feed.name) {
-                return Err(invalid_argument!(
-                    "Endpoint \"{}\" fed more than once.",
-                    feed.name
-                ));
-            }
-            feeds.push(feed.tensor.unwrap_or_default());
-            names.push(feed.name);
-        }
-        let signature = Signature {
-            feeds: names,
-            fetches: request.fetch,
-            targets: request.target,
-        };
-        let callable = match request.partial_run_handle.as_str() {
-            "" => session.session.cached(&signature),
-            _ => None,
-        };
-        // A compiled signature was checked before.
-        if callable.is_none() {
-            check_ends(&signature)?;
-        }
-        Ok(Step {
-            callable,
-            partial: request.partial_run_handle,
-            session,
-            signature,
-            feeds,
-            options: request.options.unwrap_or_default(),
-        })
-    }
-
-    /// The second half of `RunStep`: runs the step.
-    ///
-    /// # Errors
-    /// Those of [`Session::run_callable`] and of decoding the feeds.
-    pub fn run_step(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
-        self.counted(match step.partial.is_empty() {
-            true => self.whole_run(step, cancel),
-            false => self.partial_run(step, cancel),
-        })
-    }
-
-    fn whole_run(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
-        let session = &step.session.session;
-        let callable = match step.callable {
-            Some(callable) => callable,
-            None => session.callable(&step.signature)?,
-        };
-        let feeds = decode_feeds(&step.signature.feeds, step.feeds)?;
-        let observer = StepObserver::new(&step.session, &step.options, &step.signature)?;
-        let options = observer.run_options(&step.session, &step.options, cancel);
-        let results = self.call(&step.session, &callable, feeds, options, &step.options)?;
-        let mut answer = response(&step.signature.fetches, &results)?;
-        answer.metadata = step.session.metadata(&observer, &step.signature)?;
-        Ok(answer)
-    }
-
-    /// A `RunStep` of a partial run.
-    fn partial_run(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
-        let feeds = decode_feeds(&step.signature.feeds, step.feeds)?;
-        let observer = StepObserver::new(&step.session, &step.options, &step.signature)?;
-        let feeds = step.signature.feeds.into_iter().zip(feeds).collect();
-        let options = observer.run_options(&step.session, &step.options, cancel);
-        let fetches = &step.signature.fetches;
-        let session = &step.session.session;
-        let results = session.partial_run(&step.partial, feeds, fetches, &options);
-        response(
-            fetches,
-            &results.map_err(|e| step.session.to_client_status(e))?,
-        )
-    }
-
-    /// Counts a step that failed.
-    fn counted<T>(&self, result: Result<T>) -> Result<T> {
-        if result.is_err() {
-            self.metrics.failed();
-        }
-        result
-    }
-
-    fn call(
-        &self,
-        session: &MasterSession,
-        callable: &Callable,
-        feeds: Vec<Tensor>,
-        options: RunOptions,
-        asked: &RunOptionsProto,
-    ) -> Result<Vec<Tensor>> {
-        let started = Instant::now();
-        let run = |options: &RunOptions| session.session.run_callable(callable, feeds, options);
-        let keys = session.graph_keys.as_ref();
-        let results = match keys.and_then(|keys| keys.get(callable.signature(), asked)) {
-            Some(key) => self.task.run_collectives(key, options, run),
-            None => run(&options),
-        };
-        callable.note_time(started.elapsed());
-        self.metrics.step(started.elapsed());
-        results.map_err(|e| session.to_client_status(e))
     }
 
     /// `PartialRunSetup`: begins a step whose feeds come in several calls.

@@ -1,6 +1,7 @@
 //! [`Peers`]: the other tasks of a cluster, and calls of their services.
 
 use crate::device::TaskName;
+use crate::link::{self, Link, LinkOptions};
 use crate::master_session::lock;
 use crate::security::Security;
 use bytes::Bytes;
@@ -27,15 +28,28 @@ const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Connections by address, shared by all sessions of a server.
 pub(crate) struct Connections {
-    channels: Mutex<HashMap<String, Channel>>,
+    by_address: Mutex<HashMap<String, Connection>>,
     security: Security,
+    links: Arc<LinkOptions>,
+}
+
+#[derive(Clone)]
+struct Connection {
+    channel: Channel,
+    link: Arc<Link>,
 }
 
 impl Connections {
-    pub(crate) fn new(security: Security) -> Self {
+    pub(crate) fn new(security: Security, incarnation: u64, runtime: Handle) -> Self {
+        let links = LinkOptions {
+            incarnation,
+            token: security.token.clone().unwrap_or_default(),
+            runtime,
+        };
         Connections {
-            channels: Mutex::default(),
+            by_address: Mutex::default(),
             security,
+            links: Arc::new(links),
         }
     }
 }
@@ -89,9 +103,9 @@ impl Peers {
     pub(crate) fn get(&self, task: &TaskName) -> Result<Peer> {
         let address = self.addresses.get(task);
         let address = address.ok_or_else(|| not_found!("{task} is not in the cluster"))?;
-        let mut channels = lock(&self.connections.channels);
-        let channel = match channels.get(address) {
-            Some(channel) => channel.clone(),
+        let mut known = lock(&self.connections.by_address);
+        let connection = match known.get(address) {
+            Some(connection) => connection.clone(),
             None => {
                 // Connecting needs the runtime's timers.
                 let _context = self.runtime.enter();
@@ -103,14 +117,18 @@ impl Peers {
                     .initial_connection_window_size(WINDOW)
                     .http2_keep_alive_interval(KEEPALIVE)
                     .keep_alive_timeout(KEEPALIVE);
-                let channel = endpoint.connect_lazy();
-                channels.insert(address.clone(), channel.clone());
-                channel
+                let connection = Connection {
+                    channel: endpoint.connect_lazy(),
+                    link: Link::new(address, &self.connections.links),
+                };
+                known.insert(address.clone(), connection.clone());
+                connection
             }
         };
         Ok(Peer {
             task: task.clone(),
-            channel,
+            channel: connection.channel,
+            link: connection.link,
             connections: self.connections.clone(),
             runtime: self.runtime.clone(),
         })
@@ -121,6 +139,8 @@ impl Peers {
 #[derive(Clone)]
 pub(crate) struct Peer {
     pub(crate) task: TaskName,
+    /// What tasks of Ferroflow's have besides the channel.
+    pub(crate) link: Arc<Link>,
     channel: Channel,
     connections: Arc<Connections>,
     runtime: Handle,
@@ -193,6 +213,13 @@ impl Peer {
         let mut request = tonic::Request::new(request);
         self.connections.security.sign(&mut request)?;
         let answer = client.unary(request, uri, Frames).await;
+        let headers = match &answer {
+            Ok(answer) => answer.metadata(),
+            Err(e) => e.metadata(),
+        };
+        if headers.contains_key(link::HEADER) {
+            self.link.set_known();
+        }
         Ok(answer.map_err(|e| self.status(path, &e))?.into_inner())
     }
 
@@ -253,6 +280,16 @@ impl Peer {
                 return;
             }
         });
+    }
+
+    /// The status of a call over a link that failed.
+    pub(crate) fn lost(&self, method: &str, e: &Status) -> Status {
+        match e.code() {
+            Code::Unavailable => {
+                self.unreachable(&format!("/tensorflow.WorkerService/{method}"), e.message())
+            }
+            _ => e.clone(),
+        }
     }
 
     fn unreachable(&self, path: &str, why: &str) -> Status {

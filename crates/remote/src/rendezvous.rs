@@ -10,6 +10,7 @@ use ferroflow_model::proto::{RecvTensorRequest, RecvTensorResponse};
 use ferroflow_runtime::{CancelToken, LocalRendezvous, RecvDone, Rendezvous};
 use ferroflow_tensor::Tensor;
 use std::collections::{HashMap, HashSet, VecDeque};
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use tokio::sync::watch;
 
@@ -83,6 +84,29 @@ impl RendezvousManager {
         }
     }
 
+    /// Brings a tensor that another task pushed to a step; that of one that is over is dropped.
+    pub(crate) fn push(&self, step_id: u64, key: &str, tensor: Result<Option<Tensor>>) {
+        let Ok(step) = self.get_for_peer(step_id) else {
+            return;
+        };
+        let brought = tensor.and_then(|tensor| step.local.send(key, tensor));
+        if let Err(e) = brought {
+            step.abort(e);
+        }
+    }
+
+    /// Ends the steps that a task takes part in which is lost: it may have pushed tensors that never come.
+    pub(crate) fn lose_task(&self, incarnation: u64, reason: &Status) {
+        let steps = lock(&self.steps);
+        let of_task = steps.values().filter(|step| match step.pushing.get() {
+            Some(pushing) => pushing.tasks.contains(&incarnation),
+            None => false,
+        });
+        let of_task: Vec<Arc<StepRendezvous>> = of_task.cloned().collect();
+        drop(steps);
+        of_task.iter().for_each(|step| step.abort(reason.clone()));
+    }
+
     /// Ends the steps of a session that is over.
     pub(crate) fn end_session(&self, session: &str) {
         let steps = lock(&self.steps);
@@ -107,8 +131,18 @@ pub(crate) struct StepRendezvous {
     route: OnceLock<Route>,
     /// The handle of the session on a worker, if it is one of those.
     session: OnceLock<String>,
+    /// Set if the tasks of the step push what they send to each other.
+    pushing: OnceLock<Pushing>,
     /// Ends the requests to other tasks.
     aborted: watch::Sender<Option<Status>>,
+}
+
+/// What a step knows of the tasks that push.
+pub(crate) struct Pushing {
+    /// The incarnations of all tasks of the step.
+    pub(crate) tasks: Vec<u64>,
+    /// The parts of other tasks that ended without an error, at the master: nothing is left of these.
+    pub(crate) ended: AtomicUsize,
 }
 
 /// How a session names this task and reaches the others.
@@ -127,6 +161,7 @@ impl StepRendezvous {
             local: LocalRendezvous::default(),
             route: OnceLock::new(),
             session: OnceLock::new(),
+            pushing: OnceLock::new(),
             aborted: watch::Sender::new(None),
         }
     }
@@ -153,6 +188,33 @@ impl StepRendezvous {
     /// Says which session of this worker the step is of.
     pub(crate) fn set_session(&self, session: &str) {
         self.session.get_or_init(|| session.to_string());
+    }
+
+    /// Lets the tasks of these incarnations push what they send to each other.
+    pub(crate) fn set_pushing(&self, tasks: Vec<u64>) {
+        let ended = AtomicUsize::new(0);
+        self.pushing.get_or_init(|| Pushing { tasks, ended });
+    }
+
+    /// Set if the tasks push what they send.
+    pub(crate) fn pushing(&self) -> Option<&Pushing> {
+        self.pushing.get()
+    }
+
+    /// The task that receives under a key, if it is another one, and the device that sends.
+    fn receiver<'a>(&self, key: &'a str) -> Result<Option<(Peer, &'a str)>> {
+        let Some(route) = self.route.get().filter(|_| self.pushing.get().is_some()) else {
+            return Ok(None);
+        };
+        let mut parts = key.split(';');
+        let (from, to) = (parts.next(), parts.nth(1).unwrap_or_default());
+        if to.starts_with(&route.prefix) {
+            return Ok(None);
+        }
+        let target = TaskName::of_device(to);
+        let target = target.ok_or_else(|| invalid_argument!("Invalid  rendezvous key: {key}"))?;
+        let peers = lock(&route.peers).clone();
+        Ok(Some((peers.get(&target)?, from.unwrap_or_default())))
     }
 
     fn is_of(&self, session: &str) -> bool {
@@ -195,10 +257,18 @@ impl StepRendezvous {
 
 impl Rendezvous for StepRendezvous {
     fn send(&self, key: &str, tensor: Option<Tensor>) -> Result<()> {
-        self.local.send(key, tensor)
+        let Some((peer, device)) = self.receiver(key)? else {
+            return self.local.send(key, tensor);
+        };
+        let encode = |tensor: &Tensor| self.handles.encode(tensor, device);
+        let pushed = peer.link.push(self.step_id, key, tensor.as_ref(), encode);
+        pushed.map_err(|e| peer.lost("RecvTensor", &e))
     }
 
     fn recv(&self, key: &str, done: RecvDone) {
+        if self.pushing.get().is_some() {
+            return self.local.recv(key, done);
+        }
         let peer = match self.remote_source(key) {
             Ok(Some(peer)) => peer,
             Ok(None) => return self.local.recv(key, done),

@@ -65,6 +65,12 @@ impl Security {
         Ok(())
     }
 
+    /// Whether a task that has this token may open a link.
+    pub(crate) fn has_token(&self, given: &str) -> bool {
+        let token = self.token.as_deref().unwrap_or_default();
+        is_equal(given.as_bytes(), token.as_bytes())
+    }
+
     /// Whether a call may be answered. `from_clients` calls need no token on the same machine.
     pub(crate) fn admits(&self, request: &HttpRequest, from_clients: bool) -> bool {
         let Some(token) = &self.token else {

@@ -1,6 +1,7 @@
 //! [`Server`]: listens, serves, shuts down.
 
 use crate::eager::EagerService;
+use crate::link::{self, LinkServer};
 use crate::master::{Master, MasterOptions};
 use crate::peers::KEEPALIVE;
 use crate::security::encrypt;
@@ -12,8 +13,9 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpListener;
-use tonic::transport::server::TcpIncoming;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::Sender;
+use tokio_stream::wrappers::ReceiverStream;
 
 /// How long steps may run after the server was asked to stop.
 const GRACE: Duration = Duration::from_secs(30);
@@ -21,6 +23,11 @@ const GRACE: Duration = Duration::from_secs(30);
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// Flow control window of a connection, bytes.
 const WINDOW: u32 = 8 << 20;
+/// Largest frame of HTTP/2 that clients may send: fewer frames cost less.
+const MAX_FRAME: u32 = 1 << 20;
+/// How long no connection is accepted after a failure.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
 /// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
@@ -136,8 +143,10 @@ impl Server {
             .tcp_nodelay(true)
             .initial_stream_window_size(WINDOW)
             .initial_connection_window_size(WINDOW)
+            .max_frame_size(MAX_FRAME)
             .http2_keepalive_interval(Some(KEEPALIVE))
             .http2_keepalive_timeout(Some(KEEPALIVE));
+        let has_links = self.tls.is_none();
         if let Some(tls) = self.tls {
             builder = encrypt(builder, tls)?;
         }
@@ -147,7 +156,9 @@ impl Server {
             eager: self.eager,
             max_message: self.max_message,
             calls: self.calls.clone(),
+            has_links,
         };
+        let links = has_links.then(|| LinkServer(endpoint.clone()));
         let router = builder
             .add_service(MasterService(endpoint.clone()))
             .add_service(EagerEndpoint(endpoint.clone()))
@@ -166,7 +177,10 @@ impl Server {
                 // The receiver is gone if serving has failed.
                 let _ = stopped.send(());
             };
-            let incoming = TcpIncoming::from(self.listener).with_nodelay(Some(true));
+            let (accepted, incoming) = tokio::sync::mpsc::channel(16);
+            // Ends with the server that takes the connections.
+            tokio::spawn(accept(self.listener, links, accepted));
+            let incoming = ReceiverStream::new(incoming);
             let serving = router.serve_with_incoming_shutdown(incoming, stop);
             let late = async move {
                 let _ = stopping.await;
@@ -180,6 +194,39 @@ impl Server {
         self.master.close_all();
         self.runtime.shutdown_timeout(Duration::from_secs(1));
         served.map_err(|e| unavailable("serving failed", e))
+    }
+}
+
+/// Accepts connections: those of links are served, the others are for gRPC.
+async fn accept(
+    listener: TcpListener,
+    links: Option<LinkServer>,
+    accepted: Sender<std::io::Result<TcpStream>>,
+) {
+    loop {
+        let stream = tokio::select! {
+            accepted = listener.accept() => accepted.map(|(stream, _)| stream),
+            () = accepted.closed() => return,
+        };
+        let stream = match stream.and_then(|s| s.set_nodelay(true).map(|()| s)) {
+            Ok(stream) => stream,
+            Err(e) => {
+                // Such as too many open files.
+                tracing::debug!("accepting a connection failed: {e}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let (links, accepted) = (links.clone(), accepted.clone());
+        tokio::spawn(async move {
+            match links {
+                Some(links) if link::is_link(&stream).await.unwrap_or(false) => {
+                    links.serve(stream).await;
+                }
+                // The server is gone if nothing takes the connection.
+                _ => drop(accepted.send(Ok(stream)).await),
+            }
+        });
     }
 }
 

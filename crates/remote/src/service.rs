@@ -1,6 +1,7 @@
 //! The gRPC methods: HTTP path → message → [`Master`].
 
 use crate::eager::EagerService;
+use crate::link;
 use crate::master::Master;
 use crate::security::Security;
 use crate::task::Task;
@@ -68,6 +69,8 @@ pub(crate) struct Endpoint {
     /// Largest request, bytes.
     pub(crate) max_message: usize,
     pub(crate) calls: Arc<Calls>,
+    /// Whether other tasks may open links: those are not encrypted.
+    pub(crate) has_links: bool,
 }
 
 macro_rules! service {
@@ -86,9 +89,14 @@ macro_rules! service {
                 if !endpoint.security().admits(&request, $is_of_clients) {
                     return Box::pin(async { Ok(refused()) });
                 }
-                rpc::answer(&calls, request, |method, request| {
+                let has_links = !$is_of_clients && self.0.has_links;
+                let answered = rpc::answer(&calls, request, |method, request| {
                     endpoint.$dispatch(method, request)
-                })
+                });
+                match has_links {
+                    true => Box::pin(async move { answered.await.map(with_link) }),
+                    false => answered,
+                }
             }
         }
     };
@@ -97,6 +105,13 @@ service!(MasterService, dispatch_master, true);
 service!(WorkerService, dispatch_worker, false);
 service!(EagerEndpoint, dispatch_eager, false);
 service!(CoordinationService, dispatch_coordination, false);
+
+/// Says that this task knows links.
+fn with_link(mut answer: HttpResponse) -> HttpResponse {
+    let value = http::HeaderValue::from_static("1");
+    answer.headers_mut().insert(link::HEADER, value);
+    answer
+}
 
 /// The answer to a call without the token of the cluster.
 fn refused() -> HttpResponse {
@@ -356,6 +371,7 @@ impl Endpoint {
                     Err(e) => Err(e),
                     // A switch of threads would cost more than the step.
                     Ok(step) if step.is_short() => master.run_step(step, &CancelToken::new()),
+                    Ok(step) if step.is_brief() => master.run_brief(step).await,
                     Ok(step) => {
                         let step = move |m: &Master, cancel: &CancelToken| m.run_step(step, cancel);
                         Self::blocking_step(master, calls, step).await
@@ -388,6 +404,10 @@ impl StreamingService<Bytes> for Enqueueing {
         tokio::spawn(async move {
             while let Some(request) = requests.message().await.transpose() {
                 let answer = match request.and_then(rpc::parse::<EnqueueRequest>) {
+                    Ok(request) if endpoint.eager.is_brief(&request) => {
+                        let ran = endpoint.eager.enqueue(request, &CancelToken::new());
+                        ran.map_err(|e| to_tonic(&e))
+                    }
                     Ok(request) => {
                         let eager = endpoint.eager.clone();
                         let run =

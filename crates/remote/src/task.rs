@@ -44,15 +44,14 @@ impl Task {
             n => n,
         };
         let handles = Arc::<HandleTable>::default();
+        let devices = Arc::new(Devices::cpus(&server.task, cpus));
+        let security = server.security.clone();
+        let connections = Connections::new(security, devices.incarnation(), runtime.clone());
         Task {
-            devices: Arc::new(Devices::cpus(&server.task, cpus)),
+            devices,
             pool: Arc::new(Pool::new(threads)),
             resources: Resources::default(),
-            peers: Arc::new(Peers::new(
-                &server.cluster,
-                Arc::new(Connections::new(server.security.clone())),
-                runtime,
-            )),
+            peers: Arc::new(Peers::new(&server.cluster, Arc::new(connections), runtime)),
             rendezvous: RendezvousManager::new(handles.clone()),
             sessions: WorkerSessions::default(),
             coordination: Coordination::default(),
@@ -63,6 +62,11 @@ impl Task {
             handles,
             server,
         }
+    }
+
+    /// What tells this task from others in steps and links.
+    pub(crate) fn incarnation(&self) -> u64 {
+        self.devices.incarnation()
     }
 
     /// Lets collectives of a session with these resources reach the other tasks, if there are any.

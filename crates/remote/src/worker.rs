@@ -7,8 +7,6 @@ use crate::master::Master;
 use crate::master_session::lock;
 use crate::partial_steps::PartialSteps;
 use crate::recent_requests::RecentRequests;
-use crate::rendezvous::{StepRendezvous, take_later};
-use crate::step_stats::StepTrace;
 use crate::task::Task;
 use crate::worker_session::{WorkerGraph, WorkerSession};
 use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
@@ -16,26 +14,22 @@ use ferroflow_model::proto::{
     CleanupAllRequest, CleanupAllResponse, CleanupGraphRequest, CleanupGraphResponse,
     CreateWorkerSessionRequest, CreateWorkerSessionResponse, DeleteWorkerSessionRequest,
     DeleteWorkerSessionResponse, DeregisterGraphRequest, DeregisterGraphResponse, GetStatusRequest,
-    GetStatusResponse, NamedTensorProto, RecvTensorRequest, RecvTensorResponse,
-    RegisterGraphRequest, RegisterGraphResponse, RunGraphRequest, RunGraphResponse,
+    GetStatusResponse, GraphDef, RecvTensorRequest, RecvTensorResponse, RegisterGraphRequest,
+    RegisterGraphResponse, attr_value,
 };
-use ferroflow_runtime::{
-    CancelToken, Code, DeviceSet, NodeClass, Rendezvous, Resources, RunOptions, Session,
-    SessionOptions, Signature, TraceSink,
-};
-use ferroflow_tensor::Tensor;
-use std::collections::HashSet;
+use ferroflow_runtime::{DeviceSet, Resources, Session, SessionOptions, Signature};
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, mpsc};
 
 /// The worker of a server.
 pub struct Worker {
-    task: Arc<Task>,
+    pub(crate) task: Arc<Task>,
     /// Serves requests that name no session.
     default_session: Arc<WorkerSession>,
     next_graph: AtomicU64,
-    recent: RecentRequests,
-    partial: PartialSteps,
+    pub(crate) recent: RecentRequests,
+    pub(crate) partial: PartialSteps,
 }
 
 impl Worker {
@@ -127,7 +121,7 @@ impl Worker {
         DeleteWorkerSessionResponse {}
     }
 
-    fn session(&self, handle: &str, is_created: bool) -> Result<Arc<WorkerSession>> {
+    pub(crate) fn session(&self, handle: &str, is_created: bool) -> Result<Arc<WorkerSession>> {
         if handle.is_empty() || !is_created {
             return Ok(self.default_session.clone());
         }
@@ -153,6 +147,7 @@ impl Worker {
         if let Some(node) = graph.node.iter().find(|n| n.device.is_empty()) {
             return Err(invalid_argument!("Missing device name in: {}", node.name));
         }
+        let receivers = receivers(&graph, &session.name);
         let signature = Signature {
             targets: sinks(&graph),
             ..Default::default()
@@ -177,6 +172,7 @@ impl Worker {
         let registered = WorkerGraph {
             session: graph,
             callable,
+            receivers,
         };
         lock(&session.graphs).insert(handle.clone(), Arc::new(registered));
         Ok(RegisterGraphResponse {
@@ -200,141 +196,6 @@ impl Worker {
             Some(_) => Ok(DeregisterGraphResponse {}),
             None => Err(no_graph(&request.graph_handle)),
         }
-    }
-
-    /// `RunGraph`: runs a registered graph in a step.
-    ///
-    /// # Errors
-    /// ABORTED if the session or the graph does not exist or the request is a retry; the first error of a
-    /// node; CANCELLED if `cancel` is cancelled.
-    pub fn run_graph(
-        &self,
-        request: RunGraphRequest,
-        cancel: &CancelToken,
-    ) -> Result<RunGraphResponse> {
-        self.recent
-            .reject_duplicate(request.request_id, "RunGraph (Worker)")?;
-        let session = self.session(
-            &request.session_handle,
-            request.create_worker_session_called,
-        )?;
-        let graph = lock(&session.graphs).get(&request.graph_handle).cloned();
-        let graph = graph.ok_or_else(|| no_graph(&request.graph_handle))?;
-        let rendezvous = self.task.rendezvous.get(request.step_id as u64);
-        rendezvous.initialize(&session.name, &session.peers())?;
-        if request.create_worker_session_called {
-            rendezvous.set_session(&request.session_handle);
-        }
-        if request.is_partial {
-            let device = session.devices.first();
-            return self.run_partial(request, device, &graph, &rendezvous, cancel);
-        }
-        let wants_stats = request.exec_opts.is_some_and(|o| o.record_timeline);
-        let trace = wants_stats.then(Arc::<StepTrace>::default);
-        let options = RunOptions {
-            cancel: Some(cancel.clone()),
-            rendezvous: Some(rendezvous.clone()),
-            step_id: Some(request.step_id as u64),
-            trace: trace.clone().map(|t| -> Arc<dyn TraceSink> { t }),
-            ..Default::default()
-        };
-        let ran = self.run_step(&graph, &rendezvous, request.send, &options);
-        if let Err(e) = ran {
-            // Peers that wait for a tensor of this task learn why it does not come.
-            rendezvous.abort(e.clone());
-            return Err(e);
-        }
-        let recv = request.recv_key.iter().map(|key| {
-            let tensor = take(&rendezvous, key);
-            let tensor = tensor.map_err(|e| {
-                e.prefixed(&format!(
-                    "Failed to fetch outputs for step {}. (key: {key}) ",
-                    request.step_id
-                ))
-            })?;
-            Ok(NamedTensorProto {
-                name: key.clone(),
-                tensor: Some(self.task.handles.encode(&tensor, session.devices.first())?),
-            })
-        });
-        let (first, names) = (session.devices.first(), session.devices.names());
-        let placement = graph.callable.placement();
-        let device_of = |node: &str| match placement.get(node) {
-            Some(device) => names.get(*device).map_or(first, String::as_str),
-            None => first,
-        };
-        let nodes = graph.session.graph();
-        let constants = nodes.iter().filter(|(_, n)| n.class() == NodeClass::Const);
-        let stats = trace.map(|t| {
-            t.add_constants(constants.map(|(_, n)| n.name.as_str()));
-            t.finish(device_of, &graph.session.inputs())
-        });
-        Ok(RunGraphResponse {
-            recv: recv.collect::<Result<_>>()?,
-            step_stats: stats,
-            ..Default::default()
-        })
-    }
-
-    fn run_step(
-        &self,
-        graph: &WorkerGraph,
-        rendezvous: &Arc<StepRendezvous>,
-        sent: Vec<NamedTensorProto>,
-        options: &RunOptions,
-    ) -> Result<()> {
-        self.send_feeds(rendezvous, sent)?;
-        let ran = graph
-            .session
-            .run_callable(&graph.callable, Vec::new(), options);
-        ran.map(drop)
-    }
-
-    fn send_feeds(
-        &self,
-        rendezvous: &Arc<StepRendezvous>,
-        sent: Vec<NamedTensorProto>,
-    ) -> Result<()> {
-        for NamedTensorProto { name, tensor } in sent {
-            let mut proto = tensor.unwrap_or_default();
-            proto.tensor_shape = proto.tensor_shape.filter(|s| !s.unknown_rank);
-            let tensor = self.task.handles.decode(&proto)?;
-            rendezvous.send(&name, Some(tensor))?;
-        }
-        Ok(())
-    }
-
-    /// A RunGraph call of a partial run: the first begins the step, the last waits for its end.
-    fn run_partial(
-        &self,
-        request: RunGraphRequest,
-        device: &str,
-        graph: &Arc<WorkerGraph>,
-        rendezvous: &Arc<StepRendezvous>,
-        cancel: &CancelToken,
-    ) -> Result<RunGraphResponse> {
-        let (handle, id) = (&request.graph_handle, request.step_id as u64);
-        let step = self.partial.begin(handle, id, graph, rendezvous)?;
-        self.send_feeds(rendezvous, request.send)?;
-        let recv = request.recv_key.iter().map(|key| {
-            let tensor = take_later(rendezvous, key, cancel)?;
-            let tensor = tensor
-                .ok_or_else(|| invalid_argument!("The tensor returned for {key} was not valid."))?;
-            Ok(NamedTensorProto {
-                name: key.clone(),
-                tensor: Some(self.task.handles.encode(&tensor, device)?),
-            })
-        });
-        let recv = recv.collect::<Result<_>>()?;
-        if request.is_last_partial_run {
-            let ended = step.wait();
-            self.partial.cleanup(id);
-            ended?;
-        }
-        Ok(RunGraphResponse {
-            recv,
-            ..Default::default()
-        })
     }
 
     /// `CleanupGraph`: ends a step.
@@ -401,33 +262,25 @@ impl Worker {
     }
 }
 
-fn no_graph(handle: &str) -> Status {
+pub(crate) fn no_graph(handle: &str) -> Status {
     aborted!("Graph handle is not found: {handle}. Possibly, this worker just restarted.")
 }
 
-/// Takes a tensor that was sent.
-fn take(rendezvous: &StepRendezvous, key: &str) -> Result<Tensor> {
-    let (sender, receiver) = mpsc::channel();
-    let done = move |tensor| {
-        // The receiver is gone if the tensor comes late.
-        let _ = sender.send(tensor);
-    };
-    rendezvous.recv(key, Box::new(done));
-    match receiver.try_recv() {
-        Ok(Ok(Some(tensor))) => Ok(tensor),
-        Ok(Ok(None)) => Err(invalid_argument!(
-            "The tensor returned for {key} was not valid."
-        )),
-        Ok(Err(e)) => Err(e),
-        Err(_) => Err(Status::new(
-            Code::Internal,
-            "the tensor was not produced".to_string(),
-        )),
-    }
+/// The other tasks that a graph sends to.
+fn receivers(graph: &GraphDef, own: &TaskName) -> Vec<TaskName> {
+    let sends = graph.node.iter().filter(|n| SENDS.contains(&n.op.as_str()));
+    let devices = sends.filter_map(|n| match &n.attr.get("recv_device")?.value {
+        Some(attr_value::Value::S(device)) => TaskName::of_device(&String::from_utf8_lossy(device)),
+        _ => None,
+    });
+    let others: BTreeSet<TaskName> = devices.filter(|task| task != own).collect();
+    others.into_iter().collect()
 }
 
+const SENDS: [&str; 4] = ["_Send", "_HostSend", "Send", "HostSend"];
+
 /// The nodes that no other node needs.
-fn sinks(graph: &ferroflow_model::proto::GraphDef) -> Vec<String> {
+fn sinks(graph: &GraphDef) -> Vec<String> {
     let mut read = HashSet::new();
     for input in graph.node.iter().flat_map(|n| &n.input) {
         let name = input.strip_prefix('^').unwrap_or(input);

@@ -27,6 +27,8 @@ pub(crate) struct WorkerSession {
 pub(crate) struct WorkerGraph {
     pub(crate) session: Session,
     pub(crate) callable: Arc<Callable>,
+    /// The other tasks that it sends to.
+    pub(crate) receivers: Vec<TaskName>,
 }
 
 impl WorkerSessions {

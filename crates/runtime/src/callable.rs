@@ -163,7 +163,7 @@ impl Callable {
     ) -> Self {
         let n_nodes = engine.plans().map(|p| p.nodes.len()).sum();
         let is_distributed = engine.is_distributed();
-        let is_straight = !is_distributed && engine.plans().all(is_straight);
+        let is_straight = engine.plans().all(is_straight);
         let keeps_feeds = is_distributed || engine.plans().any(keeps_values);
         Callable {
             n_nodes,
@@ -209,7 +209,18 @@ impl Callable {
     /// Returns whether a step is expected to take microseconds: the last one did, and the plan has no loop,
     /// no call and no asynchronous kernel.
     pub fn is_short(&self) -> bool {
-        self.is_straight && self.took.load(Ordering::Relaxed) <= SHORT.as_nanos() as u64
+        !self.engine.is_distributed() && self.takes_at_most(SHORT)
+    }
+
+    /// Returns whether a step is expected to occupy threads so little that one which serves others may run
+    /// it, though it may wait: the last one was fast, and the plan has no loop, no call and no asynchronous
+    /// kernel.
+    pub fn is_brief(&self) -> bool {
+        self.takes_at_most(BRIEF)
+    }
+
+    fn takes_at_most(&self, limit: Duration) -> bool {
+        self.is_straight && self.took.load(Ordering::Relaxed) <= limit.as_nanos() as u64
     }
 
     /// Returns whether a tensor that is fed may outlive the step, in a variable, queue, table or dataset. A
@@ -278,6 +289,8 @@ pub(crate) fn other_dtype(feed: &str, fed: DType, declared: DType) -> Status {
 
 /// A shorter step is not worth a switch of threads.
 const SHORT: Duration = Duration::from_micros(50);
+/// A shorter step may hold up what else its thread serves.
+const BRIEF: Duration = Duration::from_millis(2);
 
 fn is_straight(plan: &Plan) -> bool {
     plan.frames.len() == 1 && plan.nodes.iter().all(|n| n.cost != Cost::Async)

@@ -43,7 +43,7 @@ pub trait ClusterStep: Send + Sync {
     fn id(&self) -> u64;
 
     /// The rendezvous of this task, which receives from others too.
-    fn rendezvous(&self) -> &Arc<dyn Rendezvous>;
+    fn rendezvous(&self) -> Arc<dyn Rendezvous>;
 
     /// Where the statistics of other tasks go, if they are asked for.
     fn trace(&self) -> Option<&Arc<dyn TraceSink>>;

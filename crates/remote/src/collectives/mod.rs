@@ -119,6 +119,18 @@ impl CollectiveManager {
         devices: &Devices,
         request: RecvBufRequest,
     ) -> Result<RecvBufResponse> {
+        transfer::response(&self.buffer(devices, &request).await?)
+    }
+
+    /// The buffer that a RecvBuf asks for.
+    ///
+    /// # Errors
+    /// As [`CollectiveManager::recv_buf`].
+    pub(crate) async fn buffer(
+        &self,
+        devices: &Devices,
+        request: &RecvBufRequest,
+    ) -> Result<Tensor> {
         let device = devices.local(&request.src_device)?;
         if request.src_incarnation != 0 && request.src_incarnation != device.incarnation {
             return Err(failed_precondition!(
@@ -131,7 +143,13 @@ impl CollectiveManager {
         }
         let buffers = self.buffers.step(request.step_id);
         let tensor = buffers.recv(&request.buf_rendezvous_key).await?;
-        transfer::response(&tensor, request.num_bytes)
+        match i64::try_from(tensor.bytes()?.len()) == Ok(request.num_bytes) {
+            true => Ok(tensor),
+            false => Err(transfer::size_mismatch(
+                tensor.byte_len(),
+                request.num_bytes,
+            )),
+        }
     }
 
     /// `GetStepSequence`, at the leader.

@@ -58,6 +58,18 @@ impl Transfer {
             ..Default::default()
         };
         let peer = self.peers.get(&task)?;
+        if peer.link.is_known() && !peer.link.is_open() {
+            // A link that cannot be opened is not known any more.
+            drop(peer.link.open().await);
+        }
+        if peer.link.is_open() {
+            let received = peer.link.recv_buf(request, self.dtype).await;
+            let tensor = received.map_err(|e| peer.lost("RecvBuf", &e))?;
+            return match tensor.num_elements() == n {
+                true => Ok(tensor),
+                false => Err(size_mismatch(tensor.byte_len(), expected)),
+            };
+        }
         let answer: RecvBufResponse = peer.call("RecvBuf", request).await?;
         let options = answer.transport_options.unwrap_or_default();
         let extra = RecvBufRespExtra::decode(options.value);
@@ -78,12 +90,9 @@ impl Transfer {
 /// The response that carries a tensor.
 ///
 /// # Errors
-/// INTERNAL if the receiver expects another number of bytes.
-pub(crate) fn response(tensor: &Tensor, expected: i64) -> Result<RecvBufResponse> {
+/// INVALID_ARGUMENT if it is not plain.
+pub(crate) fn response(tensor: &Tensor) -> Result<RecvBufResponse> {
     let bytes = tensor.bytes()?;
-    if i64::try_from(bytes.len()) != Ok(expected) {
-        return Err(size_mismatch(bytes.len(), expected));
-    }
     let extra = RecvBufRespExtra {
         tensor_content: match bytes.is_empty() {
             true => Vec::new(),
@@ -102,6 +111,9 @@ pub(crate) fn response(tensor: &Tensor, expected: i64) -> Result<RecvBufResponse
     })
 }
 
-fn size_mismatch(found: usize, expected: impl std::fmt::Display) -> ferroflow_base::Status {
+pub(crate) fn size_mismatch(
+    found: usize,
+    expected: impl std::fmt::Display,
+) -> ferroflow_base::Status {
     internal!("Tensor Size Mismatch: RecvBufResponse returned {found} bytes, expected: {expected}")
 }

@@ -25,7 +25,7 @@ use ferroflow_tensor::Tensor;
 use partial_run::PartialRuns;
 use rustc_hash::FxHashMap;
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use steps::RunningSteps;
 
@@ -353,11 +353,7 @@ impl Session {
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
         callable.check_feeds(&args, self.options.check_feed_shapes)?;
-        let engine = match callable.thawed.get() {
-            Some(thawed) => thawed,
-            None if callable.frozen.holds() => &callable.engine,
-            None => self.thaw(callable)?,
-        };
+        let engine = self.engine_of(callable)?;
         let step = RunningSteps::begin(&*self.steps, options.cancel.as_ref())?;
         let token = options.token(self.steps.closing());
         let results = engine.run(RunArgs {
@@ -371,6 +367,59 @@ impl Session {
             runner: None,
         });
         results.map_err(|e| step.cause(e))
+    }
+
+    /// As [`Session::run_callable`], without waiting for the end of the step: the thread that ends it calls
+    /// `done`. Kernels run on the calling thread and on those that deliver tensors from elsewhere, so this is
+    /// for callables that [are brief](Callable::is_brief).
+    pub fn start_callable(
+        &self,
+        callable: &Callable,
+        args: Vec<Tensor>,
+        options: &RunOptions,
+        done: impl FnOnce(Result<Vec<Tensor>>) + Send + 'static,
+    ) {
+        // Kernels of brief steps put no tasks into it.
+        static ALONE: LazyLock<Arc<Pool>> = LazyLock::new(|| Arc::new(Pool::new(1)));
+        let begun = callable
+            .check_feeds(&args, self.options.check_feed_shapes)
+            .and_then(|()| self.engine_of(callable))
+            .and_then(|engine| {
+                let steps = self.steps.clone();
+                Ok((engine, RunningSteps::begin(steps, options.cancel.as_ref())?))
+            });
+        let (engine, step) = match begun {
+            Ok(begun) => begun,
+            Err(e) => return done(Err(e)),
+        };
+        let token = options.token(self.steps.closing());
+        let token = token.unwrap_or_else(|| self.steps.closing().clone());
+        let held = token.clone();
+        let with = RunArgs {
+            args,
+            step_id: options.step_id,
+            pool: &ALONE,
+            resources: &self.options.resources,
+            rendezvous: options.rendezvous.as_ref(),
+            cancel: &token,
+            trace: options.trace.as_ref(),
+            runner: None,
+        };
+        let end = move |results: Result<Vec<Tensor>>| {
+            let results = results.map_err(|e| step.cause(e));
+            drop((step, held));
+            done(results);
+        };
+        engine.start(with, Box::new(end));
+    }
+
+    /// What runs a callable: another plan once a variable that is part of the first one has changed.
+    fn engine_of<'a>(&self, callable: &'a Callable) -> Result<&'a Engine> {
+        match callable.thawed.get() {
+            Some(thawed) => Ok(thawed),
+            None if callable.frozen.holds() => Ok(&callable.engine),
+            None => self.thaw(callable),
+        }
     }
 
     /// Cancels the steps in progress and waits for them; later calls fail with FAILED_PRECONDITION.

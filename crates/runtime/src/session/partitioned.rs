@@ -7,10 +7,10 @@ use ferroflow_executor::{Executor, NodeRunner, RunArgs, TraceSink};
 use ferroflow_opdef::{RecvDone, Rendezvous, Resources};
 use ferroflow_program::Plan;
 use ferroflow_resources::rendezvous::LocalRendezvous;
-use ferroflow_sync::{CancelToken, Pool};
+use ferroflow_sync::{CancelToken, Parallelism, Pool, Registration};
 use ferroflow_tensor::Tensor;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
 /// One plan, or one for each device.
 pub(crate) enum Engine {
@@ -95,11 +95,58 @@ impl Engine {
                     ..with
                 })
             }
+            _ if self.waits_for_tasks(&with) => {
+                let (sender, receiver) = mpsc::channel();
+                let done = move |results| {
+                    // The receiver waits for it.
+                    let _ = sender.send(results);
+                };
+                self.start(with, Box::new(done));
+                let results = receiver.recv();
+                results.unwrap_or_else(|_| Err(internal!("the step was lost")))
+            }
             Engine::One(executor) => executor.run(with),
             Engine::Parts(parts) => run_parts(parts, with),
         }
     }
+
+    /// Whether a step waits for other tasks, for which the calling thread should sleep: one that looks for work
+    /// of the pool meanwhile takes the processor from them if they are on this machine. A pool of width 1 has no
+    /// other thread.
+    fn waits_for_tasks(&self, with: &RunArgs) -> bool {
+        let waits = match self {
+            Engine::One(executor) => executor.has_transfers() && with.rendezvous.is_some(),
+            Engine::Parts(parts) => parts.cluster.is_some() || with.rendezvous.is_some(),
+        };
+        waits && with.pool.width() > 1
+    }
+
+    /// Runs one step without waiting for its end; the thread that ends it calls `done`.
+    pub(crate) fn start(&self, with: RunArgs, done: StepDone) {
+        match self {
+            Engine::One(executor) if executor.has_transfers() && with.rendezvous.is_none() => {
+                let rendezvous: Arc<dyn Rendezvous> = Arc::new(LocalRendezvous::default());
+                let rendezvous = Some(&rendezvous);
+                executor.run_async(RunArgs { rendezvous, ..with }, done);
+            }
+            Engine::One(executor) => executor.run_async(with, done),
+            Engine::Parts(parts) => match new_step(parts, &with) {
+                Ok(step) => {
+                    *locked(&step.on_done) = Some(done);
+                    start_parts(&step, with);
+                }
+                Err(e) => done(Err(e)),
+            },
+        }
+    }
 }
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Receives the results of a step.
+pub(crate) type StepDone = Box<dyn FnOnce(Result<Vec<Tensor>>) + Send>;
 
 /// A step of several parts, which exchange tensors through `rendezvous`.
 struct PartitionedStep {
@@ -110,6 +157,11 @@ struct PartitionedStep {
     trace: Option<Arc<dyn TraceSink>>,
     /// Cancels all parts when one fails.
     cancel: CancelToken,
+    /// The token of the step's caller, which cancels `cancel`.
+    asked: CancelToken,
+    registration: Mutex<Option<Registration>>,
+    /// What the end of the last part calls, if no thread waits for it.
+    on_done: Mutex<Option<StepDone>>,
     rendezvous: Arc<dyn Rendezvous>,
     /// The step of the cluster, until all parts have ended.
     step: Option<Arc<dyn ClusterStep>>,
@@ -158,16 +210,16 @@ impl Rendezvous for ClientRendezvous {
     }
 }
 
-/// Runs each part as a task of the pool, the first on the calling thread.
-fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
+/// Begins a step of the cluster, if other tasks run some of the parts.
+fn new_step(parts: &Arc<Parts>, with: &RunArgs) -> Result<Arc<PartitionedStep>> {
     let begun = parts.cluster.as_ref();
     let begun = begun.map(|c| c.begin_step(&parts.tasks, with.step_id, with.trace));
     let begun = begun.transpose()?;
     let rendezvous = match (&begun, with.rendezvous) {
-        (Some(begun), None) => begun.rendezvous().clone(),
+        (Some(begun), None) => begun.rendezvous(),
         (Some(begun), Some(client)) => Arc::new(ClientRendezvous {
             client: client.clone(),
-            step: begun.rendezvous().clone(),
+            step: begun.rendezvous(),
         }),
         (None, Some(given)) => given.clone(),
         (None, None) => Arc::new(LocalRendezvous::default()),
@@ -189,13 +241,32 @@ fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
         resources: with.resources.clone(),
         trace: with.trace.cloned(),
         cancel: CancelToken::new(),
+        asked: with.cancel.clone(),
+        registration: Mutex::default(),
+        on_done: Mutex::default(),
         rendezvous,
         step: begun,
         outcome: Mutex::default(),
         n_running: AtomicUsize::new(parts.parts.len()),
     });
     let token = step.cancel.clone();
-    let _registration = with.cancel.on_cancel(move || token.cancel());
+    let registration = with.cancel.on_cancel(move || token.cancel());
+    *locked(&step.registration) = Some(registration);
+    Ok(step)
+}
+
+/// Runs each part as a task of the pool, the first on the calling thread.
+fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
+    let step = new_step(parts, &with)?;
+    let pool = with.pool.clone();
+    start_parts(&step, with);
+    pool.help_until(&|| step.n_running.load(Ordering::Acquire) == 0);
+    step.result()
+}
+
+/// Starts all parts. If no thread waits for the step, a pool of width 1 has no thread for any.
+fn start_parts(step: &Arc<PartitionedStep>, with: RunArgs) {
+    let parts = &step.parts;
     let args: Vec<Result<Vec<Tensor>>> = parts
         .parts
         .iter()
@@ -211,33 +282,36 @@ fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
     for (i, args) in remote {
         step.clone().start(i, args);
     }
+    let on_thread = with.pool.width() == 1 && locked(&step.on_done).is_some();
     let mut local = local.into_iter();
     let first = local.next();
     for (i, args) in local {
         let step = step.clone();
-        with.pool.spawn(Box::new(move || step.start(i, args)));
+        match on_thread {
+            true => step.start(i, args),
+            false => with.pool.spawn(Box::new(move || step.start(i, args))),
+        }
     }
     if let Some((i, args)) = first {
         step.clone().start(i, args);
     }
-    with.pool
-        .help_until(&|| step.n_running.load(Ordering::Acquire) == 0);
-    let outcome = std::mem::take(&mut *step.outcome());
-    if let Some(error) = outcome.error {
-        if error.code() == Code::Cancelled {
-            with.cancel.check()?;
-        }
-        return Err(error);
-    }
-    let fetches = outcome.fetches.into_iter();
-    fetches
-        .map(|f| f.ok_or_else(|| internal!("a fetch belongs to no device")))
-        .collect()
 }
 
 impl PartitionedStep {
-    fn outcome(&self) -> MutexGuard<'_, Outcome> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    /// The results of a step whose parts have all ended.
+    fn result(&self) -> Result<Vec<Tensor>> {
+        drop(locked(&self.registration).take());
+        let outcome = std::mem::take(&mut *locked(&self.outcome));
+        if let Some(error) = outcome.error {
+            if error.code() == Code::Cancelled {
+                self.asked.check()?;
+            }
+            return Err(error);
+        }
+        let fetches = outcome.fetches.into_iter();
+        fetches
+            .map(|f| f.ok_or_else(|| internal!("a fetch belongs to no device")))
+            .collect()
     }
 
     fn args(&self, part: &Part, feeds: &[Tensor]) -> Result<Vec<Tensor>> {
@@ -327,7 +401,7 @@ impl PartitionedStep {
     fn end(&self, part: usize, results: Result<Vec<Tensor>>) {
         match results {
             Ok(results) => {
-                let mut outcome = self.outcome();
+                let mut outcome = locked(&self.outcome);
                 for (&fetch, tensor) in self.parts.parts[part].fetches.iter().zip(results) {
                     let len = outcome.fetches.len().max(fetch + 1);
                     outcome.fetches.resize(len, None);
@@ -336,12 +410,17 @@ impl PartitionedStep {
             }
             Err(error) => self.fail(error),
         }
-        self.n_running.fetch_sub(1, Ordering::AcqRel);
+        if self.n_running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            let done = locked(&self.on_done).take();
+            if let Some(done) = done {
+                done(self.result());
+            }
+        }
         self.pool.notify();
     }
 
     fn fail(&self, error: Status) {
-        let mut outcome = self.outcome();
+        let mut outcome = locked(&self.outcome);
         let is_cause = match &outcome.error {
             None => true,
             Some(kept) => kept.code() == Code::Cancelled && error.code() != Code::Cancelled,
