@@ -116,6 +116,20 @@ impl TF_DeviceList {
             devices: names.into_iter().map(device).collect(),
         }
     }
+
+    /// The devices of a cluster.
+    pub(crate) fn of(attributes: &[proto::DeviceAttributes]) -> TF_DeviceList {
+        let text = |text: &str| CString::new(text).unwrap_or_default();
+        let device = |d: &proto::DeviceAttributes| Device {
+            name: text(&d.name),
+            kind: text(&d.device_type),
+            memory_bytes: d.memory_limit,
+            incarnation: d.incarnation,
+        };
+        TF_DeviceList {
+            devices: attributes.iter().map(device).collect(),
+        }
+    }
 }
 
 /// A number of this process that is not 0.

@@ -1,4 +1,4 @@
-//! Functions that fail with UNIMPLEMENTED: they stand for objects of C++ or for clusters of eager contexts. They
+//! Functions that fail with UNIMPLEMENTED: they stand for objects of C++. They
 //! exist because clients that bind all names could not be loaded otherwise.
 
 use crate::TF_Status;
@@ -77,17 +77,9 @@ macro_rules! silent {
     };
 }
 
-// Collectives and the coordination service of eager contexts.
+// Takes and returns objects of C++.
 unsupported! {
-    fn TFE_AbortCollectiveOps(ctx: Ptr; status);
-    fn TFE_CollectiveOpsCheckPeerHealth(ctx: Ptr, task: Text, timeout_in_ms: i64; status);
-    fn TFE_EnableCollectiveOps(ctx: Ptr, proto: Ptr, proto_len: usize; status);
-    fn TFE_InsertConfigKeyValue(ctx: Ptr, key: Text, value: Text; status);
-    fn TFE_GetConfigKeyValue(ctx: Ptr, key: Text, timeout_in_ms: i64, value_buf: Ptr; status);
-    fn TFE_DeleteConfigKeyValue(ctx: Ptr, key: Text; status);
-    fn TFE_ReportErrorToCluster(ctx: Ptr, error_code: c_int, error_message: Text; status);
     fn TFE_GetTaskStates(ctx: Ptr, tasks: Ptr, states: Ptr; status);
-    fn TFE_WaitAtBarrier(ctx: Ptr, barrier_id: Text, barrier_timeout_in_ms: i64; status);
 }
 
 // Graphs: objects of C++, and what only TensorFlow's Python uses.

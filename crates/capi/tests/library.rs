@@ -1,6 +1,8 @@
 //! The linked library: its names, and programs in C that use it.
 
-use std::collections::BTreeSet;
+use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -131,6 +133,57 @@ fn eager_execution_in_c() {
         "eager",
         "product: 7 10 15 22\nvariable: 8 12 18 26\nerror: code 3\n",
     );
+}
+
+/// What `cluster.c` prints about ops.
+const CLUSTER_OPS: &str = "copy on task:2/device:CPU:0, rank 2: 1 2 3 4
+there on task:1/device:CPU:0, rank 2: 7 10 15 22
+copied silently on task:1/device:CPU:0, rank 2: 7 10 15 22
+brought here on task:0/device:CPU:0, rank 2: 7 10 15 22
+moved on task:1/device:CPU:0, rank 2: 1 2 3 4
+back on task:0/device:CPU:0, rank 2: 7 10 15 22
+";
+
+#[test]
+fn eager_ops_run_on_the_tasks_of_a_cluster() {
+    let expected = format!(
+        "3 devices\n{CLUSTER_OPS}called here on task:0/device:CPU:0, rank 2: 7 10 15 22
+called on task 1 on task:0/device:CPU:0, rank 2: 7 10 15 22
+all on task 1 on task:1/device:CPU:0, rank 2: 7 10 15 22
+variable on task:1/device:CPU:0, rank 2: 1 2 3
+error 3
+malformed device: 3
+unknown device: 3 /job:nobody/replica:0/task:0/device:CPU:0 unknown device.
+alive: 1
+{CLUSTER_OPS}"
+    );
+    let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
+    let addresses = listeners.map(|l| l.local_addr().expect("an address").to_string());
+    let binary = program("cluster", "interop/bindings/cluster.c", &[]);
+    let tasks = (0..).zip(addresses.iter().cloned()).collect();
+    let cluster = BTreeMap::from([("localhost".to_string(), tasks)]);
+    for (index, address) in (1..).zip(&addresses[1..]) {
+        let server = ServerDef::checked(cluster.clone(), "localhost", index).expect("a task");
+        let server = Server::bind(ServerOptions {
+            address: address.parse().expect("an address"),
+            monitor: None,
+            tls: None,
+            max_message: usize::MAX,
+            master: MasterOptions {
+                server,
+                ..Default::default()
+            },
+        });
+        let server = server.expect("a free port");
+        // Ends with the process.
+        std::thread::spawn(move || server.run(std::future::pending()));
+    }
+    for mode in [None, Some("async")] {
+        let mut run = Command::new(binary.get_program());
+        run.env("LD_LIBRARY_PATH", dist().join("lib"));
+        run.args(&addresses).args(mode);
+        assert_eq!(output(&mut run), expected, "{mode:?}");
+    }
 }
 
 /// Adds the arguments of `soak.c`.

@@ -230,7 +230,10 @@ fn reopen(peer: &Peer) {
 }
 
 /// Calls GetStatus of all tasks and waits until each has answered.
-async fn get_statuses(others: &[Peer], cancel: &CancelToken) -> Result<Vec<GetStatusResponse>> {
+pub(crate) async fn get_statuses(
+    others: &[Peer],
+    cancel: &CancelToken,
+) -> Result<Vec<GetStatusResponse>> {
     let mut calls = JoinSet::new();
     for (i, peer) in others.iter().enumerate() {
         let (peer, cancel) = (peer.clone(), cancel.clone());

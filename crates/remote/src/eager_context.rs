@@ -536,12 +536,12 @@ impl Drop for RemoteContext {
 }
 
 /// The handle of the worker session of a context, as in TensorFlow.
-fn session_of(context: u64) -> String {
+pub(crate) fn session_of(context: u64) -> String {
     format!("eager_{context}")
 }
 
 /// The device of the resource that a tensor is the handle of, if another task or this one named it.
-fn device_of(tensor: &Tensor) -> String {
+pub(crate) fn device_of(tensor: &Tensor) -> String {
     let handle = tensor.resources().ok().and_then(|handles| handles.first());
     let origin = handle.and_then(|handle| handle.origin.as_ref());
     origin.map(|o| o.device.clone()).unwrap_or_default()

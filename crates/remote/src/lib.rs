@@ -2,7 +2,7 @@
 //!
 //! Entry points, in reading order: [`Server`] listens; [`Master`] has one method for each method of
 //! `tensorflow.MasterService`, [`Worker`] one for each of `tensorflow.WorkerService`'s, [`EagerService`] one
-//! for each of `tensorflow.eager.EagerService`'s. Only `service.rs` knows HTTP paths.
+//! for each of `tensorflow.eager.EagerService`'s. [`EagerCluster`] is the client of that one. Only `service.rs` knows HTTP paths.
 //!
 //! Steps run on blocking threads; steps known to be short
 //! run where the request arrived.
@@ -18,6 +18,7 @@ mod coordination;
 mod cost_graph;
 mod device;
 mod eager;
+mod eager_client;
 mod eager_context;
 mod environment;
 mod handles;
@@ -42,6 +43,7 @@ mod worker_steps;
 
 pub use device::{ServerDef, ServerDefaults, TaskName};
 pub use eager::EagerService;
+pub use eager_client::{EagerCluster, JoinOptions, RemoteCall, RemoteInput, RemoteTensor};
 pub use environment::ReadVariable;
 pub use ferroflow_rpc::TlsOptions;
 pub use master::{Master, MasterOptions};

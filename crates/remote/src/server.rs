@@ -6,6 +6,7 @@ use crate::master::{Master, MasterOptions};
 use crate::peers::KEEPALIVE;
 use crate::security::encrypt;
 use crate::service::{CoordinationService, EagerEndpoint, Endpoint, MasterService, WorkerService};
+use crate::task::Task;
 use crate::worker::Worker;
 use ferroflow_base::{Code, Result, Status};
 use ferroflow_rpc::{Calls, MAX_STEPS, TlsOptions, TlsPem, finish};
@@ -121,6 +122,10 @@ impl Server {
     /// The address of the monitoring pages, if any.
     pub fn monitor_address(&self) -> Option<SocketAddr> {
         self.monitor.as_ref().map(|(_, address)| *address)
+    }
+
+    pub(crate) fn task(&self) -> &Arc<Task> {
+        self.master.task()
     }
 
     /// The runtime that serves, for a `stop` of [`run`](Self::run) that listens before the server does.

@@ -38,8 +38,8 @@ pub use ferroflow_compile::{
 pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};
 pub use ferroflow_graph::{
     CopyCosts, DeviceSet, DeviceSpec, Graph, Node, NodeClass, NodeId, Output, Patch,
-    PlacementReason, ShapeMap, Signature, TensorConnection, attrs_of_proto, export_graph, flops,
-    import_graph, loop_frames, parse_tensor_name, to_text, topological_order,
+    PlacementReason, ShapeMap, Signature, TensorConnection, attrs_of_proto, export_attr,
+    export_graph, flops, import_graph, loop_frames, parse_tensor_name, to_text, topological_order,
 };
 pub use ferroflow_model::arrays;
 pub use ferroflow_opdef::{

@@ -1,17 +1,18 @@
 //! `TFE_Context` and its options.
 
 use super::custom_device::CustomDevice;
-use super::device::{MAX_CPUS, cpu_name};
+use super::device::{MAX_CPUS, Place, cpu_name, find_cpu, task_name};
 use crate::guard::{guard, guard_plain, handle, list, shared, unique};
 use crate::{TF_Buffer, TF_DeviceList, TF_Status};
 use ferroflow_base::{Result, Status, invalid_argument, unimplemented_error};
 use ferroflow_model::proto::{ConfigProto, DeviceStepStats, NodeExecStats, RunMetadata, StepStats};
+use ferroflow_remote::EagerCluster;
 use ferroflow_runtime::eager::{EagerContext, Executor};
 use prost::Message;
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::ffi::{CStr, c_int, c_uchar, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::ThreadId;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -39,6 +40,10 @@ pub struct TFE_Context {
     pub(super) custom_devices: RwLock<Vec<Arc<CustomDevice>>>,
     pub(super) has_custom_devices: AtomicBool,
     pub(super) is_soft: AtomicBool,
+    /// The place of the first CPU device.
+    pub(super) base: AtomicU32,
+    pub(super) cluster: RwLock<Option<Arc<EagerCluster>>>,
+    pub(super) has_cluster: AtomicBool,
     pub(super) traces: AtomicBool,
     stats: Mutex<Vec<NodeExecStats>>,
     policy: c_int,
@@ -71,6 +76,9 @@ impl TFE_Context {
             custom_devices: RwLock::default(),
             has_custom_devices: AtomicBool::new(false),
             is_soft: AtomicBool::new(config.allow_soft_placement),
+            base: AtomicU32::new(0),
+            cluster: RwLock::default(),
+            has_cluster: AtomicBool::new(false),
             traces: AtomicBool::new(false),
             stats: Mutex::default(),
             policy: options.policy,
@@ -100,7 +108,7 @@ impl TFE_Context {
         let mut stats = self.stats.lock().unwrap_or_else(PoisonError::into_inner);
         let node_stats = std::mem::take(&mut *stats);
         let device = DeviceStepStats {
-            device: cpu_name(0).to_string_lossy().into_owned(),
+            device: cpu_name(self.base()).to_string_lossy().into_owned(),
             node_stats,
             ..Default::default()
         };
@@ -112,7 +120,18 @@ impl TFE_Context {
         }
     }
 
-    fn wait_for_all(&self) -> Result<()> {
+    /// The place of the first CPU device.
+    #[inline]
+    pub(super) fn base(&self) -> Place {
+        self.base.load(Ordering::Relaxed)
+    }
+
+    /// The CPU device that a name stands for.
+    pub(super) fn find_cpu(&self, name: &str) -> Option<Place> {
+        find_cpu(name, self.base(), self.n_cpus)
+    }
+
+    pub(super) fn wait_for_all(&self) -> Result<()> {
         let executors = self.thread_executors.read();
         let executors = executors.unwrap_or_else(PoisonError::into_inner);
         let all = executors
@@ -238,7 +257,11 @@ pub unsafe extern "C" fn TFE_ContextListDevices(
     guard(status, std::ptr::null_mut(), || {
         // SAFETY: the contract of the header.
         let context = unsafe { shared(ctx) }?;
-        let names = (0..context.n_cpus).map(cpu_name).map(CStr::to_owned);
+        if let Some(cluster) = context.cluster() {
+            return Ok(handle(TF_DeviceList::of(&cluster.devices())));
+        }
+        let places = (context.base()..).take(context.n_cpus);
+        let names = places.map(cpu_name).map(CStr::to_owned);
         Ok(handle(TF_DeviceList::cpus(names)))
     })
 }
@@ -382,8 +405,8 @@ pub unsafe extern "C" fn TFE_HostAddressSpace(ctx: *mut TFE_Context, buf: *mut T
     guard(std::ptr::null_mut(), (), || {
         // SAFETY: the contract of the header.
         unsafe {
-            shared(ctx)?;
-            crate::buffer::fill(buf, b"/job:localhost/replica:0/task:0".to_vec())
+            let name = task_name(shared(ctx)?.base());
+            crate::buffer::fill(buf, name.into_bytes())
         }
     });
 }

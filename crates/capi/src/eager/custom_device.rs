@@ -1,7 +1,7 @@
 //! Devices of the client: `TFE_RegisterCustomDevice`.
 
 use super::context::TFE_Context;
-use super::device::{check_full, cpu_name, find_cpu};
+use super::device::{check_full, cpu_name};
 use super::handle::{HandleValue, TFE_TensorHandle, reference};
 use super::op::TFE_Op;
 use crate::guard::{guard, guard_plain, list, shared, text, unique};
@@ -296,7 +296,7 @@ impl TFE_Op {
         let target = self
             .device
             .clone()
-            .unwrap_or_else(|| cpu_name(0).to_owned());
+            .unwrap_or_else(|| cpu_name(self.context.base()).to_owned());
         for input in &mut self.inputs {
             if let HandleValue::Custom(custom) = &input.value {
                 let device = custom.device.clone();
@@ -328,7 +328,7 @@ pub unsafe extern "C" fn TFE_RegisterCustomDevice(
         // SAFETY: the contract of the header.
         let (context, name) = unsafe { (shared(ctx)?, text(device_name)?) };
         check_full(name)?;
-        if find_cpu(name, context.n_cpus).is_some() {
+        if context.find_cpu(name).is_some() {
             return Err(already_exists!(
                 "{name} already registered as a physical device."
             ));

@@ -2,23 +2,78 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::DeviceSpec;
+use std::collections::BTreeMap;
 use std::ffi::{CStr, CString};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 
 /// CPU devices that a context may have.
 pub(crate) const MAX_CPUS: usize = 64;
 
-/// The full name of a CPU device.
-pub(crate) fn cpu_name(index: usize) -> &'static CStr {
-    static NAMES: [OnceLock<CString>; MAX_CPUS] = [const { OnceLock::new() }; MAX_CPUS];
-    let make = || {
-        let name = format!("/job:localhost/replica:0/task:0/device:CPU:{index}");
-        CString::new(name).unwrap_or_default()
-    };
-    match NAMES.get(index) {
-        Some(name) => name.get_or_init(make),
-        None => c"",
+/// The name of this process as a task, unless a cluster gives it another one.
+const LOCAL_TASK: &str = "/job:localhost/replica:0/task:0";
+
+/// A CPU device by number: its index, and above it the number of its task's name in this process. That of number 0
+/// is `localhost`.
+pub(crate) type Place = u32;
+
+const INDEX_BITS: u32 = MAX_CPUS.trailing_zeros();
+
+/// The tasks that CPU devices of this process were named after.
+static TASKS: RwLock<Vec<String>> = RwLock::new(Vec::new());
+
+/// The places of a task begin here.
+pub(crate) fn places_of(task: &str) -> Place {
+    if task == LOCAL_TASK {
+        return 0;
     }
+    let mut tasks = TASKS.write().unwrap_or_else(PoisonError::into_inner);
+    let known = tasks.iter().position(|known| known == task);
+    let number = known.unwrap_or_else(|| {
+        tasks.push(task.to_string());
+        tasks.len() - 1
+    });
+    (number as Place + 1) << INDEX_BITS
+}
+
+/// The name of the task of a place.
+pub(crate) fn task_name(place: Place) -> String {
+    let tasks = TASKS.read().unwrap_or_else(PoisonError::into_inner);
+    let number = (place >> INDEX_BITS).checked_sub(1);
+    let task = number.and_then(|number| tasks.get(number as usize));
+    task.map_or(LOCAL_TASK, |task| task).to_string()
+}
+
+/// The index of the CPU device of a place.
+pub(crate) fn index_of(place: Place) -> u32 {
+    place % MAX_CPUS as Place
+}
+
+/// The full name of a CPU device.
+pub(crate) fn cpu_name(place: Place) -> &'static CStr {
+    static LOCAL: [OnceLock<&CStr>; MAX_CPUS] = [const { OnceLock::new() }; MAX_CPUS];
+    let make = || {
+        intern(&format!(
+            "{}/device:CPU:{}",
+            task_name(place),
+            index_of(place)
+        ))
+    };
+    match LOCAL.get(place as usize) {
+        Some(name) => name.get_or_init(make),
+        None => make(),
+    }
+}
+
+/// A name that lives as long as the process. There are as many as devices.
+pub(crate) fn intern(name: &str) -> &'static CStr {
+    static NAMES: Mutex<BTreeMap<String, &'static CStr>> = Mutex::new(BTreeMap::new());
+    let mut names = NAMES.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(known) = names.get(name) {
+        return known;
+    }
+    let new: &'static CStr = Box::leak(CString::new(name).unwrap_or_default().into_boxed_c_str());
+    names.insert(name.to_string(), new);
+    new
 }
 
 /// Reads a name in its full form, or in the local form `CPU:0`.
@@ -32,12 +87,11 @@ pub(crate) fn parse(name: &str) -> Result<DeviceSpec> {
     }
 }
 
-/// The index of the CPU device of a context with `n` that a name stands for.
-pub(crate) fn find_cpu(name: &str, n: usize) -> Option<u32> {
+/// The one of the first `n` places from `base` on that a name stands for.
+pub(crate) fn find_cpu(name: &str, base: Place, n: usize) -> Option<Place> {
     let spec = parse(name).ok()?;
-    let is_meant = |i: &usize| spec.matches(&cpu_name(*i).to_string_lossy());
-    let index = (0..n).find(is_meant)?;
-    u32::try_from(index).ok()
+    let mut places = (base..).take(n);
+    places.find(|place| spec.matches(&cpu_name(*place).to_string_lossy()))
 }
 
 /// Checks that a name has all parts.

@@ -1,7 +1,8 @@
 //! `TFE_Execute`.
 
+use super::cluster::OnDevice;
 use super::context::TFE_Context;
-use super::device::{cpu_name, find_cpu};
+use super::device::{Place, cpu_name};
 use super::handle::{HandleValue, TFE_TensorHandle, forwarded};
 use super::op::TFE_Op;
 use crate::TF_Status;
@@ -23,7 +24,7 @@ use std::time::Instant;
 /// search, and stay for another run of the same call.
 const WORTH_FORWARDING: usize = 4096;
 
-type Handles = SmallVec<[*mut TFE_TensorHandle; 4]>;
+pub(super) type Handles = SmallVec<[*mut TFE_TensorHandle; 4]>;
 
 /// Runs a call and returns references to its outputs; `num_retvals` is their greatest number, then the number.
 #[unsafe(no_mangle)]
@@ -54,27 +55,31 @@ impl TFE_Op {
         if let Some(error) = &self.error {
             return Err(error.clone());
         }
-        let cpu = match &self.device {
-            None => 0,
-            Some(_) => self.cpu()?,
+        let (call, place) = match (
+            self.context.has_cluster.load(Ordering::Acquire),
+            &self.device,
+        ) {
+            (false, None) => (self.call()?, self.context.base()),
+            (false, Some(_)) => {
+                let place = self.place()?;
+                (self.call()?, place)
+            }
+            (true, _) => match self.on_device()? {
+                OnDevice::Own(call, place) => (call, place),
+                OnDevice::Other(cluster, device) => {
+                    return self.execute_there(&cluster, &device, slots, n);
+                }
+            },
         };
-        let engine = &self.context.engine;
-        let call = engine.call(&self.def, &self.attrs, &self.given, &self.dtypes())?;
         let n_outputs = call.outputs().len();
         if n_outputs > slots.len() {
             return Err(invalid_argument!(
                 "Expecting {n_outputs} outputs, but *num_retvals is {n}"
             ));
         }
-        let executor = match self.context.has_thread_executors.load(Ordering::Acquire) {
-            false if !self.context.default_executor.is_async() => None,
-            _ => self
-                .context
-                .with_executor(|e| e.is_async().then(|| e.clone())),
-        };
-        let handles: Handles = match executor {
-            None => self.run_now(&call, cpu)?,
-            Some(executor) => self.run_later(call, &executor, cpu)?,
+        let handles: Handles = match self.async_executor() {
+            None => self.run_now(&call, place)?,
+            Some(executor) => self.run_later(call, &executor, place)?,
         };
         for (slot, handle) in slots.iter_mut().zip(&handles) {
             *slot = *handle;
@@ -83,21 +88,40 @@ impl TFE_Op {
         Ok(())
     }
 
+    /// The call on this process.
+    #[inline]
+    pub(super) fn call(&self) -> Result<Arc<EagerCall>> {
+        let engine = &self.context.engine;
+        engine.call(&self.def, &self.attrs, &self.given, &self.dtypes())
+    }
+
+    /// The executor of this thread, if calls run asynchronously.
+    #[inline]
+    pub(super) fn async_executor(&self) -> Option<Arc<Executor>> {
+        match self.context.has_thread_executors.load(Ordering::Acquire) {
+            false if !self.context.default_executor.is_async() => None,
+            _ => self
+                .context
+                .with_executor(|e| e.is_async().then(|| e.clone())),
+        }
+    }
+
     /// The CPU device that the op asks for.
     #[cold]
-    fn cpu(&self) -> Result<u32> {
+    fn place(&self) -> Result<Place> {
         let (context, name) = (&self.context, self.device_text());
-        let found = find_cpu(name, context.n_cpus);
+        let found = context.find_cpu(name);
         if found.is_none() && context.is_soft.load(Ordering::Relaxed) {
-            return Ok(0);
+            return Ok(context.base());
         }
-        found.ok_or_else(|| self.no_device(name))
+        let all = (context.base()..).take(context.n_cpus);
+        let all = || all.map(|place| cpu_name(place).to_string_lossy().into_owned());
+        found.ok_or_else(|| self.no_device(name, all()))
     }
 
     #[cold]
-    fn no_device(&self, name: &str) -> Status {
-        let all = (0..self.context.n_cpus).map(|i| cpu_name(i).to_string_lossy());
-        let all: Vec<_> = all.collect();
+    pub(super) fn no_device(&self, name: &str, all: impl Iterator<Item = String>) -> Status {
+        let all: Vec<String> = all.collect();
         invalid_argument!(
             "Could not satisfy device specification '{name}'. enable_soft_placement=0. Supported device \
              types [CPU]. All available devices [{}].",
@@ -105,7 +129,7 @@ impl TFE_Op {
         )
     }
 
-    fn run_now(&mut self, call: &EagerCall, cpu: u32) -> Result<Handles> {
+    fn run_now(&mut self, call: &EagerCall, place: Place) -> Result<Handles> {
         let mut inputs = CallInputs::new();
         let mut moved = false;
         for handle in &mut self.inputs {
@@ -119,12 +143,12 @@ impl TFE_Op {
         if let Some(began) = began {
             self.context.trace(self.name_text(), began);
         }
-        let handle = |tensor: Tensor| TFE_TensorHandle::of(tensor.into(), cpu).give();
+        let handle = |tensor: Tensor| TFE_TensorHandle::of(tensor.into(), place).give();
         Ok(result?.into_iter().map(handle).collect())
     }
 
     #[inline]
-    fn begin(&self) -> Option<Instant> {
+    pub(super) fn begin(&self) -> Option<Instant> {
         let traces = self.context.traces.load(Ordering::Relaxed);
         traces.then(Instant::now)
     }
@@ -133,7 +157,7 @@ impl TFE_Op {
         &mut self,
         call: Arc<EagerCall>,
         executor: &Executor,
-        cpu: u32,
+        place: Place,
     ) -> Result<Handles> {
         executor.status()?;
         let mut promises = Vec::with_capacity(call.outputs().len());
@@ -153,7 +177,7 @@ impl TFE_Op {
             trace: began.map(|context| (context, self.name_text().to_string())),
         };
         executor.submit(Box::new(move |error, fail| queued.run(error, fail)))?;
-        let handle = |output| TFE_TensorHandle::of(output, cpu).give();
+        let handle = |output| TFE_TensorHandle::of(output, place).give();
         Ok(outputs.into_iter().map(handle).collect())
     }
 }
@@ -197,6 +221,7 @@ fn share(handle: &mut Arc<TFE_TensorHandle>) -> Result<TensorHandle> {
         let value = std::mem::replace(&mut owned.value, HandleValue::Forwarded(dtype));
         return match value {
             HandleValue::Tensor(tensor) => Ok(tensor),
+            HandleValue::Remote(_, copy) => copy.into_inner().ok_or_else(forwarded),
             _ => Err(forwarded()),
         };
     }

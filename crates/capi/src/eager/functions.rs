@@ -55,7 +55,11 @@ pub unsafe extern "C" fn TFE_ContextRemoveFunction(
     guard(status, (), || {
         // SAFETY: the contract of the header.
         let (context, name) = unsafe { (shared(ctx)?, text(name)?) };
-        context.engine.remove_function(name)
+        context.engine.remove_function(name)?;
+        match context.cluster() {
+            Some(cluster) => cluster.remove_function(name),
+            None => Ok(()),
+        }
     });
 }
 

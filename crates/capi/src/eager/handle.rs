@@ -2,11 +2,12 @@
 
 use super::context::TFE_Context;
 use super::custom_device::CustomTensor;
-use super::device::{MAX_CPUS, cpu_name, find_cpu};
+use super::device::{Place, cpu_name, index_of, intern};
 use crate::guard::{guard, handle, list, shared, text};
 use crate::tensor::Deallocator;
 use crate::{TF_Status, TF_Tensor};
 use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
+use ferroflow_remote::RemoteTensor;
 use ferroflow_runtime::eager::TensorHandle;
 use ferroflow_tensor::{DType, Tensor};
 use std::ffi::{c_char, c_int, c_void};
@@ -15,14 +16,16 @@ use std::sync::{Arc, OnceLock};
 /// A reference to a tensor on a device, which may still be computed.
 pub struct TFE_TensorHandle {
     pub(super) value: HandleValue,
-    /// The index of the CPU device.
-    pub(super) cpu: u32,
+    /// The CPU device, of a tensor in this process.
+    pub(super) place: Place,
     /// What the client got of a tensor without memory of its own: later calls return the same memory.
     resolved: OnceLock<Box<TF_Tensor>>,
 }
 
 pub(super) enum HandleValue {
     Tensor(TensorHandle),
+    /// A tensor of another task, and its copy.
+    Remote(Arc<RemoteTensor>, OnceLock<TensorHandle>),
     Custom(CustomTensor),
     /// An op overwrote the tensor, to which only the op referred.
     Forwarded(DType),
@@ -30,17 +33,22 @@ pub(super) enum HandleValue {
 
 impl TFE_TensorHandle {
     #[inline]
-    pub(super) fn of(tensor: TensorHandle, cpu: u32) -> TFE_TensorHandle {
-        TFE_TensorHandle::with(HandleValue::Tensor(tensor), cpu)
+    pub(super) fn of(tensor: TensorHandle, place: Place) -> TFE_TensorHandle {
+        TFE_TensorHandle::with(HandleValue::Tensor(tensor), place)
     }
 
     #[inline]
-    pub(super) fn with(value: HandleValue, cpu: u32) -> TFE_TensorHandle {
+    pub(super) fn with(value: HandleValue, place: Place) -> TFE_TensorHandle {
         TFE_TensorHandle {
             value,
-            cpu,
+            place,
             resolved: OnceLock::new(),
         }
+    }
+
+    /// A handle of a tensor of another task.
+    pub(super) fn remote(tensor: Arc<RemoteTensor>) -> TFE_TensorHandle {
+        TFE_TensorHandle::with(HandleValue::Remote(tensor, OnceLock::new()), 0)
     }
 
     /// The tensor as the client sees it: each call returns the same memory, as in TensorFlow.
@@ -66,15 +74,23 @@ impl TFE_TensorHandle {
     pub(super) fn dtype(&self) -> c_int {
         match &self.value {
             HandleValue::Tensor(tensor) => tensor.dtype() as c_int,
+            HandleValue::Remote(remote, _) => remote.dtype() as c_int,
             HandleValue::Custom(custom) => custom.dtype,
             HandleValue::Forwarded(dtype) => *dtype as c_int,
         }
     }
 
-    /// The tensor on the CPU.
+    /// The tensor on the CPU; one of another task is requested the first time.
     pub(super) fn local(&self) -> Result<&TensorHandle> {
         match &self.value {
             HandleValue::Tensor(tensor) => Ok(tensor),
+            HandleValue::Remote(remote, copy) => match copy.get() {
+                Some(copy) => Ok(copy),
+                None => {
+                    let tensor = remote.fetch()?;
+                    Ok(copy.get_or_init(|| tensor.into()))
+                }
+            },
             HandleValue::Custom(custom) => Err(invalid_argument!(
                 "the tensor is on the custom device {}",
                 custom.device.name_text()
@@ -91,6 +107,10 @@ impl TFE_TensorHandle {
     fn dims(&self) -> Result<Vec<i64>> {
         match &self.value {
             HandleValue::Custom(custom) => custom.dims(),
+            HandleValue::Remote(remote, _) => match remote.shape()?.to_full() {
+                Some(shape) => Ok(shape.to_i64().to_vec()),
+                None => Ok(self.tensor()?.shape().to_i64().to_vec()),
+            },
             _ => Ok(self.tensor()?.shape().to_i64().to_vec()),
         }
     }
@@ -98,9 +118,17 @@ impl TFE_TensorHandle {
     fn device_name(&self) -> *const c_char {
         match &self.value {
             HandleValue::Custom(custom) => custom.device.name().as_ptr(),
-            _ => cpu_name(self.cpu as usize).as_ptr(),
+            HandleValue::Remote(remote, _) => intern(remote.device()).as_ptr(),
+            _ => cpu_name(self.place).as_ptr(),
         }
     }
+}
+
+/// The type and the number of a tensor's device on its task.
+fn local_device(tensor: &RemoteTensor) -> (&str, &str) {
+    let device = tensor.device().rsplit_once("/device:");
+    let local = device.and_then(|(_, local)| local.split_once(':'));
+    local.unwrap_or(("CPU", "0"))
 }
 
 #[cold]
@@ -264,6 +292,7 @@ pub unsafe extern "C" fn TFE_TensorHandleDeviceType(
         // SAFETY: the contract of the header.
         match &unsafe { valid(h) }?.value {
             HandleValue::Custom(custom) => Ok(custom.device.kind().as_ptr()),
+            HandleValue::Remote(remote, _) => Ok(intern(local_device(remote).0).as_ptr()),
             _ => Ok(c"CPU".as_ptr()),
         }
     })
@@ -280,7 +309,8 @@ pub unsafe extern "C" fn TFE_TensorHandleDeviceID(
         let handle = unsafe { valid(h) }?;
         match &handle.value {
             HandleValue::Custom(custom) => Ok(custom.device.index()),
-            _ => Ok(handle.cpu as c_int),
+            HandleValue::Remote(remote, _) => Ok(local_device(remote).1.parse().unwrap_or(0)),
+            _ => Ok(index_of(handle.place) as c_int),
         }
     })
 }
@@ -328,6 +358,7 @@ pub unsafe extern "C" fn TFE_TensorHandleGetStatus(
     // SAFETY: the contract of the header.
     guard(status, (), || match &unsafe { valid(h) }?.value {
         HandleValue::Tensor(tensor) => tensor.get().map(drop),
+        HandleValue::Remote(remote, _) => remote.shape().map(drop),
         _ => Ok(()),
     });
 }
@@ -354,7 +385,6 @@ pub unsafe extern "C" fn TFE_TensorHandleCopyToDevice(
             let copy = unsafe { device.copy_to(ctx, h) }?;
             return Ok(Arc::into_raw(copy).cast_mut());
         }
-        let cpu = find_cpu(name, context.n_cpus);
         if let HandleValue::Custom(custom) = &found.value {
             // SAFETY: the handle is live, and the name a C string.
             let copy = unsafe {
@@ -363,13 +393,15 @@ pub unsafe extern "C" fn TFE_TensorHandleCopyToDevice(
             }?;
             return Ok(Arc::into_raw(copy).cast_mut());
         }
-        let cpu = cpu.ok_or_else(|| invalid_argument!("{name} unknown device."))?;
-        if cpu == found.cpu {
+        let Some(place) = context.find_cpu(name) else {
+            return Ok(context.copy_to_other(found, name)?.give());
+        };
+        if place == found.place && !matches!(found.value, HandleValue::Remote(..)) {
             // SAFETY: the handle is live.
             unsafe { Arc::increment_strong_count(h) };
             return Ok(h);
         }
-        Ok(TFE_TensorHandle::of(found.local()?.clone(), cpu).give())
+        Ok(TFE_TensorHandle::of(found.local()?.clone(), place).give())
     })
 }
 
@@ -433,9 +465,9 @@ pub unsafe extern "C" fn TFE_NewTensorHandleFromDeviceMemory(
         let made = unsafe { shared(tensor) }.and_then(|tensor| {
             // SAFETY: the contract of the header.
             let (context, name) = unsafe { (shared(ctx)?, text(device_name)?) };
-            let cpu = find_cpu(name, context.n_cpus.min(MAX_CPUS));
-            let cpu = cpu.ok_or_else(|| invalid_argument!("{name} unknown device."))?;
-            Ok(TFE_TensorHandle::of(tensor.to_engine()?.into(), cpu))
+            let place = context.find_cpu(name);
+            let place = place.ok_or_else(|| invalid_argument!("{name} unknown device."))?;
+            Ok(TFE_TensorHandle::of(tensor.to_engine()?.into(), place))
         });
         // SAFETY: as above; the handle keeps the memory.
         unsafe { crate::TF_DeleteTensor(tensor) };

@@ -77,6 +77,11 @@ impl CollectiveManager {
         lock(&self.leader).clone()
     }
 
+    /// Ends the collectives of a step with an error.
+    pub(crate) fn abort(&self, step: i64, reason: Status) {
+        self.buffers.step(step).abort(reason);
+    }
+
     /// Forgets a step that is over.
     pub(crate) fn end_step(&self, step: i64) {
         self.buffers.end_step(step);

@@ -3,11 +3,15 @@
 use crate::device::{TaskName, random_u64};
 use crate::master_session::lock;
 use crate::peers::Peer;
-use ferroflow_base::{Code, Result, Status, aborted};
+use ferroflow_base::{Code, Result, Status, aborted, deadline_exceeded};
 use ferroflow_model::proto::{
-    CoordinatedTask, CoordinationServiceConfig, HeartbeatRequest, HeartbeatResponse,
-    RegisterTaskRequest, RegisterTaskResponse, ResetTaskRequest, ResetTaskResponse,
+    BarrierRequest, BarrierResponse, CoordinatedTask, CoordinationServiceConfig,
+    DeleteKeyValueRequest, DeleteKeyValueResponse, GetKeyValueRequest, GetKeyValueResponse,
+    HeartbeatRequest, HeartbeatResponse, InsertKeyValueRequest, InsertKeyValueResponse,
+    KeyValueEntry, RegisterTaskRequest, RegisterTaskResponse, ReportErrorToServiceRequest,
+    ReportErrorToServiceResponse, ResetTaskRequest, ResetTaskResponse,
 };
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::task::AbortHandle;
@@ -29,6 +33,8 @@ pub(crate) struct Agent {
     state: Arc<Mutex<State>>,
     /// Held while the task registers.
     connecting: tokio::sync::Mutex<()>,
+    /// How often this task came to each barrier.
+    barriers: Mutex<HashMap<String, i64>>,
 }
 
 #[derive(Default)]
@@ -67,6 +73,7 @@ impl Agent {
             heartbeat_interval: timeout / 2,
             state: Arc::default(),
             connecting: tokio::sync::Mutex::new(()),
+            barriers: Mutex::default(),
         }
     }
 
@@ -176,6 +183,103 @@ impl Agent {
                 tokio::time::sleep(interval).await;
             }
         }
+    }
+}
+
+/// What clients ask of the leader.
+impl Agent {
+    /// Sets a value.
+    ///
+    /// # Errors
+    /// ALREADY_EXISTS; those of registering, and of the leader.
+    pub(crate) async fn insert(&self, key: &str, value: &str) -> Result<()> {
+        self.connect().await?;
+        let entry = KeyValueEntry {
+            key: key.to_string(),
+            value: value.as_bytes().to_vec().into(),
+        };
+        let request = InsertKeyValueRequest {
+            kv: Some(entry),
+            ..Default::default()
+        };
+        let answer = self.leader.call_coordination("InsertKeyValue", request);
+        let InsertKeyValueResponse {} = answer.await?;
+        Ok(())
+    }
+
+    /// Returns a value; waits until it is set.
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED; those of registering, and of the leader.
+    pub(crate) async fn get(&self, key: &str, timeout: Option<Duration>) -> Result<Vec<u8>> {
+        self.connect().await?;
+        let request = GetKeyValueRequest {
+            key: key.to_string(),
+        };
+        let answer = self.leader.call_coordination("GetKeyValue", request);
+        let answer: GetKeyValueResponse = match timeout {
+            None => answer.await?,
+            Some(timeout) => tokio::time::timeout(timeout, answer).await.map_err(|_| {
+                deadline_exceeded!(
+                    "GetKeyValue() timed out with key: {key} and duration: {timeout:?}"
+                )
+            })??,
+        };
+        Ok(answer.kv.unwrap_or_default().value.to_vec())
+    }
+
+    /// Deletes a value.
+    ///
+    /// # Errors
+    /// Those of registering, and of the leader.
+    pub(crate) async fn delete(&self, key: &str) -> Result<()> {
+        self.connect().await?;
+        let request = DeleteKeyValueRequest {
+            key: key.to_string(),
+            is_directory: true,
+        };
+        let answer = self.leader.call_coordination("DeleteKeyValue", request);
+        let DeleteKeyValueResponse {} = answer.await?;
+        Ok(())
+    }
+
+    /// Waits until all tasks have come.
+    ///
+    /// # Errors
+    /// DEADLINE_EXCEEDED; those of registering, and of the leader.
+    pub(crate) async fn wait_at_barrier(&self, barrier: &str, timeout: Duration) -> Result<()> {
+        self.connect().await?;
+        let counter = {
+            let mut barriers = lock(&self.barriers);
+            let counter = barriers.entry(barrier.to_string()).or_default();
+            *counter += 1;
+            *counter - 1
+        };
+        let request = BarrierRequest {
+            barrier_id: barrier.to_string(),
+            barrier_timeout_in_ms: i64::try_from(timeout.as_millis()).unwrap_or(i64::MAX),
+            source_task: Some(self.task.clone()),
+            counter,
+            ..Default::default()
+        };
+        let answer = self.leader.call_coordination("Barrier", request);
+        answer.await.map(|BarrierResponse { .. }| ())
+    }
+
+    /// Tells the leader that this task has failed.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if the task is not registered or has an error; those of the leader.
+    pub(crate) async fn report_error(&self, error: &Status) -> Result<()> {
+        let request = ReportErrorToServiceRequest {
+            error_code: error.code() as i32,
+            error_message: error.message().to_string(),
+            error_origin: Some(self.task.clone()),
+        };
+        let call = self
+            .leader
+            .call_coordination("ReportErrorToService", request);
+        call.await.map(|ReportErrorToServiceResponse {}| ())
     }
 }
 

@@ -191,6 +191,11 @@ impl EagerContext {
         self.functions.get(name)
     }
 
+    /// Returns all functions, by name.
+    pub fn functions(&self) -> Vec<(String, Arc<FunctionDef>)> {
+        self.functions.all()
+    }
+
     /// Returns the call for these attrs and inputs, from the cache or new.
     ///
     /// # Errors

@@ -65,6 +65,12 @@ impl Functions {
         functions.get(name).cloned()
     }
 
+    pub(super) fn all(&self) -> Vec<(String, Arc<FunctionDef>)> {
+        let functions = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let functions = functions.iter();
+        functions.map(|(n, f)| (n.clone(), f.clone())).collect()
+    }
+
     /// Compiles a call of a function, or of an op that calls some; `inputs` are dtypes and devices.
     pub(super) fn call(
         &self,

@@ -173,6 +173,17 @@ TF_CAPI_EXPORT extern TF_Library* TF_LoadPluggableDeviceLibrary(
 /* Deletes the handle of a library of devices. */
 TF_CAPI_EXPORT extern void TF_DeletePluggableDeviceLibraryHandle(TF_Library* lib_handle);
 
+/* Lets collective ops reach the other tasks, which have clients of their own. */
+TF_CAPI_EXPORT extern void TFE_EnableCollectiveOps(
+    TFE_Context* ctx, const void* proto, size_t proto_len, TF_Status* status);
+
+/* Ends collective ops, present and future, with the error that the status has. */
+TF_CAPI_EXPORT extern void TFE_AbortCollectiveOps(TFE_Context* ctx, TF_Status* status);
+
+/* Fails if a task does not answer in time. A timeout of 0 stands for none. */
+TF_CAPI_EXPORT extern void TFE_CollectiveOpsCheckPeerHealth(
+    TFE_Context* ctx, const char* task, int64_t timeout_in_ms, TF_Status* status);
+
 /* Removes a function from a graph. */
 TF_CAPI_EXPORT extern void TF_GraphRemoveFunction(TF_Graph* g, const char* func_name, TF_Status* status);
 

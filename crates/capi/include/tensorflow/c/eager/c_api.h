@@ -59,7 +59,8 @@ TF_CAPI_EXPORT extern void TFE_ContextSetThreadLocalDevicePlacementPolicy(
 TF_CAPI_EXPORT extern TFE_ContextDevicePlacementPolicy TFE_ContextGetDevicePlacementPolicy(
     TFE_Context* ctx);
 
-/* Joins a cluster, which must be this process. */
+/* Joins a cluster: this process becomes the task that the ServerDef names, serves at its port, and runs ops on the
+ * devices of the other tasks. */
 TF_CAPI_EXPORT extern void TFE_ContextSetServerDef(
     TFE_Context* ctx, int keep_alive_secs, const void* proto, size_t proto_len, TF_Status* status);
 

@@ -385,26 +385,26 @@ TF_CAPI_EXPORT extern void TFE_ContextSetExecutorForThread(TFE_Context*, TFE_Exe
 /* Returns a reference to the executor of this thread. */
 TF_CAPI_EXPORT extern TFE_Executor* TFE_ContextGetExecutorForThread(TFE_Context*);
 
-/* As TFE_ContextSetServerDef. */
+/* Changes the tasks of the cluster. */
 TF_CAPI_EXPORT extern void TFE_ContextUpdateServerDef(
     TFE_Context* ctx, int keep_alive_secs, const void* proto, size_t proto_len, TF_Status* status);
 
-/* As TFE_ContextSetServerDef. */
+/* As TFE_ContextUpdateServerDef; each task has this time to answer. */
 TF_CAPI_EXPORT extern void TFE_ContextUpdateServerDefWithTimeout(
     TFE_Context* ctx, int keep_alive_secs, const void* proto, size_t proto_len, int64_t
     init_timeout_in_ms, TF_Status* status);
 
-/* As TFE_ContextSetServerDef. */
+/* As TFE_ContextSetServerDef; each task has this time to answer. */
 TF_CAPI_EXPORT extern void TFE_ContextSetServerDefWithTimeout(
     TFE_Context* ctx, int keep_alive_secs, const void* proto, size_t proto_len, int64_t
     init_timeout_in_ms, TF_Status* status, bool clear_existing_contexts);
 
-/* As TFE_ContextSetServerDef. */
+/* As TFE_ContextSetServerDefWithTimeout; tasks that fail are asked again. */
 TF_CAPI_EXPORT extern void TFE_ContextSetServerDefWithTimeoutAndRetries(
     TFE_Context* ctx, int keep_alive_secs, const void* proto, size_t proto_len, int64_t
     init_timeout_in_ms, int retries, TF_Status* status, bool clear_existing_contexts);
 
-/* Returns whether a task answers: this one does. */
+/* Returns whether a task answers. */
 TF_CAPI_EXPORT extern bool TFE_ContextCheckAlive(
     TFE_Context* ctx, const char* worker_name, TF_Status* status);
 
@@ -509,9 +509,28 @@ TF_CAPI_EXPORT extern void TFE_GetExecutedOpNames(TFE_Context* ctx, TF_Buffer* b
 TF_CAPI_EXPORT extern void TFE_SetLogicalCpuDevices(
     TFE_Context* ctx, int num_cpus, const char* prefix, TF_Status* status);
 
-/* As TFE_ContextSetServerDef. */
+/* As TFE_ContextSetServerDef, without contexts on the other tasks. */
 TF_CAPI_EXPORT extern void TFE_InitializeLocalOnlyContext(
     TFE_Context* ctx, int keep_alive_secs, const void* proto, size_t proto_len, TF_Status* status);
+
+/* Sets a value of the coordination service. */
+TF_CAPI_EXPORT extern void TFE_InsertConfigKeyValue(
+    TFE_Context* ctx, const char* key, const char* value, TF_Status* status);
+
+/* Returns a value of the coordination service; waits until it is set. A timeout of 0 stands for none. */
+TF_CAPI_EXPORT extern void TFE_GetConfigKeyValue(
+    TFE_Context* ctx, const char* key, int64_t timeout_in_ms, TF_Buffer* value_buf, TF_Status* status);
+
+/* Deletes a value of the coordination service. */
+TF_CAPI_EXPORT extern void TFE_DeleteConfigKeyValue(TFE_Context* ctx, const char* key, TF_Status* status);
+
+/* Tells the coordination service that this task has failed. */
+TF_CAPI_EXPORT extern void TFE_ReportErrorToCluster(
+    TFE_Context* ctx, int error_code, const char* error_message, TF_Status* status);
+
+/* Waits until all tasks have come to a barrier of the coordination service. */
+TF_CAPI_EXPORT extern void TFE_WaitAtBarrier(
+    TFE_Context* ctx, const char* barrier_id, int64_t barrier_timeout_in_ms, TF_Status* status);
 
 #ifdef __cplusplus
 }
