@@ -107,7 +107,7 @@ fn requests_beyond_the_limit_fail_at_once() {
     options.front.max_running = Some(1);
     let world = World::new(options);
     assert_eq!(world.predict("half").0, 200);
-    // A request under way would refuse the next one.
+    // A running request would refuse the next one.
     until("the request ends", || world.front.calls.under_way() == 0);
     let mut stream = world.connect();
     stream
