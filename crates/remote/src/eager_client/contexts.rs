@@ -21,7 +21,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest pause between two attempts to begin a context.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// The devices of tasks, by the names that the cluster gives them. Waits for tasks that do not answer, for
+/// The devices of tasks, by their names in the cluster. Waits for tasks that do not answer, for
 /// `timeout` or, as in TensorFlow, without end; with `GRPC_FAIL_FAST` in the environment not at all.
 ///
 /// # Errors
@@ -188,6 +188,6 @@ pub(super) async fn close(peers: &[Peer], id: u64, view: u64) {
                 .await
         }
     });
-    // Nobody is left to hear of an error.
+    // The caller leaves: an error has no reader.
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, all(calls)).await;
 }
