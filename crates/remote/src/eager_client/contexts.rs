@@ -94,7 +94,8 @@ pub(super) async fn create(
     let calls = peers.iter().map(|peer| {
         let request = CreateContextRequest {
             server_def: Some(def_for(def, &peer.task)),
-            r#async: options.is_async,
+            // The client waits for each op: an asynchronous one would leave its error to those after it.
+            r#async: false,
             keep_alive_secs: options.keep_alive_secs,
             cluster_device_attributes: view.devices.clone(),
             context_id: id,

@@ -52,8 +52,6 @@ pub struct JoinOptions {
     pub retries: u32,
     /// Whether tasks forget the contexts of other clients.
     pub clear_existing: bool,
-    /// Whether ops run asynchronously on the other tasks, too.
-    pub is_async: bool,
     /// Whether the other tasks get no contexts: they have clients of their own, and only run collectives with this
     /// one.
     pub is_alone: bool,
