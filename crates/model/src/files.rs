@@ -340,7 +340,7 @@ pub enum FileWriter {
     /// A local file.
     Local(File),
     /// The content so far of one of another file system.
-    Other(OtherFile),
+    Other(Box<OtherFile>),
 }
 
 /// A file of a file system that is written.
@@ -363,12 +363,12 @@ pub fn create(path: impl AsRef<Path>) -> io::Result<FileWriter> {
             s.write(p, &[])?;
             let system = file_system_of(p)?;
             let system = system.ok_or_else(|| unimplemented_error!("{p} is local"))?;
-            Ok(FileWriter::Other(OtherFile {
+            Ok(FileWriter::Other(Box::new(OtherFile {
                 system,
                 path: p.to_string(),
                 content: Vec::new(),
                 is_written: true,
-            }))
+            })))
         },
         |p| File::create(p).map(FileWriter::Local),
     )
