@@ -105,8 +105,8 @@ static void ops(void) {
   print_and_delete("brought here", run(op("MatMul", DEVICES[0], here, on2)));
   TFE_TensorHandle* moved = TFE_TensorHandleCopyToDevice(on2, context, DEVICES[1], status);
   print_and_delete("moved", moved);
-  TFE_TensorHandle* product = run(op("MatMul", "/job:localhost/task:2", on1, on2));
-  check("partial device");
+  TFE_TensorHandle* product = run(op("MatMul", DEVICES[2], on1, on2));
+  check("product");
   TFE_TensorHandle* back = TFE_TensorHandleCopyToDevice(product, context, DEVICES[0], status);
   print_and_delete("back", back);
   TFE_DeleteTensorHandle(product);
@@ -203,7 +203,7 @@ static void errors(void) {
   TFE_DeleteExecutor(executor);
   TFE_OpSetDevice(op("MatMul", NULL, a, a), "/job:localhost/task:x", status);
   printf("malformed device: %d\n", TF_GetCode(status));
-  TFE_TensorHandleCopyToDevice(a, context, "/job:nobody/replica:0/task:0/device:CPU:0", status);
+  TFE_TensorHandleCopyToDevice(a, context, "/job:unknown/replica:0/task:0/device:CPU:0", status);
   printf("unknown device: %d %s\n", TF_GetCode(status), TF_Message(status));
   run(op("MatMul", DEVICES[1], a, a));
   check("after errors");

@@ -1,10 +1,11 @@
-//! Files, threads and time (`tensorflow/c/env.h`), by the standard library.
+//! Files, threads and time (`tensorflow/c/env.h`).
 
 use crate::TF_Status;
 use crate::guard::{delete, guard, guard_plain, handle, list, text, unique};
 use ferroflow_base::{Code, Result, Status, failed_precondition, not_found};
+use ferroflow_model::files::{self, FileWriter};
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -12,6 +13,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The status of an error of the system; the message names the file.
 fn of_io(name: &str, error: &io::Error) -> Status {
+    if let Some(error) = files::file_system_error(error) {
+        return error;
+    }
     let code = match error.kind() {
         io::ErrorKind::NotFound => Code::NotFound,
         io::ErrorKind::PermissionDenied => Code::PermissionDenied,
@@ -49,21 +53,21 @@ unsafe fn on_file(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_CreateDir(dirname: *const c_char, status: *mut TF_Status) {
     // SAFETY: the contract of the header.
-    unsafe { on_file(dirname, status, |name| fs::create_dir(name)) }
+    unsafe { on_file(dirname, status, |name| files::create_dir(name)) }
 }
 
 /// Deletes an empty folder.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_DeleteDir(dirname: *const c_char, status: *mut TF_Status) {
     // SAFETY: the contract of the header.
-    unsafe { on_file(dirname, status, |name| fs::remove_dir(name)) }
+    unsafe { on_file(dirname, status, |name| files::remove_dir(name)) }
 }
 
 /// Deletes a file.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_DeleteFile(filename: *const c_char, status: *mut TF_Status) {
     // SAFETY: the contract of the header.
-    unsafe { on_file(filename, status, |name| fs::remove_file(name)) }
+    unsafe { on_file(filename, status, |name| files::remove_file(name)) }
 }
 
 /// Deletes a folder with its content; counts what could not be deleted.
@@ -84,16 +88,17 @@ pub unsafe extern "C" fn TF_DeleteRecursively(
             )
         };
         let mut kept = (0, 0);
-        let found = Path::new(name).symlink_metadata();
-        let result = match found {
-            Ok(_) => {
-                delete_all(Path::new(name), &mut kept);
+        // A link that leads nowhere exists, too.
+        let is_there = files::exists(name) || Path::new(name).symlink_metadata().is_ok();
+        let result = match is_there {
+            true => {
+                delete_all(name, &mut kept);
                 match kept {
                     (0, 0) => Ok(()),
                     _ => Err(failed_precondition!("{name} was not deleted completely")),
                 }
             }
-            Err(_) => {
+            false => {
                 kept.1 = 1;
                 Err(not_found!("Directory or file not found: {name}"))
             }
@@ -108,16 +113,16 @@ pub unsafe extern "C" fn TF_DeleteRecursively(
     });
 }
 
-fn delete_all(path: &Path, kept: &mut (i64, i64)) {
-    let is_folder = path.symlink_metadata().is_ok_and(|m| m.is_dir());
-    if !is_folder {
-        kept.0 += i64::from(fs::remove_file(path).is_err());
+fn delete_all(path: &str, kept: &mut (i64, i64)) {
+    let is_link = Path::new(path).is_symlink();
+    if is_link || !files::is_dir(path) {
+        kept.0 += i64::from(files::remove_file(path).is_err());
         return;
     }
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        delete_all(&entry.path(), kept);
+    for name in files::children(path).unwrap_or_default() {
+        delete_all(&files::join(path, &name), kept);
     }
-    kept.1 += i64::from(fs::remove_dir(path).is_err());
+    kept.1 += i64::from(files::remove_dir(path).is_err());
 }
 
 /// What is known of a file.
@@ -141,13 +146,11 @@ pub unsafe extern "C" fn TF_FileStat(
     guard(status, (), || {
         // SAFETY: the contract of the header.
         let (name, stats) = unsafe { (text(filename)?, unique(stats)?) };
-        let found = fs::metadata(name).map_err(|e| of_io(name, &e))?;
-        let changed = found.modified().map_err(|e| of_io(name, &e))?;
-        let changed = changed.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let found = files::stat(name).map_err(|e| of_io(name, &e))?;
         *stats = TF_FileStatistics {
-            length: found.len() as i64,
-            mtime_nsec: changed.as_nanos() as i64,
-            is_directory: found.is_dir(),
+            length: found.length as i64,
+            mtime_nsec: found.modified_nanos,
+            is_directory: found.is_dir,
         };
         Ok(())
     });
@@ -155,7 +158,7 @@ pub unsafe extern "C" fn TF_FileStat(
 
 /// A file that is written.
 pub struct TF_WritableFileHandle {
-    file: io::BufWriter<File>,
+    file: io::BufWriter<FileWriter>,
     name: String,
 }
 
@@ -169,7 +172,7 @@ pub unsafe extern "C" fn TF_NewWritableFile(
     guard(status, (), || {
         // SAFETY: the contract of the header.
         let (name, to) = unsafe { (text(filename)?, unique(file)?) };
-        let file = File::create(name).map_err(|e| of_io(name, &e))?;
+        let file = files::create(name).map_err(|e| of_io(name, &e))?;
         *to = handle(TF_WritableFileHandle {
             file: io::BufWriter::new(file),
             name: name.to_string(),
@@ -185,7 +188,7 @@ pub unsafe extern "C" fn TF_NewWritableFile(
 unsafe fn on_open(
     file: *mut TF_WritableFileHandle,
     status: *mut TF_Status,
-    body: impl FnOnce(&mut io::BufWriter<File>) -> io::Result<()>,
+    body: impl FnOnce(&mut io::BufWriter<FileWriter>) -> io::Result<()>,
 ) {
     guard(status, (), || {
         // SAFETY: as this function's.
@@ -217,7 +220,7 @@ pub unsafe extern "C" fn TF_SyncWritableFile(
     unsafe {
         on_open(file, status, |file| {
             file.flush()?;
-            file.get_ref().sync_all()
+            file.get_mut().sync_all()
         });
     }
 }
@@ -294,10 +297,7 @@ pub unsafe extern "C" fn TF_GetChildren(
     let names = guard(status, Vec::new(), || {
         // SAFETY: the contract of the header.
         let name = unsafe { text(filename) }?;
-        let entries = fs::read_dir(name).map_err(|e| of_io(name, &e))?;
-        let names = entries.map(|e| e.map(|e| e.file_name().to_string_lossy().into_owned()));
-        let names: io::Result<Vec<String>> = names.collect();
-        names.map_err(|e| of_io(name, &e))
+        files::children(name).map_err(|e| of_io(name, &e))
     });
     stream(names)
 }

@@ -134,19 +134,6 @@ pub unsafe extern "C" fn TF_LoadPluggableDeviceLibrary(
     })
 }
 
-/// Plugins of file systems are C++ objects of TensorFlow's: not supported.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn TF_RegisterFilesystemPlugin(
-    _plugin_filename: *const c_char,
-    status: *mut TF_Status,
-) {
-    guard(status, (), || {
-        Err(unimplemented_error!(
-            "TF_RegisterFilesystemPlugin is not supported by Ferroflow"
-        ))
-    });
-}
-
 /// What a function of the client is told about each log line.
 pub type LogListener = Option<unsafe extern "C" fn(*const c_char)>;
 

@@ -153,7 +153,7 @@ all on task 1 on task:1/device:CPU:0, rank 2: 7 10 15 22
 variable on task:1/device:CPU:0, rank 2: 1 2 3
 error 3
 malformed device: 3
-unknown device: 3 /job:nobody/replica:0/task:0/device:CPU:0 unknown device.
+unknown device: 3 /job:unknown/replica:0/task:0/device:CPU:0 unknown device.
 alive: 1
 {CLUSTER_OPS}"
     );
@@ -184,6 +184,50 @@ alive: 1
         run.args(&addresses).args(mode);
         assert_eq!(output(&mut run), expected, "{mode:?}");
     }
+}
+
+/// Compiles `mem_plugin.c`.
+fn plugin(name: &str, flags: &[&str]) -> PathBuf {
+    let library = dist().join(name);
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-std=gnu11",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-shared",
+        "-fPIC",
+    ])
+    .args(flags)
+    .arg(root().join("interop/bindings/mem_plugin.c"))
+    .arg(format!("-I{}", dist().join("include").display()));
+    output(cc.arg("-o").arg(&library));
+    library
+}
+
+#[test]
+fn plugins_have_file_systems() {
+    let expected = "no plugin: 12 File system scheme 'mem' not implemented (file: 'mem://host/dir')
+wrong plugin: 9 Plugin ABI (7) for writable file operations doesn't match expected core ABI (0). Plugin cannot be loaded.
+no library: 5
+twice: 6 File factory for mem already registered
+length 8, folder 0
+child one.txt
+missing: 5 /missing
+read: content
+matching: mem://host/dir/sub/two.txt
+read nothing: 5 /nothing
+table of b: 2
+restored: 3
+files: mem://host/checkpoints/model.data-00001-of-00002 mem://host/checkpoints/model.index
+reader has x: 1
+a model was loaded
+";
+    let mut run = program("filesystem", "interop/bindings/filesystem.c", &[]);
+    run.arg(plugin("libmem.so", &[]));
+    run.arg(plugin("libwrong.so", &["-DWRONG_ABI"]));
+    run.arg(root().join("crates/runtime/tests/saved_models/keras_mlp"));
+    assert_eq!(output(&mut run), expected);
 }
 
 /// Adds the arguments of `soak.c`.

@@ -1,5 +1,6 @@
 //! Files that are written completely or not at all.
 
+use crate::files::{self, FileWriter};
 use ferroflow_base::{Code, Result, Status};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -9,6 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Returns the error of an operation on a file, with TensorFlow's code.
 #[cold]
 pub(crate) fn io_error(path: &Path, error: &io::Error) -> Status {
+    if let Some(error) = files::file_system_error(error) {
+        return error;
+    }
     let code = match error.kind() {
         io::ErrorKind::NotFound => Code::NotFound,
         io::ErrorKind::AlreadyExists => Code::AlreadyExists,
@@ -33,7 +37,7 @@ pub(crate) fn io_error(path: &Path, error: &io::Error) -> Status {
 /// # Errors
 /// A file system error, such as PERMISSION_DENIED.
 pub fn make_folder(folder: &Path) -> Result<()> {
-    std::fs::create_dir_all(folder).map_err(|e| io_error(folder, &e))
+    files::create_dir_all(folder).map_err(|e| io_error(folder, &e))
 }
 
 /// A file that is written under a temporary name and renamed once it is complete and on disk. Until
@@ -42,7 +46,7 @@ pub struct AtomicFile {
     to: PathBuf,
     /// The temporary name; `None` if the file is written directly.
     temporary: Option<PathBuf>,
-    file: Option<BufWriter<File>>,
+    file: Option<BufWriter<FileWriter>>,
 }
 
 impl AtomicFile {
@@ -51,8 +55,8 @@ impl AtomicFile {
     /// # Errors
     /// A file system error, such as PERMISSION_DENIED.
     pub fn create(to: &Path) -> Result<AtomicFile> {
-        if let Some(folder) = to.parent().filter(|f| !f.as_os_str().is_empty()) {
-            make_folder(folder)?;
+        if let Some(folder) = files::folder_of(to) {
+            make_folder(&folder)?;
         }
         Self::in_folder(to)
     }
@@ -65,6 +69,14 @@ impl AtomicFile {
     /// A file system error, such as NOT_FOUND if the folder does not exist.
     pub fn create_output(to: &Path) -> Result<AtomicFile> {
         let error = |e: &io::Error| io_error(to, e);
+        let is_other = to
+            .to_str()
+            .map(files::file_system_of)
+            .transpose()?
+            .flatten();
+        if is_other.is_some() {
+            return Self::in_folder(to);
+        }
         let folder = to.parent().filter(|f| !f.as_os_str().is_empty());
         if let Some(folder) = folder.filter(|f| !f.is_dir()) {
             return Err(io_error(folder, &io::ErrorKind::NotFound.into()));
@@ -75,7 +87,7 @@ impl AtomicFile {
                 Ok(AtomicFile {
                     to: to.to_path_buf(),
                     temporary: None,
-                    file: Some(buffered(file.map_err(|e| error(&e))?)),
+                    file: Some(buffered(FileWriter::Local(file.map_err(|e| error(&e))?))),
                 })
             }
             Ok(_) => Self::in_folder(&to.canonicalize().map_err(|e| error(&e))?),
@@ -93,7 +105,7 @@ impl AtomicFile {
         let mut name = to.as_os_str().to_os_string();
         name.push(format!(".tempstate{}-{n}", std::process::id()));
         let temporary = PathBuf::from(name);
-        let file = File::create(&temporary).map_err(|e| io_error(&temporary, &e))?;
+        let file = files::create(&temporary).map_err(|e| io_error(&temporary, &e))?;
         Ok(AtomicFile {
             to: to.to_path_buf(),
             temporary: Some(temporary),
@@ -125,11 +137,11 @@ impl AtomicFile {
         let Some(temporary) = &self.temporary else {
             return file.flush().map_err(|e| io_error(&self.to, &e));
         };
-        let written = file.flush().and_then(|()| file.get_ref().sync_all());
+        let written = file.flush().and_then(|()| file.get_mut().sync_all());
         drop(file);
-        let placed = written.and_then(|()| std::fs::rename(temporary, &self.to));
+        let placed = written.and_then(|()| files::rename(temporary, &self.to));
         if let Err(e) = placed {
-            let _ = std::fs::remove_file(temporary);
+            let _ = files::remove_file(temporary);
             return Err(io_error(&self.to, &e));
         }
         sync_folder(&self.to);
@@ -140,12 +152,12 @@ impl AtomicFile {
 impl Drop for AtomicFile {
     fn drop(&mut self) {
         if let (Some(_), Some(temporary)) = (self.file.take(), &self.temporary) {
-            let _ = std::fs::remove_file(temporary);
+            let _ = files::remove_file(temporary);
         }
     }
 }
 
-fn buffered(file: File) -> BufWriter<File> {
+fn buffered(file: FileWriter) -> BufWriter<FileWriter> {
     BufWriter::with_capacity(1 << 18, file)
 }
 

@@ -8,6 +8,7 @@
 use crate::atomic_file::{
     AtomicFile, io_error, make_folder, remove_stale, sync_folder, write_file,
 };
+use crate::files;
 use crate::proto::{
     BundleEntryProto, BundleHeaderProto, VersionDef, bundle_header_proto::Endianness,
 };
@@ -190,7 +191,7 @@ impl BundleWriter {
         data.commit()?;
         if let Err(error) = write_index(&prefix, &place, entries) {
             // The index does not refer to this file.
-            let _ = std::fs::remove_file(data_path(&prefix, place.first, place.n_shards));
+            let _ = files::remove_file(data_path(&prefix, place.first, place.n_shards));
             return Err(error);
         }
         remove_old(&place, before);
@@ -223,13 +224,11 @@ pub(crate) fn files_of(prefix: &str) -> Vec<PathBuf> {
     };
     let end = suffix(n);
     let mut found = Vec::new();
-    for entry in std::fs::read_dir(here).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let id = name.to_str().and_then(|name| {
-            let id = name.strip_prefix(begin)?.strip_suffix(&end)?;
-            id.bytes().all(|b| b.is_ascii_digit()).then_some(())
-        });
-        if id.is_some() {
+    for name in files::children(here).unwrap_or_default() {
+        let id = name
+            .strip_prefix(begin)
+            .and_then(|rest| rest.strip_suffix(&end));
+        if id.is_some_and(|id| id.bytes().all(|b| b.is_ascii_digit())) {
             found.push(folder.join(name));
         }
     }
@@ -244,7 +243,7 @@ fn remove_old(place: &ShardRange, before: Vec<PathBuf>) {
         name.is_none_or(|n| n.ends_with(&end))
     };
     for path in before.iter().filter(|p| !is_new(p)) {
-        let _ = std::fs::remove_file(path);
+        let _ = files::remove_file(path);
     }
 }
 
@@ -375,22 +374,19 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
         }
         for i in shards {
             let from = data_path(part, i, bundle.n_shards());
-            if !from.exists() {
+            if !files::exists(&from) {
                 return Err(not_found!("{}; No such file or directory", from.display()));
             }
             moves.push((from, data_path(prefix, next + i, place.n_shards)));
         }
         next += bundle.n_shards();
     }
-    if let Some(folder) = Path::new(prefix)
-        .parent()
-        .filter(|f| !f.as_os_str().is_empty())
-    {
-        make_folder(folder)?;
+    if let Some(folder) = files::folder_of(Path::new(prefix)) {
+        make_folder(&folder)?;
     }
     let placed = moves
         .iter()
-        .try_for_each(|(from, to)| std::fs::rename(from, to).map_err(|e| io_error(from, &e)));
+        .try_for_each(|(from, to)| files::rename(from, to).map_err(|e| io_error(from, &e)));
     let written = placed.and_then(|()| {
         sync_folder(Path::new(prefix));
         write_index(prefix, &place, entries)
@@ -399,9 +395,9 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
         // On failure the parts are moved back.
         for (from, to) in moves
             .iter()
-            .filter(|(from, to)| to.exists() && !from.exists())
+            .filter(|(from, to)| files::exists(to) && !files::exists(from))
         {
-            let _ = std::fs::rename(to, from);
+            let _ = files::rename(to, from);
         }
         return Err(error);
     }
@@ -411,14 +407,14 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
         let index = index_path(part);
         if index != index_path(prefix) {
             let empty = files_of(part);
-            let _ = std::fs::remove_file(&index);
+            let _ = files::remove_file(&index);
             for file in empty {
-                let _ = std::fs::remove_file(file);
+                let _ = files::remove_file(file);
             }
         }
         if let Some(folder) = Path::new(part).parent().filter(|_| delete_old_dirs) {
             // Removes the folder only if it is empty.
-            let _ = std::fs::remove_dir(folder);
+            let _ = files::remove_dir(folder);
         }
     }
     Ok(())

@@ -3,6 +3,7 @@
 
 use crate::atomic_file::{io_error, write_file};
 use crate::bundle_writer::{files_of, index_path};
+use crate::files;
 use ferroflow_base::{Result, data_loss, failed_precondition};
 use std::path::{Path, PathBuf};
 
@@ -44,7 +45,7 @@ impl CheckpointState {
     /// DATA_LOSS or FAILED_PRECONDITION if the content is not valid; other file system errors.
     pub fn read(folder: &Path) -> Result<Option<CheckpointState>> {
         let path = Self::path(folder);
-        let text = match std::fs::read(&path) {
+        let text = match files::read(&path) {
             Ok(text) => text,
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(e) => return Err(io_error(&path, &e)),
@@ -131,9 +132,9 @@ impl CheckpointState {
 /// Removes the files of a checkpoint: the index first, since the rest is unreachable without it.
 pub fn remove_checkpoint(prefix: &str) {
     let files = files_of(prefix);
-    if std::fs::remove_file(index_path(prefix)).is_ok() {
+    if files::remove_file(index_path(prefix)).is_ok() {
         for file in files {
-            let _ = std::fs::remove_file(file);
+            let _ = files::remove_file(file);
         }
     }
 }

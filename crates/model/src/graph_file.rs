@@ -31,7 +31,7 @@ impl GraphFile {
     /// # Errors
     /// NOT_FOUND if the file cannot be opened; INVALID_ARGUMENT if it is empty or not a `GraphDef`.
     pub fn open(path: &Path) -> Result<GraphFile> {
-        let file = Arc::new(MappedFile::open(path)?);
+        let file = Arc::new(crate::files::map(path)?);
         let content = (*file).as_ref();
         if content.is_empty() {
             return Err(invalid_argument!(

@@ -16,6 +16,7 @@ mod atomic_file;
 mod bundle_writer;
 mod checkpoint_state;
 mod events;
+pub mod files;
 mod graph_file;
 mod record;
 mod saved_model_file;

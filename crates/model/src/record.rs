@@ -1,12 +1,12 @@
 //! TFRecord files: records one after another, each with checksums of its length and its bytes.
 
 use crate::atomic_file::io_error;
+use crate::files::{self, FileWriter};
 use crate::sstable::{mask, unmask};
 use ferroflow_base::{Result, Status, data_loss, invalid_argument};
 use flate2::Compression;
 use flate2::bufread::{MultiGzDecoder, ZlibDecoder};
 use flate2::write::{GzEncoder, ZlibEncoder};
-use std::fs::File;
 use std::io::{BufRead, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -57,7 +57,7 @@ pub fn open_decompressed(
     path: &Path,
     compression: RecordCompression,
 ) -> Result<Box<dyn BufRead + Send>> {
-    let file = File::open(path).map_err(|e| io_error(path, &e))?;
+    let file = files::open(path).map_err(|e| io_error(path, &e))?;
     let file = BufReader::with_capacity(1 << 18, file);
     Ok(match compression {
         RecordCompression::None => Box::new(file),
@@ -206,9 +206,9 @@ impl Iterator for RecordReader {
 }
 
 enum Sink {
-    None(BufWriter<File>),
-    Zlib(ZlibEncoder<BufWriter<File>>),
-    Gzip(GzEncoder<BufWriter<File>>),
+    None(BufWriter<FileWriter>),
+    Zlib(ZlibEncoder<BufWriter<FileWriter>>),
+    Gzip(GzEncoder<BufWriter<FileWriter>>),
 }
 
 impl Sink {
@@ -233,7 +233,7 @@ impl RecordWriter {
     /// # Errors
     /// A file system error, such as PERMISSION_DENIED.
     pub fn create(path: &Path, compression: RecordCompression) -> Result<RecordWriter> {
-        let file = BufWriter::new(File::create(path).map_err(|e| io_error(path, &e))?);
+        let file = BufWriter::new(files::create(path).map_err(|e| io_error(path, &e))?);
         Ok(RecordWriter {
             path: path.to_path_buf(),
             sink: match compression {
@@ -281,7 +281,7 @@ impl RecordWriter {
             Sink::Zlib(w) => w.finish(),
             Sink::Gzip(w) => w.finish(),
         };
-        let done = file.and_then(|mut w| w.flush().and_then(|()| w.get_ref().sync_all()));
+        let done = file.and_then(|mut w| w.flush().and_then(|()| w.get_mut().sync_all()));
         done.map_err(|e| io_error(&self.path, &e))
     }
 }

@@ -1,6 +1,7 @@
 //! [`SavedModelFile`]: opening and writing a SavedModel directory.
 
 use crate::atomic_file::{io_error, make_folder, write_file};
+use crate::files;
 use crate::graph_file::Owner;
 use crate::proto::{AssetFileDef, SavedModel};
 use crate::text::saved_model_from_text;
@@ -38,7 +39,7 @@ pub fn write_saved_model(directory: &Path, model: &SavedModel) -> Result<()> {
 pub fn copy_asset(directory: &Path, file: &Path, name: &str) -> Result<()> {
     let folder = directory.join("assets");
     make_folder(&folder)?;
-    let bytes = std::fs::read(file).map_err(|e| io_error(file, &e))?;
+    let bytes = files::read(file).map_err(|e| io_error(file, &e))?;
     write_file(&folder.join(name), &bytes)
 }
 
@@ -60,7 +61,7 @@ impl SavedModelFile {
     pub fn is_in(directory: &Path) -> bool {
         SAVED_MODEL_FILES
             .iter()
-            .any(|name| directory.join(name).is_file())
+            .any(|name| files::is_file(directory.join(name)))
     }
 
     /// Opens `saved_model.pb` or `saved_model.pbtxt` in `directory`.
@@ -69,8 +70,8 @@ impl SavedModelFile {
     /// NOT_FOUND if neither file exists; INVALID_ARGUMENT if it is not a `SavedModel`.
     pub fn open(directory: &Path) -> Result<SavedModelFile> {
         let [binary, text] = SAVED_MODEL_FILES.map(|name| directory.join(name));
-        if binary.is_file() {
-            let file = Arc::new(MappedFile::open(&binary)?);
+        if files::is_file(&binary) {
+            let file = Arc::new(files::map(&binary)?);
             let bytes = Bytes::from_owner(Owner(file.clone()));
             let model = SavedModel::decode(bytes).map_err(|e| {
                 invalid_argument!("{} is not a SavedModel (truncated?): {e}", binary.display())
@@ -78,8 +79,9 @@ impl SavedModelFile {
             let file = Some(file);
             return Ok(SavedModelFile { model, file });
         }
-        if text.is_file() {
-            let content = std::fs::read_to_string(&text)
+        if files::is_file(&text) {
+            let content = files::read(&text).map_err(|e| io_error(&text, &e))?;
+            let content = String::from_utf8(content)
                 .map_err(|e| invalid_argument!("{}: {e}", text.display()))?;
             let model = saved_model_from_text(&content)
                 .map_err(|e| e.note(format!("in {}", text.display())))?;

@@ -2,6 +2,7 @@
 //! of tensor slices, and one entry that lists them. Several such files may form one checkpoint.
 
 use crate::atomic_file::write_file;
+use crate::files;
 use crate::proto::{
     SavedSlice, SavedSliceMeta, SavedTensorSliceMeta, SavedTensorSlices, TensorProto, VersionDef,
 };
@@ -9,7 +10,7 @@ use crate::sstable;
 use crate::tensor_proto::{shape_from_proto, shape_to_proto, tensor_from_proto};
 use crate::tensor_slice::{Bounds, TensorSlice, copy_box};
 use ferroflow_base::{Result, data_loss, invalid_argument, not_found, unimplemented_error};
-use ferroflow_tensor::{Complex, DType, MappedFile, Shape, Tensor, f16};
+use ferroflow_tensor::{Complex, DType, Shape, Tensor, f16};
 use prost::Message;
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -171,7 +172,7 @@ impl SliceReader {
             tensors: BTreeMap::new(),
         };
         for (i, path) in paths.iter().enumerate() {
-            if path.is_dir() {
+            if files::is_dir(path) {
                 return Err(data_loss!(
                     "Unable to open table file {0}: FAILED_PRECONDITION: {0}; Is a directory: perhaps \
                      your file is in a different file format and you need to use a different restore \
@@ -179,7 +180,7 @@ impl SliceReader {
                     path.display()
                 ));
             }
-            let file = MappedFile::open(path)?;
+            let file = files::map(path)?;
             let table = sstable::read(file.as_ref()).map_err(|e| {
                 data_loss!(
                     "Unable to open table file {}: {e}: perhaps your file is in a different file \

@@ -1,6 +1,7 @@
 //! Checkpoints (TensorFlow: `core/util/tensor_bundle`): an index (`PREFIX.index`), and the bytes in
 //! data files (`PREFIX.data-00000-of-00001` …), which are mapped.
 
+use crate::files;
 use crate::proto::{
     BundleEntryProto, BundleHeaderProto, VariantTensorDataProto, bundle_header_proto::Endianness,
 };
@@ -45,12 +46,17 @@ impl TensorBundle {
     /// INVALID_ARGUMENT if its version is not supported, UNIMPLEMENTED if its byte order is not.
     pub fn open(prefix: &str) -> Result<TensorBundle> {
         let path = PathBuf::from(format!("{prefix}.index"));
-        if !path.is_file() {
+        let found = files::stat(&path);
+        let refused = found.as_ref().err().and_then(files::file_system_error);
+        if let Some(error) = refused.filter(|e| e.code() == Code::Unimplemented) {
+            return Err(error);
+        }
+        if !found.is_ok_and(|info| !info.is_dir) {
             return Err(not_found!(
                 "Unsuccessful TensorSliceReader constructor: Failed to find any matching files for {prefix}"
             ));
         }
-        let file = MappedFile::open(&path)?;
+        let file = files::map(&path)?;
         Self::from_index(prefix, file.as_ref())
             .map_err(|e| e.note(format!("in {}", path.display())))
     }
@@ -266,7 +272,7 @@ impl TensorBundle {
         if let Some(file) = shards.get(&id) {
             return Ok(file.clone());
         }
-        let file = Arc::new(MappedFile::open(&self.shard_path(id))?);
+        let file = Arc::new(files::map(&self.shard_path(id))?);
         shards.insert(id, file.clone());
         Ok(file)
     }
@@ -420,7 +426,7 @@ pub(crate) fn data_path(prefix: &str, id: i32, n_shards: i32) -> PathBuf {
 pub fn has_checkpoint(prefix: &Path) -> bool {
     let mut index = prefix.as_os_str().to_os_string();
     index.push(".index");
-    Path::new(&index).is_file()
+    files::is_file(&index)
 }
 
 /// Returns the error of a tensor with overlapping slices.

@@ -395,7 +395,7 @@ fn the_cluster_changes() {
 fn calls_end_when_they_are_cancelled() {
     let world = World::new(1, 1);
     let client = Client::join(&world.addresses);
-    // A queue that nobody fills.
+    // A queue that stays empty.
     let types = AttrValue::List(vec![AttrValue::Type(DType::Float)]);
     let attrs = Attrs::default().with("component_types", types.clone());
     let queue = client

@@ -1,9 +1,10 @@
 //! File names and patterns in TensorFlow's notation, and file system errors with its codes.
 
-use ferroflow_base::{Code, Status};
-use std::path::{Path, PathBuf};
+use ferroflow_base::{Code, Result, Status, unimplemented_error};
 
-/// Returns the local path of `name`, which may be a URI `file://…`.
+pub use ferroflow_model::files;
+
+/// Returns the local path of `name`, which may be a URI `file://…`. URIs of other file systems stay as they are.
 pub fn local_path(name: &str) -> &str {
     let path = name
         .strip_prefix("file://")
@@ -11,9 +12,25 @@ pub fn local_path(name: &str) -> &str {
     path.unwrap_or(name)
 }
 
+/// As [`local_path`], for files that no other file system can have.
+///
+/// # Errors
+/// UNIMPLEMENTED if `name` is a URI of another file system.
+pub fn local_only(name: &str) -> Result<&str> {
+    match files::file_system_of(name)? {
+        None => Ok(local_path(name)),
+        Some(_) => Err(unimplemented_error!(
+            "{name}: caches and snapshots of datasets are local files"
+        )),
+    }
+}
+
 /// Returns the error of an operation on a file, with TensorFlow's code.
 #[cold]
 pub fn io_error(path: &str, error: &std::io::Error) -> Status {
+    if let Some(error) = files::file_system_error(error) {
+        return error;
+    }
     use std::io::ErrorKind as Kind;
     let code = match error.kind() {
         Kind::NotFound => Code::NotFound,
@@ -28,42 +45,51 @@ pub fn io_error(path: &str, error: &std::io::Error) -> Status {
     Status::new(code, format!("{path}; {text}"))
 }
 
-/// Returns the files and folders that match a pattern, path component by path component.
-pub fn glob(pattern: &str) -> Vec<String> {
-    let pattern = local_path(pattern);
-    let (mut paths, rest) = match pattern.strip_prefix('/') {
-        Some(rest) => (vec![PathBuf::from("/")], rest),
-        None => (vec![PathBuf::new()], pattern),
+/// Returns the files and folders that match a pattern.
+///
+/// # Errors
+/// UNIMPLEMENTED if there is no file system for the pattern's scheme; those of the file system.
+pub fn glob(pattern: &str) -> Result<Vec<String>> {
+    let Some(system) = files::file_system_of(pattern)? else {
+        return Ok(match_parts(local_path(pattern)));
     };
+    match system.matching(pattern) {
+        Err(e) if e.code() == Code::Unimplemented => Ok(match_parts(pattern)),
+        found => found,
+    }
+}
+
+/// Matches a pattern path component by path component.
+fn match_parts(pattern: &str) -> Vec<String> {
+    let host = pattern.find("://").map_or(0, |at| at + "://".len());
+    let (root, rest) = match pattern[host..].find('/') {
+        Some(0) if host == 0 => ("/", &pattern[1..]),
+        Some(at) if host > 0 => pattern.split_at(host + at),
+        _ => ("", pattern),
+    };
+    let mut paths = vec![root.to_string()];
     for part in rest.split('/').filter(|p| !p.is_empty()) {
         let is_plain = !part.contains(['*', '?', '[', '\\']);
         let letters: Vec<char> = part.chars().collect();
-        let step = |path: &PathBuf| -> Vec<PathBuf> {
+        let step = |path: &String| -> Vec<String> {
             if is_plain {
-                let next = path.join(part);
-                return if next.exists() {
-                    vec![next]
-                } else {
-                    Vec::new()
-                };
+                let next = files::join(path, part);
+                let exists = files::exists(&next);
+                return exists.then_some(next).into_iter().collect();
             }
-            let folder = match path.as_os_str().is_empty() {
-                true => Path::new("."),
+            let folder = match path.is_empty() {
+                true => ".",
                 false => path,
             };
-            let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-            let names = entries.map(|e| e.file_name().to_string_lossy().into_owned());
-            let fits = |name: &String| fits(&letters, &name.chars().collect::<Vec<_>>());
-            names.filter(fits).map(|name| path.join(name)).collect()
+            let names = files::children(folder).unwrap_or_default();
+            let fits = |name: &&String| fits(&letters, &name.chars().collect::<Vec<_>>());
+            let fitting = names.iter().filter(fits);
+            fitting.map(|name| files::join(path, name)).collect()
         };
         paths = paths.iter().flat_map(step).collect();
     }
-    let text = |p: PathBuf| p.to_string_lossy().into_owned();
+    paths.retain(|path| !path.is_empty());
     paths
-        .into_iter()
-        .map(text)
-        .filter(|p| !p.is_empty())
-        .collect()
 }
 
 /// Returns whether a name matches a pattern of `*`, `?`, `[a-z]`, `[^a-z]` and `\x`.

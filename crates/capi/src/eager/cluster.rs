@@ -81,7 +81,6 @@ impl TFE_Context {
         }
         let options = JoinOptions {
             cpus: self.n_cpus,
-            is_async: self.default_executor.is_async(),
             ..options
         };
         let cluster = EagerCluster::join(&self.engine, def, &options)?;

@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError, RwLock};
 /// CPU devices that a context may have.
 pub(crate) const MAX_CPUS: usize = 64;
 
-/// The name of this process as a task, unless a cluster gives it another one.
+/// The name of this process as a task, unless it has another one in a cluster.
 const LOCAL_TASK: &str = "/job:localhost/replica:0/task:0";
 
 /// A CPU device by number: its index, and above it the number of its task's name in this process. That of number 0

@@ -4,7 +4,7 @@
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_resources::file_system::{io_error, local_path};
+use ferroflow_resources::file_system::{files, io_error, local_path};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use std::sync::OnceLock;
 
@@ -52,7 +52,7 @@ fn from_file(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return ctx.set_output(0, Tensor::clone(value));
         }
         let path = local_path(&name);
-        let bytes = std::fs::read(path).map_err(|e| io_error(path, &e))?;
+        let bytes = files::read(path).map_err(|e| io_error(path, &e))?;
         if dtype == DType::String {
             return Err(unimplemented_error!(
                 "Sorry, DT_STRING is not currently supported for ImmutableConstOp."

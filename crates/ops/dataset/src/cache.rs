@@ -8,7 +8,7 @@ use ferroflow_functors::shapes;
 use ferroflow_model::{BundleWriter, TensorBundle, has_checkpoint};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, StepServices};
 use ferroflow_resources::dataset::{Components, Dataset, DatasetIterator, Source, State};
-use ferroflow_resources::file_system::{io_error, local_path};
+use ferroflow_resources::file_system::{io_error, local_only};
 use ferroflow_resources::resource::{Resource, handle, resolve};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -83,7 +83,7 @@ fn cache(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let input = dataset(ctx, 0)?;
         let path = text(ctx, 1, "filename")?;
         if !path.is_empty() {
-            let path = local_path(&path).to_string();
+            let path = local_only(&path)?.to_string();
             return Ok(Arc::new(FileCached { input, path }));
         }
         let shared = match has_handle {

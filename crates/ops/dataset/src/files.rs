@@ -7,7 +7,7 @@ use ferroflow_functors::shapes;
 use ferroflow_model::{RecordCompression, RecordReader, open_decompressed, read_compressed};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, StepServices};
 use ferroflow_resources::dataset::{Components, DatasetIterator, Source, State};
-use ferroflow_resources::file_system::{glob, io_error, local_path};
+use ferroflow_resources::file_system::{files, glob, io_error, local_path};
 use ferroflow_tensor::{Bytes, Tensor};
 use std::io::{BufRead, Read};
 use std::path::Path;
@@ -356,8 +356,8 @@ impl Format for FixedLength {
         let (mut source, len): (Box<dyn Read + Send>, u64) = match is_plain {
             true => {
                 let source = open_decompressed(Path::new(path), self.compression)?;
-                let about = std::fs::metadata(path).map_err(|e| io_error(path, &e))?;
-                (source, about.len())
+                let about = files::stat(path).map_err(|e| io_error(path, &e))?;
+                (source, about.length)
             }
             // The length must be known for the footer.
             false => {
@@ -464,8 +464,8 @@ impl DatasetIterator for MatchingIterator {
                     false => Err(not_found!("Don't find any matched files")),
                 };
             };
-            let mut names = glob(pattern);
-            names.retain(|name| !Path::new(name).is_dir());
+            let mut names = glob(pattern)?;
+            names.retain(|name| !files::is_dir(name));
             names.sort();
             let names = names
                 .into_iter()

@@ -19,7 +19,7 @@ use ferroflow_resources::dataset::{
     CapturedFunction, Components, Dataset, DatasetIterator, Source, State, UNKNOWN,
     returned_dataset,
 };
-use ferroflow_resources::file_system::local_path;
+use ferroflow_resources::file_system::local_only;
 use ferroflow_tensor::{DType, PartialShape};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -147,7 +147,7 @@ fn target(
             false => None,
         };
         Ok(Target {
-            folder: PathBuf::from(local_path(&text(ctx, 1, "path")?)),
+            folder: PathBuf::from(local_only(&text(ctx, 1, "path")?)?),
             compression,
             dtypes: dataset.dtypes.clone(),
             shard,
@@ -283,7 +283,7 @@ fn load(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let (name, compression) = (function_name(build, "reader_func")?, compression(build)?);
     make(build, move |ctx, spec| {
         let path = text(ctx, 0, "path")?;
-        let folder = PathBuf::from(local_path(&path));
+        let folder = PathBuf::from(local_only(&path)?);
         let metadata = Metadata::read(&folder)?;
         let metadata =
             metadata.ok_or_else(|| not_found!("Could not find metadata file [{path}]"))?;
@@ -363,7 +363,7 @@ fn snapshot(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             Some(hash) => hash,
             None => crate::snapshot_files::fingerprint(&input)?,
         };
-        let folder = PathBuf::from(local_path(&text(ctx, 1, "path")?)).join(hash.to_string());
+        let folder = PathBuf::from(local_only(&text(ctx, 1, "path")?)?).join(hash.to_string());
         let target = Target {
             folder,
             compression,
@@ -423,7 +423,7 @@ fn reader(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     make(build, move |ctx, spec| {
         let start = number(ctx, 1, "start_index")?;
         Ok(Arc::new(ShardFolder {
-            folder: PathBuf::from(local_path(&text(ctx, 0, "shard_dir")?)),
+            folder: PathBuf::from(local_only(&text(ctx, 0, "shard_dir")?)?),
             compression,
             n_components: spec.dtypes.len(),
             start: u64::try_from(start).unwrap_or(0),

@@ -11,7 +11,7 @@ use ferroflow_functors::shapes;
 use ferroflow_model::RecordCompression;
 use ferroflow_opdef::{KernelBuild, Op, OpKernel, StepServices};
 use ferroflow_resources::dataset::{Components, DatasetIterator, Source, State, UNKNOWN};
-use ferroflow_resources::file_system::{io_error, local_path};
+use ferroflow_resources::file_system::{io_error, local_only};
 use ferroflow_tensor::Tensor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -28,6 +28,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| {
         make(build, |ctx, _| {
             let name = text(ctx, 0, "snapshot_path")?;
+            let name = local_only(&name)?.to_string();
             Ok(Arc::new(Listed { name }))
         })
     }),
@@ -47,7 +48,7 @@ struct Listed {
 
 impl Listed {
     fn path(&self, name: &str) -> PathBuf {
-        Path::new(local_path(&self.name)).join(name)
+        Path::new(&self.name).join(name)
     }
 
     /// Returns the names of the files, in order.
@@ -189,7 +190,7 @@ fn chunk(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let compression = compression(build)?;
     make(build, move |ctx, spec| {
         Ok(Arc::new(Chunk {
-            file: PathBuf::from(local_path(&text(ctx, 0, "chunk_file")?)),
+            file: PathBuf::from(local_only(&text(ctx, 0, "chunk_file")?)?),
             compression,
             n_components: spec.dtypes.len(),
         }))

@@ -9,7 +9,7 @@ use ferroflow_functors::shapes;
 use ferroflow_model::RecordCompression;
 use ferroflow_opdef::{KernelBuild, Op, OpKernel, StepServices};
 use ferroflow_resources::dataset::{Components, Dataset, DatasetIterator, Source, State};
-use ferroflow_resources::file_system::local_path;
+use ferroflow_resources::file_system::local_only;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -121,7 +121,7 @@ fn snapshot(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     make(build, move |ctx, _| {
         let input = dataset(ctx, 0)?;
         let path = text(ctx, 1, "path")?;
-        let folder = PathBuf::from(local_path(&path)).join(fingerprint(&input)?.to_string());
+        let folder = PathBuf::from(local_only(&path)?).join(fingerprint(&input)?.to_string());
         Ok(Arc::new(Snapshot {
             input,
             folder,

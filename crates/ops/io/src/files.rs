@@ -4,7 +4,7 @@
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelCtx, Op};
-use ferroflow_resources::file_system::{glob, io_error, local_path};
+use ferroflow_resources::file_system::{files, glob, io_error, local_path};
 use ferroflow_tensor::{Bytes, PartialShape, Tensor};
 use std::path::Path;
 
@@ -52,7 +52,7 @@ fn scalar(ctx: &KernelCtx, i: usize, name: &str) -> Result<Bytes> {
 fn read_file(ctx: &mut KernelCtx) -> Result<()> {
     let name = scalar(ctx, 0, "filename")?;
     let name = String::from_utf8_lossy(&name);
-    let contents = std::fs::read(local_path(&name)).map_err(|e| io_error(&name, &e))?;
+    let contents = files::read(local_path(&name)).map_err(|e| io_error(&name, &e))?;
     ctx.set_output(0, Tensor::string(contents))
 }
 
@@ -60,14 +60,14 @@ fn write_file(ctx: &mut KernelCtx) -> Result<()> {
     let (name, contents) = (scalar(ctx, 0, "filename")?, scalar(ctx, 1, "contents")?);
     let name = String::from_utf8_lossy(&name);
     let path = local_path(&name);
-    if let Some(folder) = Path::new(path).parent() {
-        let made = std::fs::create_dir_all(folder);
+    if let Some(folder) = files::folder_of(Path::new(path)) {
+        let made = files::create_dir_all(&folder);
         // If the folder is a file, writing fails below.
-        if !folder.exists() {
+        if !files::exists(&folder) {
             made.map_err(|e| io_error(&folder.to_string_lossy(), &e))?;
         }
     }
-    std::fs::write(path, &contents).map_err(|e| io_error(&name, &e))
+    files::write(path, &contents).map_err(|e| io_error(&name, &e))
 }
 
 fn matching(ctx: &mut KernelCtx) -> Result<()> {
@@ -80,7 +80,7 @@ fn matching(ctx: &mut KernelCtx) -> Result<()> {
     }
     let mut found = Vec::new();
     for pattern in patterns.strings()? {
-        found.extend(glob(&String::from_utf8_lossy(pattern)));
+        found.extend(glob(&String::from_utf8_lossy(pattern))?);
     }
     found.sort();
     let names: Vec<Bytes> = found.into_iter().map(Bytes::from).collect();

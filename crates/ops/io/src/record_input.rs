@@ -119,7 +119,8 @@ impl Pool {
         }
         (self.epoch, self.n_read) = (self.epoch + 1, 0);
         let patterns = options.pattern.split(',');
-        let mut files: Vec<String> = patterns.flat_map(glob).collect();
+        let found = patterns.map(glob).collect::<Result<Vec<_>>>()?;
+        let mut files = found.concat();
         if files.is_empty() {
             return Err(not_found!("Found no files at {}", options.pattern));
         }

@@ -4,7 +4,7 @@
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_model::TensorBundle;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_resources::file_system::{io_error, local_path};
+use ferroflow_resources::file_system::{files, io_error, local_path};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::collections::HashMap;
 
@@ -54,7 +54,7 @@ fn lines(ctx: &KernelCtx, i: usize, what: &str) -> Result<Vec<Vec<u8>>> {
         return Err(invalid_argument!("new vocab filename cannot be empty."));
     }
     let name = String::from_utf8_lossy(name);
-    let text = std::fs::read(local_path(&name)).map_err(|e| io_error(&name, &e))?;
+    let text = files::read(local_path(&name)).map_err(|e| io_error(&name, &e))?;
     let mut lines: Vec<Vec<u8>> = text
         .split(|&b| b == b'\n')
         .map(|line| line.strip_suffix(b"\r").unwrap_or(line).to_vec())

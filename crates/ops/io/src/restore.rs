@@ -54,7 +54,7 @@ pub(crate) const OPS: &[Op] = &[
 
 /// Opens the files of a checkpoint in the V1 format.
 fn old_files(pattern: &str) -> Result<SliceReader> {
-    let found = glob(pattern);
+    let found = glob(pattern)?;
     let paths: Vec<PathBuf> = found.into_iter().map(PathBuf::from).collect();
     if paths.is_empty() {
         return Err(not_found!(

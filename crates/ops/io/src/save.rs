@@ -5,9 +5,9 @@ use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
 use ferroflow_functors::shapes;
 use ferroflow_model::{BundleWriter, SavedPart, TensorSlice, merge_bundles, write_slices};
 use ferroflow_opdef::{Cost, KernelCtx, Op, ShapeCtx};
-use ferroflow_resources::file_system::{io_error, local_path};
+use ferroflow_resources::file_system::{files, io_error, local_path};
 use ferroflow_tensor::{Bytes, PartialShape, Tensor};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// SaveV2, Save, SaveSlices, MergeV2Checkpoints, ShardedFilename, ShardedFilespec.
 pub(crate) const OPS: &[Op] = &[
@@ -191,15 +191,14 @@ fn save_old(ctx: &mut KernelCtx, n_fixed: usize) -> Result<()> {
         });
     }
     let local = local_path(&path);
-    if folder_of(local).is_some_and(|f| !f.exists()) {
+    if folder_of(local).is_some_and(|f| !files::exists(f)) {
         return Err(not_found!("{path}; No such file or directory"));
     }
     write_slices(local.as_ref(), &parts)
 }
 
-fn folder_of(path: &str) -> Option<&Path> {
-    let folder = Path::new(path).parent();
-    folder.filter(|f| !f.as_os_str().is_empty())
+fn folder_of(path: &str) -> Option<PathBuf> {
+    files::folder_of(Path::new(path))
 }
 
 /// Creates the folder of a checkpoint, but not its parents, as TensorFlow does.
@@ -207,9 +206,9 @@ fn make_folder(prefix: &str) -> Result<()> {
     let Some(folder) = folder_of(prefix) else {
         return Ok(());
     };
-    match std::fs::create_dir(folder) {
-        Err(_) if folder.is_dir() => Ok(()),
-        Err(_) if folder.exists() => Err(failed_precondition!("{prefix}; Not a directory")),
+    match files::create_dir(&folder) {
+        Err(_) if files::is_dir(&folder) => Ok(()),
+        Err(_) if files::exists(&folder) => Err(failed_precondition!("{prefix}; Not a directory")),
         made => made.map_err(|e| io_error(&folder.to_string_lossy(), &e)),
     }
 }

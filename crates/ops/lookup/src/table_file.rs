@@ -2,7 +2,7 @@
 
 use ferroflow_base::{Result, invalid_argument, not_found, out_of_range};
 use ferroflow_opdef::Attrs;
-use ferroflow_resources::file_system::local_path;
+use ferroflow_resources::file_system::{files, local_path};
 use ferroflow_tensor::{Bytes, DType, Tensor, dispatch};
 use std::str::FromStr;
 
@@ -52,10 +52,14 @@ pub(crate) fn read(
             ));
         }
     }
-    let content = std::fs::read(local_path(path)).map_err(|e| match e.kind() {
-        std::io::ErrorKind::NotFound => not_found!("{path}; No such file or directory"),
-        _ => invalid_argument!("{path}; {e}"),
-    })?;
+    let content =
+        files::read(local_path(path)).map_err(|e| match files::file_system_error(&e) {
+            Some(error) => error,
+            None if e.kind() == std::io::ErrorKind::NotFound => {
+                not_found!("{path}; No such file or directory")
+            }
+            None => invalid_argument!("{path}; {e}"),
+        })?;
     let lines = lines(file, path, content.into())?;
     let column = |index, dtype| column(file, path, &lines, index, dtype);
     Ok((column(file.key, key)?, column(file.value, value)?))

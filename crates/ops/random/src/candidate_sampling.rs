@@ -4,10 +4,9 @@ use crate::random_ops::Seeded;
 use crate::range_sampler::{Aliases, RangeSampler, WeightTree};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_resources::file_system::{io_error, local_path};
+use ferroflow_resources::file_system::{files, io_error, local_path};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use rustc_hash::FxHashMap;
-use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::sync::{Mutex, PoisonError};
 
@@ -228,7 +227,7 @@ impl Weights<'_> {
     fn read(&mut self, file: &str, first: i64) -> Result<()> {
         let path = local_path(file);
         let error = |e| io_error(path, &e);
-        let mut text = BufReader::new(File::open(path).map_err(error)?);
+        let mut text = BufReader::new(files::open(path).map_err(error)?);
         let (mut id, mut line) = (first, Vec::new());
         loop {
             line.clear();

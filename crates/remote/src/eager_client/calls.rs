@@ -74,7 +74,7 @@ impl EagerCluster {
     /// Returns the outputs of a call that is still to be run on a device of another task.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if `device` is no full name.
+    /// INVALID_ARGUMENT if `device` is not a full name.
     pub fn promise(&self, device: &str, dtypes: &[DType]) -> Result<Vec<Arc<RemoteTensor>>> {
         let task = owner_of(device)?;
         let op = self.shared.next_op();
@@ -100,6 +100,9 @@ impl EagerCluster {
     ) -> Result<()> {
         let answer = self.enqueue_call(engine, call, device, outputs, cancel)?;
         for (i, output) in outputs.iter().enumerate() {
+            if let Some(device) = answer.device.get(i) {
+                output.set_device(device);
+            }
             let shape = answer.shape.get(i).map(shape_from_proto);
             output.set(shape.unwrap_or_else(|| Ok(PartialShape::unknown())));
         }
@@ -131,7 +134,7 @@ impl EagerCluster {
                     remote.shape()?;
                     // A function asks for what others have by itself.
                     let stays =
-                        remote.task == task || is_function || remote.dtype() == DType::Resource;
+                        *remote.task() == task || is_function || remote.dtype() == DType::Resource;
                     let there = match stays {
                         true => remote.clone(),
                         false => shared.copy(&view, remote, device, cancel)?,
@@ -290,7 +293,7 @@ impl Shared {
         self.check()?;
         let view = self.view();
         let cancel = CancelToken::new();
-        let peer = view.peer(&tensor.task)?;
+        let peer = view.peer(tensor.task())?;
         let transfer = self.begin_transfer(&view, tensor, self.task.devices.first());
         let send = transfer.operation("_Send", tensor.to_proto(), -1);
         self.enqueue(&peer, vec![Item::Operation(send)], &cancel)?;
@@ -308,7 +311,7 @@ impl Shared {
     ) -> Result<Arc<RemoteTensor>> {
         let shape = tensor.shape()?;
         let task = owner_of(device)?;
-        let (from, to) = (view.peer(&tensor.task)?, view.peer(&task)?);
+        let (from, to) = (view.peer(tensor.task())?, view.peer(&task)?);
         let transfer = self.begin_transfer(view, tensor, device);
         let send = transfer.operation("_Send", tensor.to_proto(), -1);
         self.enqueue(&from, vec![Item::Operation(send)], cancel)?;

@@ -21,7 +21,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest pause between two attempts to begin a context.
 const MAX_PAUSE: Duration = Duration::from_secs(5);
 
-/// The devices of tasks, by the names that the cluster gives them. Waits for tasks that do not answer, for
+/// The devices of tasks, by their names in the cluster. Waits for tasks that do not answer, for
 /// `timeout` or, as in TensorFlow, without end; with `GRPC_FAIL_FAST` in the environment not at all.
 ///
 /// # Errors
@@ -94,7 +94,8 @@ pub(super) async fn create(
     let calls = peers.iter().map(|peer| {
         let request = CreateContextRequest {
             server_def: Some(def_for(def, &peer.task)),
-            r#async: options.is_async,
+            // The client waits for each op: an asynchronous one would leave its error to those after it.
+            r#async: false,
             keep_alive_secs: options.keep_alive_secs,
             cluster_device_attributes: view.devices.clone(),
             context_id: id,
@@ -188,6 +189,6 @@ pub(super) async fn close(peers: &[Peer], id: u64, view: u64) {
                 .await
         }
     });
-    // Nobody is left to hear of an error.
+    // The caller leaves: an error has no reader.
     let _ = tokio::time::timeout(CLOSE_TIMEOUT, all(calls)).await;
 }

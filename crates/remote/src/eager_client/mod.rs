@@ -52,8 +52,6 @@ pub struct JoinOptions {
     pub retries: u32,
     /// Whether tasks forget the contexts of other clients.
     pub clear_existing: bool,
-    /// Whether ops run asynchronously on the other tasks, too.
-    pub is_async: bool,
     /// Whether the other tasks get no contexts: they have clients of their own, and only run collectives with this
     /// one.
     pub is_alone: bool,
@@ -102,7 +100,7 @@ struct Shared {
     registered: Mutex<BTreeMap<TaskName, HashSet<String>>>,
     next_op: AtomicI64,
     has_left: AtomicBool,
-    /// Tensors that nobody has a handle of any more.
+    /// Tensors whose last handle is gone.
     forgotten: mpsc::UnboundedSender<(TaskName, RemoteTensorHandle)>,
 }
 
@@ -240,17 +238,7 @@ impl EagerCluster {
         let cluster = addresses(def.cluster.as_ref().unwrap_or(&Default::default()))?;
         let peers = Arc::new(old.peers.of_cluster(&cluster));
         let runtime = peers.runtime().clone();
-        let (known, new): (Vec<Peer>, Vec<Peer>) = others(&shared.own, &peers)?
-            .into_iter()
-            .partition(|peer| old.members.contains(&peer.task));
-        let has_context = runtime.block_on(contexts::probe(&known, shared.id, old.number));
-        let (kept, replaced): (Vec<_>, Vec<_>) = known
-            .into_iter()
-            .zip(has_context)
-            .partition(|(_, has)| *has);
-        let kept: Vec<Peer> = kept.into_iter().map(|(peer, _)| peer).collect();
-        let mut added: Vec<Peer> = replaced.into_iter().map(|(peer, _)| peer).collect();
-        added.extend(new);
+        let (kept, mut added) = self.compare(&old, &peers)?;
         let found = runtime.block_on(contexts::devices_of(&added, timeout));
         let (found, missing) = match found {
             Ok(found) => (found, None),
@@ -289,6 +277,25 @@ impl EagerCluster {
         engine.clear_caches();
         let results = begun.into_iter().chain(updated);
         missing.map_or(Ok(()), Err).and(results.collect())
+    }
+
+    /// The tasks that still have the context, and those that need one.
+    fn compare(&self, old: &View, peers: &Peers) -> Result<(Vec<Peer>, Vec<Peer>)> {
+        let shared = &self.shared;
+        let (known, new): (Vec<Peer>, Vec<Peer>) = others(&shared.own, peers)?
+            .into_iter()
+            .partition(|peer| old.members.contains(&peer.task));
+        let probe = contexts::probe(&known, shared.id, old.number);
+        let has_context = peers.runtime().block_on(probe);
+        let (mut kept, mut added) = (Vec::new(), Vec::new());
+        for (peer, has_context) in known.into_iter().zip(has_context) {
+            match has_context {
+                true => kept.push(peer),
+                false => added.push(peer),
+            }
+        }
+        added.extend(new);
+        Ok((kept, added))
     }
 
     fn use_view(&self, view: View) {

@@ -11,15 +11,22 @@ use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 
 /// An output of an op that another task runs or has run. The task forgets it when it is dropped here.
 pub struct RemoteTensor {
-    pub(super) shared: Arc<Shared>,
-    pub(super) task: TaskName,
-    device: String,
+    shared: Arc<Shared>,
+    /// Where it is if the op's task has not given it to another one.
+    place: Place,
+    /// Where a function has left it.
+    moved: OnceLock<Place>,
     dtype: DType,
     op: i64,
     number: i32,
     outcome: Outcome,
     /// Its copy in this process.
-    pub(super) copy: OnceLock<Tensor>,
+    copy: OnceLock<Tensor>,
+}
+
+struct Place {
+    task: TaskName,
+    device: String,
 }
 
 /// What is known once the op has run: the shape, or the error.
@@ -38,8 +45,11 @@ impl RemoteTensor {
     ) -> Self {
         RemoteTensor {
             shared: shared.clone(),
-            task: task.clone(),
-            device: device.to_string(),
+            place: Place {
+                task: task.clone(),
+                device: device.to_string(),
+            },
+            moved: OnceLock::new(),
             dtype,
             op,
             number,
@@ -48,9 +58,25 @@ impl RemoteTensor {
         }
     }
 
-    /// Returns the full name of the device that has the tensor.
+    /// Returns the full name of the device that has the tensor; before the op has run, of the op's.
     pub fn device(&self) -> &str {
-        &self.device
+        &self.place().device
+    }
+
+    pub(super) fn task(&self) -> &TaskName {
+        &self.place().task
+    }
+
+    fn place(&self) -> &Place {
+        self.moved.get().unwrap_or(&self.place)
+    }
+
+    /// Says that a function has left the tensor on this device, unless that is empty.
+    pub(super) fn set_device(&self, device: &str) {
+        if let Some(task) = TaskName::of_device(device) {
+            let device = device.to_string();
+            self.moved.get_or_init(|| Place { task, device });
+        }
     }
 
     /// Returns the dtype.
@@ -102,8 +128,8 @@ impl RemoteTensor {
         RemoteTensorHandle {
             op_id: self.op,
             output_num: self.number,
-            device: self.device.clone(),
-            op_device: self.device.clone(),
+            device: self.device().to_string(),
+            op_device: self.device().to_string(),
             dtype: self.dtype as i32,
             ..Default::default()
         }
@@ -118,7 +144,7 @@ impl Drop for RemoteTensor {
     fn drop(&mut self) {
         let has_run = matches!(&*lock(&self.outcome.state), Some(Ok(_)));
         if has_run {
-            self.shared.forget(&self.task, self.to_proto());
+            self.shared.forget(self.task(), self.to_proto());
         }
     }
 }
