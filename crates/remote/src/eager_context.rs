@@ -1,6 +1,6 @@
 //! [`RemoteContext`]: a client's eager context on this task.
 
-use crate::cluster::GrpcCluster;
+use crate::cluster::{EAGER, GrpcCluster};
 use crate::collectives::SessionCollectives;
 use crate::device::{Devices, TaskName};
 use crate::master_session::lock;
@@ -537,7 +537,7 @@ impl Drop for RemoteContext {
 
 /// The handle of the worker session of a context, as in TensorFlow.
 fn session_of(context: u64) -> String {
-    format!("eager_{context}")
+    format!("{EAGER}{context}")
 }
 
 /// The device of the resource that a tensor is the handle of, if another task or this one named it.
