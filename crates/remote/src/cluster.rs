@@ -364,6 +364,9 @@ impl Cluster for GrpcCluster {
     }
 }
 
+/// What the handles of the sessions of eager contexts begin with.
+pub(crate) const EAGER: &str = "eager_";
+
 /// A step in progress.
 struct GrpcStep {
     id: u64,
@@ -451,7 +454,8 @@ impl RegisteredGraph for GrpcGraph {
             ..Default::default()
         };
         let trace = step.trace().cloned();
-        let (task, handles) = (self.peer.task.clone(), self.handles.clone());
+        let (peer, handles) = (self.peer.clone(), self.handles.clone());
+        let is_eager = self.session.starts_with(EAGER);
         let done = move |answer: Result<RunGraphResponse>| {
             if let (Some(trace), Ok(answer)) = (&trace, &answer)
                 && let Some(trace) = (&**trace as &dyn Any).downcast_ref::<StepTrace>()
@@ -459,7 +463,11 @@ impl RegisteredGraph for GrpcGraph {
             {
                 trace.add_remote(stats);
             }
-            done(answer.and_then(|answer| results(answer, &fetches, &task, &handles)));
+            let results = answer.and_then(|answer| results(answer, &fetches, &peer.task, &handles));
+            done(results.map_err(|e| match is_eager {
+                true => peer.with_eager_origin(e),
+                false => e,
+            }));
         };
         let rendezvous = self.task.rendezvous.get(step.id());
         match rendezvous.pushing().map(|p| p.tasks.clone()) {

@@ -6,6 +6,7 @@ use crate::master_session::lock;
 use crate::security::Security;
 use bytes::Bytes;
 use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
+use ferroflow_model::proto::GetStatusRequest;
 use ferroflow_rpc::{self as rpc, AnyMessage, Frames};
 use ferroflow_runtime::CancelToken;
 use prost::Message;
@@ -18,11 +19,13 @@ use tonic::transport::Channel;
 
 /// Flow control window of a connection, bytes.
 const WINDOW: u32 = 8 << 20;
-/// A connection to another task that has calls, and each one to this server, is probed this often, and lost
-/// if it does not answer as fast: a half-open one is noticed within twice this.
+/// A task that has been called, and each connection to this server, is probed this often, and lost if it does
+/// not answer as fast: a half-open connection is noticed within twice this.
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(9);
 /// How long a task that cannot be reached is told what has ended.
 const NOTIFY_LIMIT: Duration = Duration::from_secs(300);
+/// What the text about the origin of an error begins with.
+const ORIGIN: &str = "Additional GRPC error information from remote target";
 /// Interval between messages about a task that does not answer.
 const WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 
@@ -37,6 +40,8 @@ pub(crate) struct Connections {
 struct Connection {
     channel: Channel,
     link: Arc<Link>,
+    /// When a probe was last answered.
+    heard: Arc<Mutex<Instant>>,
 }
 
 impl Connections {
@@ -114,12 +119,11 @@ impl Peers {
                     .map_err(|e| e.note(format!("{task}")))?
                     .tcp_nodelay(true)
                     .initial_stream_window_size(WINDOW)
-                    .initial_connection_window_size(WINDOW)
-                    .http2_keep_alive_interval(KEEPALIVE)
-                    .keep_alive_timeout(KEEPALIVE);
+                    .initial_connection_window_size(WINDOW);
                 let connection = Connection {
                     channel: endpoint.connect_lazy(),
                     link: Link::new(address, &self.connections.links),
+                    heard: Arc::new(Mutex::new(Instant::now())),
                 };
                 known.insert(address.clone(), connection.clone());
                 connection
@@ -129,6 +133,7 @@ impl Peers {
             task: task.clone(),
             channel: connection.channel,
             link: connection.link,
+            heard: connection.heard,
             connections: self.connections.clone(),
             runtime: self.runtime.clone(),
         })
@@ -141,6 +146,7 @@ pub(crate) struct Peer {
     pub(crate) task: TaskName,
     /// What tasks of Ferroflow's have besides the channel.
     pub(crate) link: Arc<Link>,
+    heard: Arc<Mutex<Instant>>,
     channel: Channel,
     connections: Arc<Connections>,
     runtime: Handle,
@@ -201,6 +207,32 @@ impl Peer {
 
     /// [`Peer::call_path`] without the types of the messages.
     async fn call_frames(&self, path: &str, request: AnyMessage) -> Result<Bytes> {
+        tokio::select! {
+            answer = self.call_unwatched(path, request) => answer,
+            () = self.silence() => Err(self.unreachable(path, "it does not answer any more")),
+        }
+    }
+
+    /// Returns once the task does not answer any more. HTTP/2's pings cannot tell: servers of TensorFlow's end
+    /// connections that have several of them and no data.
+    async fn silence(&self) {
+        const PATH: &str = "/tensorflow.WorkerService/GetStatus";
+        loop {
+            tokio::time::sleep(KEEPALIVE).await;
+            // Calls of one connection share the probes.
+            if lock(&self.heard).elapsed() < KEEPALIVE / 2 {
+                continue;
+            }
+            let probe = self.call_unwatched(PATH, Box::new(GetStatusRequest {}));
+            match tokio::time::timeout(KEEPALIVE, probe).await {
+                Ok(Err(e)) if e.code() == Code::Unavailable => return,
+                Ok(_) => *lock(&self.heard) = Instant::now(),
+                Err(_) => return,
+            }
+        }
+    }
+
+    async fn call_unwatched(&self, path: &str, request: AnyMessage) -> Result<Bytes> {
         let mut client = Grpc::new(self.channel.clone())
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
@@ -292,6 +324,19 @@ impl Peer {
         }
     }
 
+    /// An error of a part of a function, with the call by which TensorFlow runs those: its coordinator of workers
+    /// looks for the task there.
+    pub(crate) fn with_eager_origin(&self, e: Status) -> Status {
+        const PATH: &str = "/tensorflow.eager.EagerService/RunComponentFunction";
+        match e.message().contains(ORIGIN) {
+            true => e,
+            false => Status::new(
+                e.code(),
+                self.with_origin(&ferroflow_rpc::message(&e), PATH),
+            ),
+        }
+    }
+
     fn unreachable(&self, path: &str, why: &str) -> Status {
         let text = format!("failed to connect to {}: {why}", self.task);
         Status::new(Code::Unavailable, self.with_origin(&text, path))
@@ -308,7 +353,7 @@ impl Peer {
 
     fn with_origin(&self, message: &str, path: &str) -> String {
         format!(
-            "{message}\nAdditional GRPC error information from remote target {} while calling {path}:\n:{{}}",
+            "{message}\n{ORIGIN} {} while calling {path}:\n:{{}}",
             self.task
         )
     }

@@ -42,10 +42,9 @@ enum State {
     #[default]
     Disconnected,
     /// Heartbeats are sent.
-    Connected {
-        _heartbeats: Heartbeats,
-    },
-    Error,
+    Connected(Heartbeats),
+    /// Heartbeats go on, so that the leader does not take this task for dead, too, because another one failed.
+    Error(Option<Heartbeats>),
 }
 
 /// A loop that sends heartbeats, until dropped.
@@ -89,8 +88,8 @@ impl Agent {
     pub(crate) async fn connect(&self) -> Result<()> {
         let _one = self.connecting.lock().await;
         let is_error = match &*lock(&self.state) {
-            State::Connected { .. } => return Ok(()),
-            State::Error => true,
+            State::Connected(_) => return Ok(()),
+            State::Error(_) => true,
             State::Disconnected => false,
         };
         if is_error {
@@ -106,9 +105,7 @@ impl Agent {
             .leader
             .runtime()
             .spawn(self.heartbeats(leader_incarnation));
-        *lock(&self.state) = State::Connected {
-            _heartbeats: Heartbeats(beating.abort_handle()),
-        };
+        *lock(&self.state) = State::Connected(Heartbeats(beating.abort_handle()));
         Ok(())
     }
 
@@ -175,10 +172,7 @@ impl Agent {
                     }
                     (Some(e), Some(at))
                         if e.code() == Code::Unavailable && at.elapsed() < interval => {}
-                    (Some(e), _) => {
-                        set_error(&state, &e);
-                        return;
-                    }
+                    (Some(e), _) => set_error(&state, &e),
                 }
                 tokio::time::sleep(interval).await;
             }
@@ -285,8 +279,35 @@ impl Agent {
 
 fn set_error(state: &Mutex<State>, error: &Status) {
     let mut state = lock(state);
-    if !matches!(&*state, State::Error) {
-        tracing::warn!("coordination service: {error}");
-        *state = State::Error;
+    let heartbeats = match std::mem::take(&mut *state) {
+        State::Error(heartbeats) => heartbeats,
+        before => {
+            tracing::warn!("coordination service: {error}");
+            match before {
+                State::Connected(heartbeats) => Some(heartbeats),
+                _ => None,
+            }
+        }
+    };
+    *state = State::Error(heartbeats);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn heartbeats_go_on_after_an_error() {
+        let beating = tokio::spawn(std::future::pending::<()>());
+        let heartbeats = Heartbeats(beating.abort_handle());
+        let state = Mutex::new(State::Connected(heartbeats));
+        for _ in 0..2 {
+            set_error(&state, &aborted!("another task is lost"));
+            tokio::task::yield_now().await;
+            assert!(!beating.is_finished());
+            assert!(matches!(&*lock(&state), State::Error(Some(_))));
+        }
+        drop(state);
+        assert!(beating.await.is_err_and(|e| e.is_cancelled()));
     }
 }
