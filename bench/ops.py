@@ -1,10 +1,13 @@
 """Times single ops in TensorFlow and Ferroflow, in turn, at three sizes and on one and two threads.
 
-Usage: python bench/ops.py [OP...] [--threads 1,2] [--sizes small,middle,large] [--seconds S] [--ferroflow PATH]
+Usage: python bench/ops.py [OP...] [--part I/N] [--threads 1,2] [--sizes small,middle,large] [--seconds S]
+                           [--json FILE] [--ferroflow PATH]
+       python bench/ops.py --show FILE
 
 The ops are those highest in demand: of models' converters, of public projects and of TensorFlow's own tests. A
 graph has 16 copies of the op (4 of large ones), all of which a step runs, without passes that would merge them;
-`--seconds` is the time for each figure. A ratio above 1 means that Ferroflow is faster.
+`--seconds` is the time for each figure. A ratio above 1 means that Ferroflow is faster. `--part 1/3` takes every third op;
+`--show` makes one table of the figures that several runs added to a file.
 """
 
 import json
@@ -221,16 +224,21 @@ def main():
     options.add_argument("--sizes", default=",".join(SIZES))
     options.add_argument("--seconds", type=float, default=0.15)
     options.add_argument("--json", help="a file to add the figures to, one line each")
+    options.add_argument("--part", default="1/1", help="I/N: only the ops at I, I + N, …")
+    options.add_argument("--show", help="a file of figures to show, instead of running")
     options = options.parse_args()
+    if options.show:
+        show([json.loads(line) for line in open(options.show)])
+        return
     import tensorflow as tf
 
     threads = [int(n) for n in options.threads.split(",")]
     sizes = options.sizes.split(",")
-    rows, behind = [], []
-    for op, make in cases().items():
+    part, parts = (int(n) for n in options.part.split("/"))
+    figures = []
+    for op, make in list(cases().items())[part - 1::parts]:
         if options.ops and op not in options.ops:
             continue
-        row = [op]
         for size in sizes:
             inputs, attrs = make(SIZES[size])
             copies = 4 if size == "large" else 16
@@ -243,20 +251,31 @@ def main():
                     for n in threads:
                         a = theirs(tf, graph, feeds, n, options.seconds)
                         b = ours(options.ferroflow, path, file, n, options.seconds)
-                        row.append(f"{a / b:.2f}")
-                        wanted = 1.5 if op in MORE else 1.0
-                        if a / b < wanted:
-                            behind.append((a / b / wanted, f"{op} {size} x{n}: {a / copies * 1e6:.1f} us, "
-                                           f"ours {b / copies * 1e6:.1f} us"))
+                        figures.append([op, size, n, a / copies, b / copies])
                         if options.json:
                             with open(options.json, "a") as out:
-                                out.write(json.dumps([op, size, n, a / copies, b / copies]) + "\n")
+                                out.write(json.dumps(figures[-1]) + "\n")
                 except Exception as e:  # a row that cannot run is a row of the table
                     print(f"{op} {size}: {str(e)[-200:]}", file=sys.stderr)
-                    row += ["-"] * (len(threads) - (len(row) - 1) % len(threads))
-        rows.append(row)
+    show(figures)
+
+
+def show(figures):
+    """Prints the ratios as a table, the last figure of each kind, and those that are behind."""
+    last = {(op, f"{size} x{n}"): (a, b) for op, size, n, a, b in figures}
+    columns = [f"{size} x{n}" for size in SIZES for n in sorted({n for _, _, n, _, _ in figures})]
+    rows, behind = [], []
+    for op in cases():
+        of = {column: last[op, column] for column in columns if (op, column) in last}
+        if not of:
+            continue
+        rows.append([op, *(f"{of[c][0] / of[c][1]:.2f}" if c in of else "-" for c in columns)])
+        wanted = 1.5 if op in MORE else 1.0
+        for column, (a, b) in of.items():
+            if a / b < wanted:
+                behind.append((a / b / wanted, f"{op} {column}: {a * 1e6:.1f} us, ours {b * 1e6:.1f} us"))
     print(heading(), "\n")
-    print(table(["op"] + [f"{size} x{n}" for size in sizes for n in threads], rows))
+    print(table(["op", *columns], rows))
     print(f"\n{len(behind)} figures are behind what is wanted:")
     for _, line in sorted(behind):
         print("  " + line)

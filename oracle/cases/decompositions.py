@@ -148,6 +148,39 @@ def tridiagonal():
     yield case("TridiagonalMatMul", *d, b[:3], fails=True)
 
 
+def larger():
+    """Systems that are computed by blocks, and determinants of infinity and NaN."""
+    r = Rand("larger matrices")
+    n = 26
+    for dtype, tol in (("float", 1e-4), ("double", 1e-9)):
+        x = (r(dtype, (n, n)) + 5 * np.eye(n)).astype(NUMPY[dtype])
+        spd = (x @ x.T / n + np.eye(n)).astype(NUMPY[dtype])
+        singular = x.copy()
+        singular[:, n // 2] = 0
+        for matrix in (x, singular):
+            yield case("MatrixDeterminant", matrix, tol=tol)
+            yield case("LogMatrixDeterminant", matrix, tol=tol)
+        yield case("MatrixInverse", x, adjoint=True, tol=tol)
+        yield case("MatrixSolve", x, r(dtype, (n, 2)), adjoint=False, tol=tol)
+        yield case("MatrixSolveLs", x, r(dtype, (n, 1)), np.float64(0.1), fast=True, tol=tol * 10)
+        yield case("Cholesky", spd, tol=tol)
+        yield case("Lu", x, tol=tol)
+        yield case("Qr", x, tol=tol)
+        yield case("SelfAdjointEigV2", spd, tol=tol, unchecked=(1,))
+        yield case("Svd", x, tol=tol, unchecked=(1, 2))
+        for lower in (False, True):
+            yield case("MatrixTriangularSolve", x, r(dtype, (n, 2)), lower=lower, adjoint=lower, tol=tol)
+            yield case("MatrixTriangularSolve", x, r(dtype, (n, 2)), lower=lower, adjoint=not lower, tol=tol)
+    yield case("MatrixInverse", np.zeros((n, n), np.float32), fails=True)
+    yield case("Lu", np.zeros((n, n), np.float32), fails=True)
+    for op in ("MatrixDeterminant", "LogMatrixDeterminant"):
+        for value in (np.inf, -np.inf, np.nan):
+            for size in (1, 3, n):
+                x = np.eye(size, dtype=np.float32)
+                x[0, 0] = value
+                yield case(op, x)
+
+
 def cases():
-    for part in (qr, lu, svd, self_adjoint, cholesky_grad, least_squares, banded, tridiagonal):
+    for part in (qr, lu, svd, self_adjoint, cholesky_grad, least_squares, banded, tridiagonal, larger):
         yield from part()

@@ -3,11 +3,13 @@
 //! The fuzz target `fuzz/fuzz_targets/decoders.rs` looks for new cases.
 
 mod decoding;
+mod strings;
 
 use ferroflow_tensor::DType;
 use ferroflow_testkit::random::Rng;
 use ferroflow_testkit::rows;
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// Returns the strings that rows decode, each short enough for many variants.
 fn corpus() -> BTreeSet<Vec<u8>> {
@@ -79,4 +81,21 @@ fn corrupted_bytes_are_decoded_or_refused() {
     }
     // Each decoder has something to decode.
     assert!(taken.iter().all(|n| *n > 0), "{taken:?}");
+}
+
+#[test]
+fn corrupted_strings_are_taken_or_refused() {
+    let mut random = Rng(13);
+    let calls = strings::calls(&Path::new(env!("CARGO_MANIFEST_DIR")).join("rows"));
+    let mut taken = 0;
+    for row in &calls {
+        let count = strings::strings_of(row);
+        for _ in 0..8 {
+            let at = random.below(count);
+            let mut bytes = strings::string(row, at);
+            bytes.truncate(4096);
+            taken += usize::from(strings::call(row, at, &mangled(&bytes, &mut random)));
+        }
+    }
+    assert!(taken > calls.len(), "{taken} of {}", calls.len());
 }

@@ -1,5 +1,6 @@
 //! Cholesky (TensorFlow: `core/kernels/linalg/cholesky_op.cc`).
 
+use crate::dense::Scalar;
 use crate::lu::{adjoint, load, product, square_unchanged, squares, store};
 use ferroflow_base::Result;
 use ferroflow_functors::field::{Field, Promote};
@@ -21,7 +22,10 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 })
 .gradient(cholesky_gradient)];
 
-fn cholesky<T: Promote>(ctx: &mut KernelCtx) -> Result<()> {
+fn cholesky<T: Promote>(ctx: &mut KernelCtx) -> Result<()>
+where
+    T::Wide: Scalar,
+{
     let (_, n) = squares(ctx, 0)?;
     let mut out = ctx.alloc(T::DTYPE, ctx.shape(0)?.clone())?;
     let x = ctx.slice::<T>(0)?;
@@ -34,30 +38,41 @@ fn cholesky<T: Promote>(ctx: &mut KernelCtx) -> Result<()> {
         .zip(out.slice_mut::<T>()?.chunks_exact_mut(size))
     {
         let mut a = load(x, n, false);
-        'rows: for r in 0..n {
-            for c in 0..=r {
-                let mut sum = a[r * n + c];
-                for k in 0..c {
-                    sum = sum.sub(a[r * n + k].mul(a[c * n + k].conj()));
-                }
-                a[r * n + c] = if c < r {
-                    sum.div(a[c * n + c])
-                } else if sum.real_part() > 0.0 {
-                    T::Wide::from_f64(sum.real_part().sqrt())
-                } else {
-                    // If there is none, TensorFlow returns NaN.
-                    for r in 0..n {
-                        a[r * n..][..n].fill(T::Wide::ZERO);
-                        a[r * n..][..r + 1].fill(T::Wide::from_f64(f64::NAN));
-                    }
-                    break 'rows;
-                };
+        if !factor(&mut a, n) {
+            // If there is none, TensorFlow returns NaN.
+            for (r, row) in a.chunks_exact_mut(n).enumerate() {
+                row.fill(T::Wide::ZERO);
+                row[..r + 1].fill(T::Wide::from_f64(f64::NAN));
             }
-            a[r * n + r + 1..(r + 1) * n].fill(T::Wide::ZERO);
         }
         store(&a, out);
     }
     ctx.set_output(0, out)
+}
+
+/// Replaces a positive definite matrix, of which the lower triangle is read, by its Cholesky
+/// factor; returns whether it has one.
+pub(crate) fn factor<W: Scalar>(a: &mut [W], n: usize) -> bool {
+    if let Some(done) = W::cholesky(a, n) {
+        return done;
+    }
+    for r in 0..n {
+        for c in 0..=r {
+            let mut sum = a[r * n + c];
+            for k in 0..c {
+                sum = sum.sub(a[r * n + k].mul(a[c * n + k].conj()));
+            }
+            if c < r {
+                a[r * n + c] = sum.div(a[c * n + c]);
+            } else if sum.real_part() > 0.0 {
+                a[r * n + r] = W::from_f64(sum.real_part().sqrt());
+            } else {
+                return false;
+            }
+        }
+        a[r * n + r + 1..(r + 1) * n].fill(W::ZERO);
+    }
+    true
 }
 
 fn cholesky_gradient(g: &mut GradientCtx) -> Result<()> {

@@ -1,6 +1,7 @@
 //! MatrixDeterminant and LogMatrixDeterminant (TensorFlow:
 //! `core/kernels/linalg/determinant_op.cc`).
 
+use crate::dense::Scalar;
 use crate::lu::{diagonal, factor, load, square_batch, squares};
 use ferroflow_base::Result;
 use ferroflow_functors::field::{Field, Promote};
@@ -42,7 +43,10 @@ pub(crate) const OPS: &[Op] = &[
 
 const SQUARE: &str = "input: T -> output: T | T: type {half,float,double,complex64,complex128} |";
 
-fn determinant<T: Promote>(ctx: &mut KernelCtx) -> Result<()> {
+fn determinant<T: Promote>(ctx: &mut KernelCtx) -> Result<()>
+where
+    T::Wide: Scalar,
+{
     let (batch, n) = squares(ctx, 0)?;
     let mut out = ctx.alloc(T::DTYPE, batch)?;
     let x = ctx.slice::<T>(0)?;
@@ -55,7 +59,10 @@ fn determinant<T: Promote>(ctx: &mut KernelCtx) -> Result<()> {
     ctx.set_output(0, out)
 }
 
-fn log_determinant<T: Promote>(ctx: &mut KernelCtx) -> Result<()> {
+fn log_determinant<T: Promote>(ctx: &mut KernelCtx) -> Result<()>
+where
+    T::Wide: Scalar,
+{
     let (batch, n) = squares(ctx, 0)?;
     let mut sign = ctx.alloc(T::DTYPE, batch.clone())?;
     let mut log = ctx.alloc(T::DTYPE, batch)?;
@@ -71,7 +78,7 @@ fn log_determinant<T: Promote>(ctx: &mut KernelCtx) -> Result<()> {
             s = if size == 0.0 {
                 T::Wide::ZERO
             } else {
-                s.mul(x.div(T::Wide::from_f64(size)))
+                s.mul(x.sign())
             };
         }
         *sign = T::demote(if odd { s.neg() } else { s });

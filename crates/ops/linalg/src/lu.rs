@@ -1,5 +1,6 @@
 //! LU decomposition of batches of square matrices, and the checks shared by the linear algebra ops.
 
+use crate::dense::Scalar;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::{Field, Promote};
 use ferroflow_opdef::{Expr, KernelCtx, ShapeCtx};
@@ -51,7 +52,10 @@ pub(crate) fn load<T: Promote>(from: &[T], n: usize, adjoint: bool) -> Vec<T::Wi
 
 /// Factors `a` in place into unit lower and upper triangles with partial pivoting. Returns the
 /// source of each row and whether the number of exchanges is odd.
-pub(crate) fn factor<W: Field>(a: &mut [W], n: usize) -> (Vec<usize>, bool) {
+pub(crate) fn factor<W: Scalar>(a: &mut [W], n: usize) -> (Vec<usize>, bool) {
+    if let Some(done) = W::lu(a, n) {
+        return done;
+    }
     let mut order: Vec<usize> = (0..n).collect();
     let mut odd = false;
     for k in 0..n {
@@ -82,7 +86,7 @@ pub(crate) fn factor<W: Field>(a: &mut [W], n: usize) -> (Vec<usize>, bool) {
 }
 
 /// Solves `a x = b` in place for a triangular `a` and `b` of `m` columns.
-pub(crate) fn substitute<W: Field>(
+pub(crate) fn substitute<W: Scalar>(
     a: &[W],
     n: usize,
     lower: bool,
@@ -90,6 +94,9 @@ pub(crate) fn substitute<W: Field>(
     b: &mut [W],
     m: usize,
 ) {
+    if W::substitute(a, n, (lower, unit), b, m) {
+        return;
+    }
     for step in 0..n {
         let r = if lower { step } else { n - 1 - step };
         let others = if lower { 0..r } else { r + 1..n };
@@ -112,7 +119,7 @@ pub(crate) fn diagonal<W: Field>(a: &[W], n: usize) -> impl Iterator<Item = W> {
 }
 
 /// Solves `a x = b`, where `b` has `m` columns.
-pub(crate) fn solve_one<W: Field>(mut a: Vec<W>, n: usize, b: &[W], m: usize) -> Option<Vec<W>> {
+pub(crate) fn solve_one<W: Scalar>(mut a: Vec<W>, n: usize, b: &[W], m: usize) -> Option<Vec<W>> {
     let (order, _) = factor(&mut a, n);
     if diagonal(&a, n).any(|x| x.is_zero()) {
         return None;

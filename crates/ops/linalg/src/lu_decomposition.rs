@@ -1,5 +1,6 @@
 //! Lu (TensorFlow: `core/kernels/linalg/lu_op.cc`).
 
+use crate::dense::Scalar;
 use crate::lu::{diagonal, factor, load, square_batch, squares, store};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::Promote;
@@ -33,7 +34,10 @@ pub(crate) const OPS: &[Op] = &[Op::new(
         else Err(build.unsupported(dtype)))
 })];
 
-fn decompose<T: Promote>(ctx: &mut KernelCtx, index: DType) -> Result<()> {
+fn decompose<T: Promote>(ctx: &mut KernelCtx, index: DType) -> Result<()>
+where
+    T::Wide: Scalar,
+{
     let rank = ctx.shape(0)?.rank();
     if rank < 2 {
         return Err(invalid_argument!(

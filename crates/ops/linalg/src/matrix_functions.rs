@@ -1,6 +1,7 @@
 //! MatrixSquareRoot, MatrixLogarithm and MatrixExponential (TensorFlow:
 //! `core/kernels/linalg/matrix_square_root_op.cc` and others).
 
+use crate::dense::Scalar;
 use crate::lu::{square_unchanged, squares, store};
 use crate::triangular_functions::{exponential, logarithm, square_root};
 use ferroflow_base::{Result, invalid_argument};
@@ -54,7 +55,7 @@ pub(crate) const OPS: &[Op] = &[
 ];
 
 /// A wide type that converts to complex numbers and back.
-pub(crate) trait Wide: Field {
+pub(crate) trait Wide: Scalar {
     fn to_complex(self) -> Complex64;
     fn of_complex(x: Complex64) -> Self;
 }

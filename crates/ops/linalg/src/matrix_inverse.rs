@@ -1,5 +1,6 @@
 //! MatrixInverse (TensorFlow: `core/kernels/linalg/matrix_inverse_op.cc`).
 
+use crate::dense::Scalar;
 use crate::lu::{load, product, solve_one, square_unchanged, squares, store};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::Promote;
@@ -24,7 +25,10 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 })
 .gradient(inverse_gradient)];
 
-fn inverse<T: Promote>(ctx: &mut KernelCtx, adjoint: bool) -> Result<()> {
+fn inverse<T: Promote>(ctx: &mut KernelCtx, adjoint: bool) -> Result<()>
+where
+    T::Wide: Scalar,
+{
     let (_, n) = squares(ctx, 0)?;
     let mut out = ctx.alloc(T::DTYPE, ctx.shape(0)?.clone())?;
     let x = ctx.slice::<T>(0)?;

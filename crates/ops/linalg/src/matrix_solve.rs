@@ -1,12 +1,13 @@
 //! MatrixSolve and MatrixTriangularSolve (TensorFlow: `core/kernels/linalg/matrix_solve_op.cc` and
 //! `matrix_triangular_solve_op_impl.h`).
 
+use crate::dense::{Decomposed, Scalar};
 use crate::lu::{
     diagonal, load, matrices, product, solve_one, square_batch, squares, store, substitute,
 };
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::binary::{BroadcastPlan, checked_broadcast};
-use ferroflow_functors::field::Promote;
+use ferroflow_functors::field::{Field, Promote};
 use ferroflow_functors::numeric::Num;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelCtx, Op, ShapeCtx};
 use ferroflow_tensor::{Complex32, Complex64, PartialShape, Shape, bf16, dispatch, f16};
@@ -72,7 +73,10 @@ fn rows_disagree(a: &Shape, b: &Shape) -> ferroflow_base::Status {
     invalid_argument!("Input matrix and rhs are incompatible: {a} vs. {b}")
 }
 
-fn solve<T: Promote>(ctx: &mut KernelCtx, adjoint: bool) -> Result<()> {
+fn solve<T: Promote>(ctx: &mut KernelCtx, adjoint: bool) -> Result<()>
+where
+    T::Wide: Scalar,
+{
     let ((batch, n), (rhs_batch, rows, m)) = (squares(ctx, 0)?, matrices(ctx, 1)?);
     if batch != rhs_batch || rows != n {
         return Err(rows_disagree(ctx.shape(0)?, ctx.shape(1)?));
@@ -96,7 +100,7 @@ fn not_invertible() -> ferroflow_base::Status {
     invalid_argument!("Input matrix is not invertible.")
 }
 
-fn triangular_solve<T: Promote>(ctx: &mut KernelCtx, lower: bool, adjoint: bool) -> Result<()> {
+fn triangular_solve<T: Decomposed>(ctx: &mut KernelCtx, lower: bool, adjoint: bool) -> Result<()> {
     let ((batch, n), (rhs_batch, rows, m)) = (squares(ctx, 0)?, matrices(ctx, 1)?);
     if rows != n {
         return Err(rows_disagree(ctx.shape(0)?, ctx.shape(1)?));
@@ -112,14 +116,19 @@ fn triangular_solve<T: Promote>(ctx: &mut KernelCtx, lower: bool, adjoint: bool)
     }
     let mut singular = false;
     BroadcastPlan::broadcast(&all, &batch, &rhs_batch).elements(all.num_elements(), |i, a, r| {
-        let a = load(&x[a * n * n..(a + 1) * n * n], n, adjoint);
+        let x = &x[a * n * n..(a + 1) * n * n];
+        let a: Vec<T::Scalar> = match adjoint {
+            false => x.iter().map(|x| x.widen()).collect(),
+            true => (0..n * n)
+                .map(|i| x[i % n * n + i / n].widen().conj())
+                .collect(),
+        };
         singular |= diagonal(&a, n).any(|x| x.is_zero());
-        let mut b: Vec<T::Wide> = b[r * n * m..(r + 1) * n * m]
-            .iter()
-            .map(|x| x.promote())
-            .collect();
+        let b = &b[r * n * m..(r + 1) * n * m];
+        let mut b: Vec<T::Scalar> = b.iter().map(|x| x.widen()).collect();
         substitute(&a, n, lower != adjoint, false, &mut b, m);
-        store(&b, &mut values[i * n * m..(i + 1) * n * m]);
+        let to = &mut values[i * n * m..(i + 1) * n * m];
+        to.iter_mut().zip(b).for_each(|(to, x)| *to = T::narrow(x));
     });
     if singular {
         return Err(not_invertible());

@@ -2,8 +2,11 @@
 //! (TensorFlow: `core/kernels/linalg/matrix_solve_ls_op_impl.h`, gradient in
 //! `python/ops/linalg_grad.py`).
 
-use crate::jacobi::singular_values;
-use crate::lu::{adjoint, matrices, product, store, substitute};
+use crate::cholesky::factor;
+use crate::dense::{Scalar, Side, Singular};
+use crate::lu::{adjoint, diagonal as diagonal_of, matrices, product, store, substitute};
+use faer::Mat;
+use faer::linalg::svd::ComputeSvdVectors;
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::field::{Field, Promote};
 use ferroflow_functors::indices::shape_of;
@@ -40,7 +43,10 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-fn solve<T: Promote>(ctx: &mut KernelCtx, fast: bool) -> Result<()> {
+fn solve<T: Promote>(ctx: &mut KernelCtx, fast: bool) -> Result<()>
+where
+    T::Wide: Scalar,
+{
     let (batch, m, n) = matrices(ctx, 0)?;
     let rhs = ctx.shape(1)?;
     let &[ref rhs_batch @ .., rows, k] = rhs.dims() else {
@@ -118,7 +124,7 @@ struct Matrix<'a, W> {
     columns: usize,
 }
 
-impl<W: Field> Matrix<'_, W> {
+impl<W: Scalar> Matrix<'_, W> {
     fn at(&self, row: usize, column: usize) -> W {
         self.values[row * self.columns + column]
     }
@@ -142,20 +148,26 @@ impl<W: Field> Matrix<'_, W> {
     fn normal_equations(&self, b: &[W], k: usize, l2: f64, epsilon: f64) -> Option<Vec<W>> {
         let deep = self.rows >= self.columns;
         let size = self.rows.min(self.columns);
-        let mut gramian = vec![W::ZERO; size * size];
-        for i in 0..size {
-            for j in 0..=i {
-                let term = |t: usize| match deep {
-                    true => self.at(t, i).conj().mul(self.at(t, j)),
-                    false => self.at(i, t).mul(self.at(j, t).conj()),
-                };
-                let terms = 0..self.rows.max(self.columns);
-                let sum = terms.fold(W::ZERO, |sum, t| sum.add(term(t)));
-                let l2 = if i == j { l2 } else { 0.0 };
-                gramian[i * size + j] = sum.add(W::from_f64(l2));
-            }
+        let turned: Vec<W> = self.values.iter().map(|x| x.conj()).collect();
+        let mut gramian = match deep {
+            true => W::product(size, Side::Left, &turned, self.values)?,
+            false => W::product(size, Side::Right, self.values, &turned)?,
+        };
+        let diagonal = gramian.iter_mut().step_by(size + 1);
+        let squares: Vec<f64> = diagonal
+            .map(|x| {
+                *x = x.add(W::from_f64(l2));
+                x.real_part()
+            })
+            .collect();
+        // What remains of a dependent row is rounding.
+        let is_regular = factor(&mut gramian, size)
+            && diagonal_of(&gramian, size)
+                .zip(&squares)
+                .all(|(pivot, square)| pivot.real_part().powi(2) > square * epsilon);
+        if !is_regular {
+            return None;
         }
-        factor_in_place(&mut gramian, size, epsilon)?;
         let mut x = if deep {
             self.adjoint_times(b, k)
         } else {
@@ -171,19 +183,26 @@ impl<W: Field> Matrix<'_, W> {
 
     /// Returns the solution of least norm, if the decomposition converges.
     fn least_norm(&self, b: &[W], k: usize, epsilon: f64) -> Option<Vec<W>> {
-        let (s, u, v) = singular_values(self.values, self.rows, self.columns)?;
+        let a = Mat::from_fn(self.rows, self.columns, |r, c| self.at(r, c));
+        let Singular { s, u, v } = W::svd(a.as_ref(), ComputeSvdVectors::Thin)?;
         let p = s.len();
-        let least = s.first().copied().unwrap_or(0.0) * epsilon * p as f64;
+        let least = s.first().map_or(0.0, |s| s.real_part()) * epsilon * p as f64;
+        let rows = |m: &Mat<W>| -> Vec<W> {
+            let at = |i: usize| m[(i / p, i % p)];
+            (0..m.nrows() * p).map(at).collect()
+        };
         let u = Matrix {
-            values: &u,
+            values: &rows(&u),
             rows: self.rows,
             columns: p,
         };
         let mut x = u.adjoint_times(b, k);
         for (row, s) in x.chunks_exact_mut(k).zip(&s) {
-            let factor = W::from_f64(if *s > least { 1.0 / s } else { 0.0 });
+            let s = s.real_part();
+            let factor = W::from_f64(if s > least { 1.0 / s } else { 0.0 });
             row.iter_mut().for_each(|x| *x = x.mul(factor));
         }
+        let v = rows(&v);
         // The columns of `v` are the rows of its transpose.
         let turned: Vec<W> = (0..v.len())
             .map(|i| v[i % self.columns * p + i / self.columns].conj())
@@ -195,30 +214,6 @@ impl<W: Field> Matrix<'_, W> {
         };
         Some(turned.adjoint_times(&x, k))
     }
-}
-
-/// Replaces the lower triangle of a positive definite matrix by its Cholesky factor.
-fn factor_in_place<W: Field>(a: &mut [W], n: usize, epsilon: f64) -> Option<()> {
-    for r in 0..n {
-        for c in 0..=r {
-            let mut sum = a[r * n + c];
-            for k in 0..c {
-                sum = sum.sub(a[r * n + k].mul(a[c * n + k].conj()));
-            }
-            if c == r {
-                // What remains of a dependent row is rounding.
-                let least = a[r * n + r].real_part() * epsilon;
-                let pivot = sum.real_part();
-                if pivot <= least || pivot.is_nan() {
-                    return None;
-                }
-                a[r * n + r] = W::from_f64(pivot.sqrt());
-            } else {
-                a[r * n + c] = sum.div(a[c * n + c]);
-            }
-        }
-    }
-    Some(())
 }
 
 fn gradient(g: &mut GradientCtx) -> Result<()> {

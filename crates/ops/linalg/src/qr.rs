@@ -1,12 +1,13 @@
 //! Qr, by Householder reflections with the signs of Eigen's (TensorFlow:
 //! `core/kernels/linalg/qr_op_impl.h`, gradient in `python/ops/linalg_grad.py`).
 
+use crate::dense::{Decomposed, Scalar, chunks, group, matrix, write};
 use crate::lu::{adjoint, matrices, product};
 use ferroflow_base::{Result, unimplemented_error};
-use ferroflow_functors::field::{Field, Promote};
+use ferroflow_functors::field::Field;
 use ferroflow_functors::indices::shape_of;
-use ferroflow_functors::numeric::Num;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelCtx, Op, ShapeCtx};
+use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Complex32, Complex64, PartialShape, dispatch, f16};
 
 /// The ops of this file.
@@ -44,36 +45,26 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-fn qr<T: Promote>(ctx: &mut KernelCtx, full: bool) -> Result<()> {
+fn qr<T: Decomposed>(ctx: &mut KernelCtx, full: bool) -> Result<()> {
     let (batch, m, n) = matrices(ctx, 0)?;
     let p = if full { m } else { m.min(n) };
     let of = |rows, columns| shape_of(batch.iter().copied().chain([rows, columns]));
     let mut q_out = ctx.alloc(T::DTYPE, of(m, p)?)?;
     let mut r_out = ctx.alloc(T::DTYPE, of(p, n)?)?;
     let x = ctx.slice::<T>(0)?;
-    let (qs, rs) = (q_out.slice_mut::<T>()?, r_out.slice_mut::<T>()?);
-    for i in 0..batch.num_elements() {
-        let mut a: Vec<T::Wide> = x[i * m * n..][..m * n]
-            .iter()
-            .map(|x| x.promote())
-            .collect();
-        let factors = reflect(&mut a, m, n);
-        let q = orthogonal(&a, &factors, m, n, p);
-        crate::lu::store(&q, &mut qs[i * m * p..][..m * p]);
-        for (row, to) in rs[i * p * n..][..p * n]
-            .chunks_exact_mut(n.max(1))
-            .enumerate()
-        {
-            for (column, to) in to.iter_mut().enumerate() {
-                let inside = column >= row;
-                *to = T::demote(if inside {
-                    a[row * n + column]
-                } else {
-                    T::Wide::ZERO
-                });
-            }
+    let mut of_q = chunks(q_out.slice_mut::<T>()?, m * p);
+    let mut of_r = chunks(r_out.slice_mut::<T>()?, p * n);
+    let mut jobs: Vec<[&mut [T]; 2]> = (0..batch.num_elements())
+        .map(|_| [&mut of_q, &mut of_r].map(|all| all.next().unwrap_or_default()))
+        .collect();
+    par_chunks_mut(ctx.par(), &mut jobs, 1, group(m, n), &|i, jobs| {
+        let (q, r) = T::Scalar::qr(matrix(&x[i * m * n..][..m * n], m, n), p);
+        for [q_to, r_to] in jobs {
+            write(q.as_ref(), q_to);
+            write(r.as_ref(), r_to);
         }
-    }
+    });
+    drop(jobs);
     ctx.set_output(0, q_out)?;
     ctx.set_output(1, r_out)
 }

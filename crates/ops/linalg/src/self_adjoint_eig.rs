@@ -1,14 +1,12 @@
-//! SelfAdjointEigV2 (TensorFlow: `core/kernels/linalg/self_adjoint_eig_v2_op_impl.h`), which
-//! `nalgebra` computes.
+//! SelfAdjointEigV2 (TensorFlow: `core/kernels/linalg/self_adjoint_eig_v2_op_impl.h`).
 
-use crate::lu::{adjoint, product, square_batch, squares, store};
+use crate::dense::{Decomposed, Scalar, chunks, group, matrix, write};
+use crate::lu::{adjoint, product, square_batch, squares};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::field::{Field, Promote};
 use ferroflow_functors::indices::shape_of;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelCtx, Op, ShapeCtx};
+use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Complex32, Complex64, PartialShape, Shape, Tensor, dispatch};
-use nalgebra::{ComplexField, DMatrix, SymmetricEigen};
-use std::cmp::Ordering;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -43,42 +41,43 @@ pub(crate) fn eig_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Iterations of a decomposition, for each row, before it counts as failed.
-const ITERATIONS: usize = 100;
-
-/// A scalar with a decomposition of dense row-major matrices.
-trait Dense: Field {
-    /// Returns the eigenvalues of a self-adjoint matrix in ascending order, and the vectors as the
-    /// columns of a matrix; `None` if the iteration does not converge. Only the lower triangle is
-    /// read.
-    fn self_adjoint_eig(a: &[Self], n: usize) -> Option<(Vec<f64>, Vec<Self>)>;
+/// The results for a matrix: values, vectors, and whether there are any.
+struct Job<'a, T> {
+    e: &'a mut [T],
+    v: &'a mut [T],
+    is_done: bool,
 }
 
-impl<W: Field + ComplexField<RealField = f64>> Dense for W {
-    fn self_adjoint_eig(a: &[W], n: usize) -> Option<(Vec<f64>, Vec<W>)> {
-        if a.iter().any(|x| !ComplexField::is_finite(x)) {
-            return None;
+/// Decomposes matrices, each for a job.
+fn decompose<T: Decomposed>(
+    ctx: &KernelCtx,
+    x: &[T],
+    n: usize,
+    vectors: bool,
+    mut jobs: Vec<Job<'_, T>>,
+) -> Result<()> {
+    par_chunks_mut(ctx.par(), &mut jobs, 1, group(n, n), &|i, jobs| {
+        for job in jobs {
+            let a = matrix(&x[i * n * n..][..n * n], n, n);
+            if let Some((e, v)) = T::Scalar::self_adjoint_eig(a, vectors) {
+                job.e
+                    .iter_mut()
+                    .zip(e)
+                    .for_each(|(to, e)| *to = T::narrow(e));
+                write(v.as_ref(), job.v);
+                job.is_done = true;
+            }
         }
-        let lower = |i: usize, j: usize| match i.cmp(&j) {
-            Ordering::Greater => a[i * n + j],
-            Ordering::Equal => <W as Field>::from_f64(a[i * n + i].real_part()),
-            Ordering::Less => Field::conj(a[j * n + i]),
-        };
-        let matrix = DMatrix::from_fn(n, n, lower);
-        let eig = SymmetricEigen::try_new(matrix, f64::EPSILON, ITERATIONS * n)?;
-        let mut order: Vec<usize> = (0..n).collect();
-        order.sort_by(|&a, &b| eig.eigenvalues[a].total_cmp(&eig.eigenvalues[b]));
-        let values = order.iter().map(|&i| eig.eigenvalues[i]).collect();
-        let vectors = (0..n).flat_map(|row| order.iter().map(move |&i| (row, i)));
-        let vectors = vectors.map(|at| eig.eigenvectors[at]).collect();
-        Some((values, vectors))
+    });
+    match jobs.iter().all(|job| job.is_done) {
+        true => Ok(()),
+        false => Err(invalid_argument!(
+            "Self-adjoint eigen decomposition was not successful. The input might not be valid."
+        )),
     }
 }
 
-fn eig<T: Promote>(ctx: &mut KernelCtx, vectors: bool) -> Result<()>
-where
-    T::Wide: Dense,
-{
+fn eig<T: Decomposed>(ctx: &mut KernelCtx, vectors: bool) -> Result<()> {
     let (batch, n) = squares(ctx, 0)?;
     let mut e_out = ctx.alloc(T::DTYPE, shape_of(batch.iter().copied().chain([n]))?)?;
     let mut v_out = match vectors {
@@ -86,46 +85,31 @@ where
         false => Tensor::zeros(T::DTYPE, Shape::from([0]))?,
     };
     let x = ctx.slice::<T>(0)?;
-    let (e_all, v_all) = (e_out.slice_mut::<T>()?, v_out.slice_mut::<T>()?);
-    for i in 0..if n > 0 { batch.num_elements() } else { 0 } {
-        let a: Vec<T::Wide> = x[i * n * n..][..n * n]
-            .iter()
-            .map(|x| x.promote())
-            .collect();
-        let (e, v) = T::Wide::self_adjoint_eig(&a, n).ok_or_else(|| {
-            invalid_argument!(
-                "Self-adjoint eigen decomposition was not successful. The input might not be valid."
-            )
-        })?;
-        for (to, e) in e_all[i * n..].iter_mut().zip(e) {
-            *to = T::demote(T::Wide::from_f64(e));
-        }
-        if vectors {
-            store(&v, &mut v_all[i * n * n..][..n * n]);
-        }
-    }
+    let mut of_v = chunks(v_out.slice_mut::<T>()?, n * n);
+    let job = |e| Job {
+        e,
+        v: of_v.next().unwrap_or_default(),
+        is_done: false,
+    };
+    let jobs = chunks(e_out.slice_mut::<T>()?, n).map(job).collect();
+    decompose(ctx, x, n, vectors, jobs)?;
     ctx.set_output(0, e_out)?;
     ctx.set_output(1, v_out)
 }
 
 /// Computes SelfAdjointEig of the first version: a row of values above the vectors.
-pub(crate) fn packed_eig<T: Promote<Wide = f64>>(ctx: &mut KernelCtx) -> Result<()> {
+pub(crate) fn packed_eig<T: Decomposed>(ctx: &mut KernelCtx) -> Result<()> {
     let (batch, n) = squares(ctx, 0)?;
     let mut out = ctx.alloc(T::DTYPE, shape_of(batch.iter().copied().chain([n + 1, n]))?)?;
     let x = ctx.slice::<T>(0)?;
-    let size = (n * n).max(1);
-    let outs = out.slice_mut::<T>()?.chunks_exact_mut(size + n);
-    for (x, out) in x.chunks_exact(size).zip(outs) {
-        let a: Vec<f64> = x.iter().map(|x| x.promote()).collect();
-        let (e, v) = f64::self_adjoint_eig(&a, n).ok_or_else(|| {
-            invalid_argument!(
-                "Self-adjoint eigen decomposition was not successful. The input might not be valid."
-            )
-        })?;
-        let (of_e, of_v) = out.split_at_mut(n);
-        store(&e, of_e);
-        store(&v, of_v);
-    }
+    let parts = chunks(out.slice_mut::<T>()?, n * n + n).map(|all| all.split_at_mut(n));
+    let jobs = parts.map(|(e, v)| Job {
+        e,
+        v,
+        is_done: false,
+    });
+    let jobs = jobs.collect();
+    decompose(ctx, x, n, true, jobs)?;
     ctx.set_output(0, out)
 }
 

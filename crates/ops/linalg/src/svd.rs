@@ -1,13 +1,15 @@
 //! Svd (TensorFlow: `core/kernels/linalg/svd_op_impl.h`, gradient in `python/ops/linalg_grad.py`).
 
-use crate::jacobi::{completed, singular_values};
-use crate::lu::{adjoint, matrices, product, store};
+use crate::dense::{Decomposed, Scalar, Singular, chunks, group, matrix, write};
+use crate::lu::{adjoint, matrices, product};
 use crate::qr::columns;
 use crate::self_adjoint_eig::safe_reciprocal;
+use faer::linalg::svd::ComputeSvdVectors;
 use ferroflow_base::{Result, unimplemented_error};
-use ferroflow_functors::field::{Field, Promote};
+use ferroflow_functors::field::Field;
 use ferroflow_functors::indices::shape_of;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelCtx, Op, ShapeCtx};
+use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Complex32, Complex64, PartialShape, Shape, Tensor, dispatch};
 
 /// The ops of this file.
@@ -52,11 +54,16 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-fn svd<T: Promote>(ctx: &mut KernelCtx, vectors: bool, full: bool) -> Result<()> {
+fn svd<T: Decomposed>(ctx: &mut KernelCtx, vectors: bool, full: bool) -> Result<()> {
     let (batch, m, n) = matrices(ctx, 0)?;
     let p = m.min(n);
     let of = |dims: &[usize]| shape_of(batch.iter().chain(dims).copied());
     let (columns_u, columns_v) = if full { (m, n) } else { (p, p) };
+    let wanted = match (vectors, full) {
+        (false, _) => ComputeSvdVectors::No,
+        (true, false) => ComputeSvdVectors::Thin,
+        (true, true) => ComputeSvdVectors::Full,
+    };
     let mut s_out = ctx.alloc(T::DTYPE, of(&[p])?)?;
     let none = || Tensor::zeros(T::DTYPE, Shape::from([0]));
     let (mut u_out, mut v_out) = match vectors {
@@ -67,38 +74,29 @@ fn svd<T: Promote>(ctx: &mut KernelCtx, vectors: bool, full: bool) -> Result<()>
         false => (none()?, none()?),
     };
     let x = ctx.slice::<T>(0)?;
-    let s_all = s_out.slice_mut::<T>()?;
-    let (u_all, v_all) = (u_out.slice_mut::<T>()?, v_out.slice_mut::<T>()?);
-    for i in 0..batch.num_elements() {
-        let a: Vec<T::Wide> = x[i * m * n..][..m * n]
-            .iter()
-            .map(|x| x.promote())
-            .collect();
-        let parts = singular_values(&a, m, n);
-        let nan = T::demote(T::Wide::from_f64(f64::NAN));
-        match &parts {
-            Some((s, ..)) => {
-                for (to, s) in s_all[i * p..].iter_mut().zip(s) {
-                    *to = T::demote(T::Wide::from_f64(*s));
-                }
-            }
-            None => s_all[i * p..][..p].fill(nan),
+    let nan = T::narrow(T::Scalar::from_f64(f64::NAN));
+    let mut of_u = chunks(u_out.slice_mut::<T>()?, m * columns_u);
+    let mut of_v = chunks(v_out.slice_mut::<T>()?, n * columns_v);
+    let mut of_s = chunks(s_out.slice_mut::<T>()?, p);
+    let mut jobs: Vec<[&mut [T]; 3]> = (0..batch.num_elements())
+        .map(|_| [&mut of_s, &mut of_u, &mut of_v].map(|all| all.next().unwrap_or_default()))
+        .collect();
+    par_chunks_mut(ctx.par(), &mut jobs, 1, group(m, n), &|i, jobs| {
+        let a = matrix(&x[i * m * n..][..m * n], m, n);
+        let parts = T::Scalar::svd(a.as_ref(), wanted);
+        for [s_to, u_to, v_to] in jobs {
+            let Some(Singular { s, u, v }) = &parts else {
+                [s_to, u_to, v_to].into_iter().for_each(|to| to.fill(nan));
+                continue;
+            };
+            s_to.iter_mut()
+                .zip(s)
+                .for_each(|(to, s)| *to = T::narrow(*s));
+            write(u.as_ref(), u_to);
+            write(v.as_ref(), v_to);
         }
-        if vectors {
-            let u_to = &mut u_all[i * m * columns_u..][..m * columns_u];
-            let v_to = &mut v_all[i * n * columns_v..][..n * columns_v];
-            match parts {
-                Some((_, u, v)) => {
-                    store(&completed(u, m, p, columns_u), u_to);
-                    store(&completed(v, n, p, columns_v), v_to);
-                }
-                None => {
-                    u_to.fill(nan);
-                    v_to.fill(nan);
-                }
-            }
-        }
-    }
+    });
+    drop(jobs);
     ctx.set_output(0, s_out)?;
     ctx.set_output(1, u_out)?;
     ctx.set_output(2, v_out)

@@ -1,8 +1,8 @@
 //! Functions of matrices by their Schur form, which `nalgebra` computes: square root and logarithm
 //! of upper triangles, eigenvectors; and the exponential (Higham, "Functions of Matrices", 2008).
 
+use crate::dense::Scalar;
 use crate::lu::solve_one;
-use ferroflow_functors::field::Field;
 use ferroflow_functors::numeric::Num;
 use ferroflow_tensor::Complex64;
 use nalgebra::{DMatrix, Schur};
@@ -239,7 +239,7 @@ const PADE: [f64; 14] = [
 const PADE_NORM: f64 = 5.371_920_351_148_152;
 
 /// Returns the exponential: that of a fraction of the matrix, squared.
-pub(crate) fn exponential<W: Field>(a: &[W], n: usize) -> Option<Vec<W>> {
+pub(crate) fn exponential<W: Scalar>(a: &[W], n: usize) -> Option<Vec<W>> {
     let column = |j: usize| (0..n).map(|i| a[i * n + j].magnitude()).sum::<f64>();
     let norm = (0..n).map(column).fold(0.0, f64::max);
     if !norm.is_finite() {
