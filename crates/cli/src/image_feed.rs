@@ -81,7 +81,11 @@ fn decode(bytes: Vec<u8>, channels: usize) -> Result<Tensor> {
 fn resize(image: &Tensor, to: [usize; 2]) -> Result<Tensor> {
     let from = image.shape().dims();
     let batch: Shape = [1].iter().chain(from).copied().collect();
-    let scale: Vec<f32> = to.iter().zip(from).map(|(t, f)| *t as f32 / *f as f32).collect();
+    let scale: Vec<f32> = to
+        .iter()
+        .zip(from)
+        .map(|(t, f)| *t as f32 / *f as f32)
+        .collect();
     let inputs = vec![
         image.clone().with_shape(batch)?,
         Tensor::from_slice([2], &to.map(|n| n as i32))?,
@@ -99,5 +103,7 @@ fn one(op: &str, inputs: Vec<Tensor>, attrs: &Attrs) -> Result<Tensor> {
     let inputs = inputs.into_iter().map(TensorHandle::from);
     let outputs = Eager::new(1).execute(op, inputs, attrs)?;
     let output = outputs.first();
-    output.ok_or_else(|| internal!("op {op} has no output"))?.get()
+    output
+        .ok_or_else(|| internal!("op {op} has no output"))?
+        .get()
 }

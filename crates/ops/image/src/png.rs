@@ -12,21 +12,19 @@ use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
 use std::io::Cursor;
 
 /// The ops of this file.
-pub(crate) const OPS: &[Op] = &[
-    Op::new(
-        "EncodePng",
-        "image: T -> contents: string | compression: int = -1; T: type {uint8,uint16} \
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "EncodePng",
+    "image: T -> contents: string | compression: int = -1; T: type {uint8,uint16} \
          = uint8",
-    )
-    .shape(|ctx| {
-        let image = ctx.with_rank_at_least(0, 3)?;
-        let dims = image.dims().map(|d| d.split_at(d.len() - 3).0.to_vec());
-        ctx.set(0, dims.map_or_else(PartialShape::unknown, PartialShape::of));
-        Ok(())
-    })
-    .cost(Cost::Expensive)
-    .kernel(encode_png),
-];
+)
+.shape(|ctx| {
+    let image = ctx.with_rank_at_least(0, 3)?;
+    let dims = image.dims().map(|d| d.split_at(d.len() - 3).0.to_vec());
+    ctx.set(0, dims.map_or_else(PartialShape::unknown, PartialShape::of));
+    Ok(())
+})
+.cost(Cost::Expensive)
+.kernel(encode_png)];
 
 const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 
@@ -58,7 +56,10 @@ pub(crate) fn decode(contents: &[u8]) -> std::result::Result<(Image16, bool), De
             let (pairs, _) = bytes.as_chunks::<2>();
             pairs.iter().map(|pair| u16::from_be_bytes(*pair)).collect()
         }
-        false => bytes.iter().map(|&v| u16::from(v) << 8 | u16::from(v)).collect(),
+        false => bytes
+            .iter()
+            .map(|&v| u16::from(v) << 8 | u16::from(v))
+            .collect(),
     };
     let image = Image16 {
         width: info.width as usize,
@@ -86,11 +87,17 @@ fn write(
         Some(level) => encoder.set_deflate_compression(DeflateCompression::Level(level)),
     }
     encoder.set_filter(Filter::Adaptive);
-    encoder.set_depth(if is_deep { BitDepth::Sixteen } else { BitDepth::Eight });
+    encoder.set_depth(if is_deep {
+        BitDepth::Sixteen
+    } else {
+        BitDepth::Eight
+    });
     let mut writer = encoder.write_header()?;
     if is_deep {
         let (pairs, _) = pixels.as_chunks::<2>();
-        let swapped = pairs.iter().map(|pair| u16::from_ne_bytes(*pair).to_be_bytes());
+        let swapped = pairs
+            .iter()
+            .map(|pair| u16::from_ne_bytes(*pair).to_be_bytes());
         writer.write_image_data(swapped.collect::<Vec<_>>().as_flattened())?;
     } else {
         writer.write_image_data(pixels)?;
