@@ -536,13 +536,8 @@ impl Drop for RemoteContext {
 }
 
 /// The handle of the worker session of a context, as in TensorFlow.
-<<<<<<< HEAD
 pub(crate) fn session_of(context: u64) -> String {
-    format!("eager_{context}")
-=======
-fn session_of(context: u64) -> String {
     format!("{EAGER}{context}")
->>>>>>> 0391271818cbda7f802835ada50f3cb505a405e7
 }
 
 /// The device of the resource that a tensor is the handle of, if another task or this one named it.
