@@ -343,8 +343,9 @@ impl FileSystem for Plugin {
             });
         }
         self.on_path(self.ops.path_exists, "Stat", path)?;
-        // SAFETY: as above. The status of a file is an error.
+        // The status of a file is an error.
         let is_dir = self.ops.is_directory.is_some_and(|is_directory| {
+            // SAFETY: as above.
             let found = with_status(|s| unsafe { is_directory(system, name.as_ptr(), s) });
             found.unwrap_or(false)
         });
