@@ -42,7 +42,8 @@ impl Step {
     /// tasks.
     pub(crate) fn is_brief(&self) -> bool {
         let bytes: usize = self.feeds.iter().map(|f| f.tensor_content.len()).sum();
-        let callable = self.callable.as_ref().filter(|c| c.is_brief());
+        let session = &self.session.session;
+        let callable = self.callable.as_ref().filter(|c| session.is_brief(c));
         let keys = self.session.graph_keys.as_ref();
         bytes <= BRIEF_FEEDS
             && self.partial.is_empty()

@@ -80,7 +80,7 @@ impl Worker {
             Err(e) => return done(self.ended(&step, Err(e))),
         };
         let are_open = links.iter().all(|link| link.is_open());
-        if are_open && step.graph.callable.is_brief() {
+        if are_open && step.graph.session.is_brief(&step.graph.callable) {
             return self.start_brief(step, sent, done);
         }
         let (worker, calls) = (self.clone(), calls.clone());

@@ -20,12 +20,12 @@ use ferroflow_graph::{
 use ferroflow_model::GraphFile;
 use ferroflow_model::proto::GraphDef;
 use ferroflow_opdef::{Registry, Rendezvous, Resources};
-use ferroflow_sync::{CancelToken, Pool};
+use ferroflow_sync::{CancelToken, Parallelism, Pool};
 use ferroflow_tensor::Tensor;
 use partial_run::PartialRuns;
 use rustc_hash::FxHashMap;
 use std::path::Path;
-use std::sync::{Arc, LazyLock, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 use std::time::Duration;
 use steps::RunningSteps;
 
@@ -369,9 +369,15 @@ impl Session {
         results.map_err(|e| step.cause(e))
     }
 
+    /// Returns whether [`Session::start_callable`] may run this callable: its steps [are
+    /// brief](Callable::is_brief), and the pool has threads of its own for expensive kernels.
+    pub fn is_brief(&self, callable: &Callable) -> bool {
+        self.pool.width() > 1 && callable.is_brief()
+    }
+
     /// As [`Session::run_callable`], without waiting for the end of the step: the thread that ends it calls
-    /// `done`. Kernels run on the calling thread and on those that deliver tensors from elsewhere, so this is
-    /// for callables that [are brief](Callable::is_brief).
+    /// `done`. Kernels also run on the calling thread and on those that deliver tensors from elsewhere, so this is
+    /// for callables that [are brief](Self::is_brief).
     pub fn start_callable(
         &self,
         callable: &Callable,
@@ -379,8 +385,6 @@ impl Session {
         options: &RunOptions,
         done: impl FnOnce(Result<Vec<Tensor>>) + Send + 'static,
     ) {
-        // Kernels of brief steps put no tasks into it.
-        static ALONE: LazyLock<Arc<Pool>> = LazyLock::new(|| Arc::new(Pool::new(1)));
         let begun = callable
             .check_feeds(&args, self.options.check_feed_shapes)
             .and_then(|()| self.engine_of(callable))
@@ -398,7 +402,8 @@ impl Session {
         let with = RunArgs {
             args,
             step_id: options.step_id,
-            pool: &ALONE,
+            // Its threads run the expensive kernels.
+            pool: &self.pool,
             resources: &self.options.resources,
             rendezvous: options.rendezvous.as_ref(),
             cancel: &token,
