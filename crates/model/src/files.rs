@@ -98,7 +98,7 @@ fn scheme_of(path: &str) -> Option<&str> {
 /// Returns the file system of a path; none for local files.
 ///
 /// # Errors
-/// UNIMPLEMENTED if there is none for its scheme.
+/// UNIMPLEMENTED for unknown schemes.
 pub fn file_system_of(path: &str) -> Result<Option<Arc<dyn FileSystem>>> {
     let Some(scheme) = scheme_of(path) else {
         return Ok(None);

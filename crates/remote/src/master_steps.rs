@@ -52,6 +52,23 @@ impl Step {
                 keys.is_none_or(|keys| keys.get(c.signature(), &self.options).is_none())
             })
     }
+
+    /// Returns what runs, its feeds, and what observes it.
+    fn begin(&mut self) -> Result<(Arc<Callable>, Vec<Tensor>, StepObserver)> {
+        let callable = match self.callable.take() {
+            Some(callable) => callable,
+            None => self.session.session.callable(&self.signature)?,
+        };
+        let feeds = decode_feeds(&self.signature.feeds, std::mem::take(&mut self.feeds))?;
+        let observer = StepObserver::new(&self.session, &self.options, &self.signature)?;
+        Ok((callable, feeds, observer))
+    }
+
+    fn answer(&self, observer: &StepObserver, results: &[Tensor]) -> Result<RunStepResponse> {
+        let mut answer = response(&self.signature.fetches, results)?;
+        answer.metadata = self.session.metadata(observer, &self.signature)?;
+        Ok(answer)
+    }
 }
 
 impl Master {
@@ -114,19 +131,11 @@ impl Master {
         })
     }
 
-    fn whole_run(&self, step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
-        let session = &step.session.session;
-        let callable = match step.callable {
-            Some(callable) => callable,
-            None => session.callable(&step.signature)?,
-        };
-        let feeds = decode_feeds(&step.signature.feeds, step.feeds)?;
-        let observer = StepObserver::new(&step.session, &step.options, &step.signature)?;
+    fn whole_run(&self, mut step: Step, cancel: &CancelToken) -> Result<RunStepResponse> {
+        let (callable, feeds, observer) = step.begin()?;
         let options = observer.run_options(&step.session, &step.options, cancel);
         let results = self.call(&step.session, &callable, feeds, options, &step.options)?;
-        let mut answer = response(&step.signature.fetches, &results)?;
-        answer.metadata = step.session.metadata(&observer, &step.signature)?;
-        Ok(answer)
+        step.answer(&observer, &results)
     }
 
     /// As [`Master::run_step`] for a step that is brief; the caller's thread runs what does not wait. The step is
@@ -135,14 +144,9 @@ impl Master {
         self.counted(self.brief_run(step).await)
     }
 
-    async fn brief_run(&self, step: Step) -> Result<RunStepResponse> {
+    async fn brief_run(&self, mut step: Step) -> Result<RunStepResponse> {
+        let (callable, feeds, observer) = step.begin()?;
         let session = &step.session;
-        let callable = match step.callable {
-            Some(callable) => callable,
-            None => session.session.callable(&step.signature)?,
-        };
-        let feeds = decode_feeds(&step.signature.feeds, step.feeds)?;
-        let observer = StepObserver::new(session, &step.options, &step.signature)?;
         let hung_up = CancelOnDrop(CancelToken::new());
         let options = observer.run_options(session, &step.options, &hung_up.0);
         let (sender, receiver) = oneshot::channel();
@@ -159,9 +163,7 @@ impl Master {
         callable.note_time(started.elapsed());
         self.metrics.step(started.elapsed());
         let results = results.map_err(|e| session.to_client_status(e))?;
-        let mut answer = response(&step.signature.fetches, &results)?;
-        answer.metadata = session.metadata(&observer, &step.signature)?;
-        Ok(answer)
+        step.answer(&observer, &results)
     }
 
     /// A `RunStep` of a partial run.

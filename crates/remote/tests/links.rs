@@ -46,6 +46,35 @@ fn steps_push_tensors_of_all_sizes() {
     }
 }
 
+/// Steps that were fast end without a thread that waits for them, so that those of the pool run what is expensive.
+#[test]
+fn fast_steps_run_expensive_nodes() {
+    let world = World::new(2, 0);
+    let dims = "{dtype=type: DT_INT32; value=tensor { dtype: DT_INT32 tensor_shape { dim { size: 2 } } int_val: 1 }}";
+    let axes = "{dtype=type: DT_INT32; value=tensor { dtype: DT_INT32 tensor_shape { dim { size: 2 } } int_val: 0 int_val: 1 }}";
+    let of = "{T=type: DT_FLOAT; index_type=type: DT_INT32}";
+    let by = "{T=type: DT_FLOAT; Tidx=type: DT_INT32}";
+    for task in [0, 1] {
+        let mut lines =
+            format!("{X}dims = Const{dims}()\naxes = Const{axes}()\nm = Fill{of}(dims, x)\n");
+        let mut roots = Vec::new();
+        for i in 0..4 {
+            lines += &format!("root{i} = Cholesky{T}(m) @{task}\n");
+            roots.push(format!("root{i}"));
+        }
+        let sum = "{T=type: DT_FLOAT; N=i: 4}";
+        lines += &format!(
+            "all = AddN{sum}({})\ny = Sum{by}(all, axes) @0",
+            roots.join(", ")
+        );
+        let session = world.session(&lines, ConfigProto::default()).unwrap();
+        for x in 1..20 {
+            let y = world.step(&session, (x * x) as f32, "y:0", "").unwrap();
+            assert_eq!(y, (4 * x) as f32, "task {task}");
+        }
+    }
+}
+
 #[test]
 fn an_error_of_one_task_ends_the_step_on_all() {
     let world = World::new(3, 0);

@@ -48,7 +48,7 @@ pub fn io_error(path: &str, error: &std::io::Error) -> Status {
 /// Returns the files and folders that match a pattern.
 ///
 /// # Errors
-/// UNIMPLEMENTED if there is no file system for the pattern's scheme; those of the file system.
+/// UNIMPLEMENTED for unknown schemes; those of the file system.
 pub fn glob(pattern: &str) -> Result<Vec<String>> {
     let Some(system) = files::file_system_of(pattern)? else {
         return Ok(match_parts(local_path(pattern)));

@@ -1,9 +1,9 @@
 //! Runs the decoders of bytes on one input. The fuzz target `decoders` includes this file.
 
-use ferroflow_opdef::{AttrValue, Attrs, PreparedOp, Resources, StepServices, Value};
+use ferroflow_opdef::{AttrValue, Attrs, PreparedOp};
 use ferroflow_ops::registry;
-use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, Tensor};
+use ferroflow_testkit::op;
 
 fn texts(values: &[&str]) -> AttrValue {
     AttrValue::strs(values)
@@ -100,19 +100,6 @@ fn describe(bytes: &[u8]) -> bool {
         || PreparedOp::new(registry(), "DecodeProtoV2", &attrs, &[DType::String]).is_ok()
 }
 
-fn run(op: &str, attrs: &Attrs, input: Tensor) -> bool {
-    let Ok(prepared) = PreparedOp::new(registry(), op, attrs, &[DType::String]) else {
-        return false;
-    };
-    let (cancel, resources) = (CancelToken::new(), Resources::default());
-    let services = StepServices {
-        par: &Inline,
-        cancel: &cancel,
-        resources: &resources,
-        functions: &(),
-        step_id: 0,
-    };
-    let mut values = [Value::Tensor(input)];
-    let mut outputs = vec![Value::Empty; prepared.outputs().len()];
-    prepared.run(&mut values, &mut outputs, &services).is_ok()
+fn run(name: &str, attrs: &Attrs, input: Tensor) -> bool {
+    op::run(registry(), name, attrs, vec![input]).is_ok()
 }

@@ -1,9 +1,8 @@
 //! Runs ops that take strings as rows call them, with another string. The fuzz target `strings` includes this file.
 
-use ferroflow_opdef::{PreparedOp, Resources, StepServices, Value};
 use ferroflow_ops::registry;
-use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, Tensor};
+use ferroflow_testkit::op;
 use ferroflow_testkit::rows::{Row, parse_row};
 use std::collections::HashMap;
 use std::path::Path;
@@ -71,19 +70,5 @@ pub fn call(row: &Row, mut at: usize, bytes: &[u8]) -> bool {
         }
         at -= n;
     }
-    let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
-    let Ok(prepared) = PreparedOp::new(registry(), &row.op, &row.attrs, &dtypes) else {
-        return false;
-    };
-    let (cancel, resources) = (CancelToken::new(), Resources::default());
-    let services = StepServices {
-        par: &Inline,
-        cancel: &cancel,
-        resources: &resources,
-        functions: &(),
-        step_id: 0,
-    };
-    let mut values: Vec<Value> = inputs.into_iter().map(Value::Tensor).collect();
-    let mut outputs = vec![Value::Empty; prepared.outputs().len()];
-    prepared.run(&mut values, &mut outputs, &services).is_ok()
+    op::run(registry(), &row.op, &row.attrs, inputs).is_ok()
 }

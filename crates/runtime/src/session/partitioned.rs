@@ -121,7 +121,8 @@ impl Engine {
         waits && with.pool.width() > 1
     }
 
-    /// Runs one step without waiting for its end; the thread that ends it calls `done`.
+    /// Runs one step without waiting for its end; the thread that ends it calls `done`. The pool has threads of its
+    /// own: its width is above 1.
     pub(crate) fn start(&self, with: RunArgs, done: StepDone) {
         match self {
             Engine::One(executor) if executor.has_transfers() && with.rendezvous.is_none() => {
@@ -264,7 +265,7 @@ fn run_parts(parts: &Arc<Parts>, with: RunArgs) -> Result<Vec<Tensor>> {
     step.result()
 }
 
-/// Starts all parts. If no thread waits for the step, a pool of width 1 has no thread for any.
+/// Starts all parts, the first of this task on the calling thread.
 fn start_parts(step: &Arc<PartitionedStep>, with: RunArgs) {
     let parts = &step.parts;
     let args: Vec<Result<Vec<Tensor>>> = parts
@@ -282,15 +283,11 @@ fn start_parts(step: &Arc<PartitionedStep>, with: RunArgs) {
     for (i, args) in remote {
         step.clone().start(i, args);
     }
-    let on_thread = with.pool.width() == 1 && locked(&step.on_done).is_some();
     let mut local = local.into_iter();
     let first = local.next();
     for (i, args) in local {
         let step = step.clone();
-        match on_thread {
-            true => step.start(i, args),
-            false => with.pool.spawn(Box::new(move || step.start(i, args))),
-        }
+        with.pool.spawn(Box::new(move || step.start(i, args)));
     }
     if let Some((i, args)) = first {
         step.clone().start(i, args);
