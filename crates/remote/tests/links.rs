@@ -52,14 +52,21 @@ fn fast_steps_run_expensive_nodes() {
     let world = World::new(2, 0);
     let dims = "{dtype=type: DT_INT32; value=tensor { dtype: DT_INT32 tensor_shape { dim { size: 2 } } int_val: 1 }}";
     let axes = "{dtype=type: DT_INT32; value=tensor { dtype: DT_INT32 tensor_shape { dim { size: 2 } } int_val: 0 int_val: 1 }}";
+    let four =
+        "{dtype=type: DT_FLOAT; value=tensor { dtype: DT_FLOAT tensor_shape { } float_val: 4 }}";
     let of = "{T=type: DT_FLOAT; index_type=type: DT_INT32}";
     let by = "{T=type: DT_FLOAT; Tidx=type: DT_INT32}";
     for task in [0, 1] {
-        let mut lines =
-            format!("{X}dims = Const{dims}()\naxes = Const{axes}()\nm = Fill{of}(dims, x)\n");
+        let mut lines = format!(
+            "{X}dims = Const{dims}()\naxes = Const{axes}()\nfour = Const{four}()\nm0 = Fill{of}(dims, x)\n"
+        );
         let mut roots = Vec::new();
         for i in 0..4 {
-            lines += &format!("root{i} = Cholesky{T}(m) @{task}\n");
+            // Different ones, which no pass merges.
+            lines += &format!(
+                "root{i} = Cholesky{T}(m{i}) @{task}\nm{} = Mul{T}(m{i}, four)\n",
+                i + 1
+            );
             roots.push(format!("root{i}"));
         }
         let sum = "{T=type: DT_FLOAT; N=i: 4}";
@@ -70,7 +77,7 @@ fn fast_steps_run_expensive_nodes() {
         let session = world.session(&lines, ConfigProto::default()).unwrap();
         for x in 1..20 {
             let y = world.step(&session, (x * x) as f32, "y:0", "").unwrap();
-            assert_eq!(y, (4 * x) as f32, "task {task}");
+            assert_eq!(y, (15 * x) as f32, "task {task}");
         }
     }
 }
