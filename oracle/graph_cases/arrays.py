@@ -195,3 +195,47 @@ def array_split_and_written_on(b):
     rows = tf.TensorArray(tf.float32, size=2, dynamic_size=True, element_shape=[])
     z = rows.unstack(x).write(2, 5.0).stack()
     b.step([z, *tf.gradients(z * z, x)], {x: [1, 2]})
+
+
+@case("v1")
+def scalars_in_arrays(b):
+    """Loops over TensorArrays of scalars, and what they must not do."""
+    x, n = b.feed(tf.float32, [None]), b.feed(tf.int32)
+
+    def loop(body, first, start=0):
+        return v1.while_loop(lambda i, _: i < n, lambda i, s: (i + 1, body(i, s)), [start, first])[1]
+
+    def array(dtype=tf.float32, **options):
+        return tf.TensorArray(dtype, size=n, **{"element_shape": [], **options})
+
+    numbers = array(tf.int32, clear_after_read=False).write(0, 1).write(1, 1)
+    numbers = loop(lambda i, t: t.write(i, t.read(i - 1) + t.read(i - 2)), numbers, 2)
+    b.step(numbers.stack(), {n: 10})
+    b.step(numbers.stack(), {n: 2})
+    b.step(numbers.stack(), {n: 1}, error="Tried to write to index 1 but array is not resizeable and size is: 1")
+    given = array().unstack(x)
+    total = loop(lambda i, s: s + given.read(i), 0.0)
+    b.step(total, {n: 3, x: [1, 2, 4]})
+    b.step(total, {n: 3, x: [1, 2]})
+    twice = loop(lambda i, s: s + given.read(i // 2), 0.0)
+    b.step(twice, {n: 1, x: [5]})
+    b.step(twice, {n: 2, x: [5, 6]}, error="Could not read index 0 twice because it was cleared")
+    again = loop(lambda i, t: t.write(i // 2, tf.cast(i, tf.float32)), array())
+    b.step(again.stack(), {n: 1})
+    b.step(again.stack(), {n: 3}, error="it has already been written to")
+    gaps = tf.TensorArray(tf.float32, size=n * 2, element_shape=[])
+    gaps = loop(lambda i, t: t.write(i * 2, tf.cast(i + 1, tf.float32)), gaps)
+    b.step([gaps.stack(), gaps.size()], {n: 3})
+    grown = tf.TensorArray(tf.int32, size=1, dynamic_size=True, element_shape=[])
+    grown = loop(lambda i, t: t.write(i, i * i), grown)
+    b.step([grown.stack(), grown.size()], {n: 4})
+    b.step(grown.stack(), {n: 1})
+    written = loop(lambda i, t: t.write(i, tf.cast(i, tf.float32) * x[i]), array())
+    b.step(written.read(n - 1), {n: 3, x: [1, 2, 3]})
+    b.step(written.gather([0, 2]), {n: 3, x: [1, 2, 3]})
+    unknown = loop(lambda i, t: t.write(i, 2.0), array(element_shape=None, infer_shape=False))
+    b.step(unknown.stack(), {n: 2})
+    b.step(unknown.stack(), {n: 0}, error="")
+    sums = loop(lambda i, t: t.write(i, given.read(n - 1 - i) * 2.0), array())
+    b.step([sums.stack(), sums.size()], {n: 3, x: [1, 2, 3]})
+    b.step(sums.stack(), {n: 0, x: []})

@@ -28,6 +28,8 @@ pub trait MatMulElement: Element {
     ) -> Result<()>;
     /// Returns the sum of rows of `row_len` elements.
     fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]);
+    /// Adds the multiple `scale * x` to `out`.
+    fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]);
     /// Returns the complex conjugate.
     fn conjugate(self) -> Self {
         self
@@ -63,6 +65,9 @@ macro_rules! vectorized {
             fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
                 sums(par, rows, row_len, out, 0.0, |a, b| a + b, |a| a);
             }
+            fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]) {
+                out.iter_mut().zip(x).for_each(|(o, &x)| *o += scale * x);
+            }
         }
     )*};
 }
@@ -90,6 +95,9 @@ macro_rules! halves {
             fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
                 sums(par, rows, row_len, out, 0f32, |a, b| a + b.to_f32(), <$ty>::from_f32);
             }
+            fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]) {
+                out.iter_mut().zip(x).for_each(|(o, &x)| *o += scale * x);
+            }
         }
     )*};
 }
@@ -113,6 +121,9 @@ macro_rules! plain {
             }
             fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
                 sums(par, rows, row_len, out, $zero, $add, |a| a);
+            }
+            fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]) {
+                out.iter_mut().zip(x).for_each(|(o, &x)| *o = $mul_add(*o, scale, x));
             }
             fn conjugate(self) -> Self {
                 $conj(self)

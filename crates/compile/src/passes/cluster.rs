@@ -4,7 +4,8 @@
 //! shapes are static, with pure ops: a whole frame of Enter, Merge, Switch, NextIteration and Exit
 //! with the loops and conditionals in it, or a While node with its functions. The program is made
 //! by `translate.rs`; if that finds something that it has no instruction for, the graph stays as it
-//! is. The nodes themselves become a function that the `_Cluster` calls when the program cannot go
+//! is. Lists and TensorArrays of scalars that are made for the loop and stacked after it become
+//! arrays of the program. The nodes themselves become a function that the `_Cluster` calls when the program cannot go
 //! on: for inputs of other shapes, and to report an error as the node that it belongs to.
 //!
 //! (TensorFlow: `compiler/jit/mark_for_compilation_pass.cc`, `encapsulate_subgraphs_pass.cc`.)
@@ -13,6 +14,7 @@ mod build;
 mod lists;
 mod ops;
 mod regions;
+mod tensor_arrays;
 mod translate;
 
 use crate::{Pass, PassCtx};
@@ -29,6 +31,7 @@ use ferroflow_tensor::DType;
 use regions::Paths;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
+use tensor_arrays::TensorArrayOp;
 use translate::Translator;
 
 pub(crate) const NAME: &str = "cluster";
@@ -169,7 +172,8 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let mut patch = Patch::new();
     let consumers = Consumers::new(graph);
     for mut candidate in candidates {
-        if candidate.add_lists(graph, &frames, &consumers)
+        if candidate.add_tensor_arrays(graph, &frames, &consumers)
+            && candidate.add_lists(graph, &frames, &consumers)
             && is_uniform(graph, &frames, &paths, &candidate)
             && let Some(made) = Made::of(graph, &candidate, &shapes)
         {
@@ -243,7 +247,10 @@ fn is_member(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     // The functions of calls are looked at when they are translated.
     let is_call = referred_functions(node).next().is_some();
-    let is_pure = (is_call || !node.def.flags.stateful) && !graph.targets().contains(&id);
+    // A TensorArray that is the loop's own is no state of the graph.
+    let is_own = TensorArrayOp::of(node).is_some();
+    let is_pure = is_call || is_own || !node.def.flags.stateful;
+    let is_pure = is_pure && !graph.targets().contains(&id);
     is_pure
         && node.attrs.get(KEPT).is_none()
         && !matches!(node.class(), NodeClass::Send | NodeClass::Recv)
@@ -308,7 +315,8 @@ impl Made {
             input_types.push(dtype);
             let shape = shapes.get(*input);
             let lists = candidate.lists_of(graph, *input)?;
-            if !lists.is_empty() {
+            let fills = candidate.fills_tensor_arrays(graph, *input);
+            if fills || !lists.is_empty() {
                 if shape.rank() != Some(1) {
                     return None;
                 }
@@ -320,7 +328,11 @@ impl Made {
                     slot,
                     ty,
                     version: 0,
+                    marks: None,
                 };
+                if fills {
+                    given.insert(*input, Meaning::List(list));
+                }
                 given.extend(lists.into_iter().map(|l| (l, Meaning::List(list))));
                 continue;
             }
@@ -350,7 +362,10 @@ impl Made {
                         let (dims, values) = (result.dims.clone(), result.values.clone());
                         ClusterOutput::Tensor(result.ty, dims, values)
                     }
-                    Meaning::List(list) => ClusterOutput::Array(list.slot),
+                    Meaning::List(list) if is_vector(graph.node(output.node)) => {
+                        ClusterOutput::Array(list.slot)
+                    }
+                    _ => return None,
                 });
         }
         program.insts = translator.b.leave()?;
@@ -363,6 +378,11 @@ impl Made {
             outputs: candidate.outputs.clone(),
         })
     }
+}
+
+/// Whether a node results in the elements of a list, not in the list.
+fn is_vector(node: &Node) -> bool {
+    node.op() == "TensorListStack" || TensorArrayOp::of(node) == Some(TensorArrayOp::Gather)
 }
 
 /// Puts a `_Cluster` in the place of a candidate.

@@ -137,9 +137,7 @@ fn product<I: Index, T: Num + MatMulElement>(
                 *to = to.add(value.mul(x.conjugate()));
             }
         } else {
-            for (to, &x) in to.iter_mut().zip(&b[k * cols..][..cols]) {
-                *to = to.add(value.mul(x));
-            }
+            T::add_scaled(to, value, &b[k * cols..][..cols]);
         }
     }
     Ok(out)

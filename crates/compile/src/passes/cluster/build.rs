@@ -18,6 +18,8 @@ pub(super) enum Meaning {
     Tensor(Rc<Elements>),
     /// A list of scalars, in an array.
     List(List),
+    /// The vector of the integers from zero to this i64, without it.
+    Range(ValueId),
 }
 
 /// A tensor of static shape.
@@ -45,20 +47,35 @@ pub(super) struct List {
     pub(super) ty: ScalarType,
     /// The number of writes before.
     pub(super) version: u32,
+    /// What is more about a TensorArray.
+    pub(super) marks: Option<Marks>,
+}
+
+/// What a TensorArray has on top of its elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marks {
+    /// The slot of an array that says of each element whether it was written and read.
+    pub(super) slot: u32,
+    /// Whether the elements are those of a vector, written before the program.
+    pub(super) is_given: bool,
+    /// Whether reading an element clears it.
+    pub(super) clears: bool,
+    /// Whether the shape of elements is known before the first write.
+    pub(super) has_shape: bool,
 }
 
 impl Meaning {
     pub(super) fn tensor(&self) -> Option<&Rc<Elements>> {
         match self {
             Meaning::Tensor(elements) => Some(elements),
-            Meaning::List(_) => None,
+            _ => None,
         }
     }
 
     pub(super) fn list(&self) -> Option<List> {
         match self {
             Meaning::List(list) => Some(*list),
-            Meaning::Tensor(_) => None,
+            _ => None,
         }
     }
 
@@ -118,6 +135,33 @@ impl Builder {
     pub(super) fn value(&mut self, ty: ScalarType) -> Option<ValueId> {
         self.types.push(ty);
         (self.types.len() <= MAX_VALUES).then(|| (self.types.len() - 1) as ValueId)
+    }
+
+    /// Makes an array of `len` zeros; returns its slot.
+    pub(super) fn alloc(&mut self, ty: ScalarType, len: ValueId) -> Option<u32> {
+        let slot = (self.input_arrays.len() + self.arrays.len()) as u32;
+        self.arrays.push(ty);
+        self.versions.push(0);
+        self.push(ClusterInst::Alloc { array: slot, len })?;
+        Some(slot)
+    }
+
+    pub(super) fn len(&mut self, array: u32) -> Option<ValueId> {
+        let out = self.value(ScalarType::I64)?;
+        self.push(ClusterInst::Len { out, array })?;
+        Some(out)
+    }
+
+    pub(super) fn load(&mut self, ty: ScalarType, array: u32, index: ValueId) -> Option<ValueId> {
+        let out = self.value(ty)?;
+        self.push(ClusterInst::Load { out, array, index })?;
+        Some(out)
+    }
+
+    /// Leaves the program if two integers differ.
+    pub(super) fn leave_unless_equal(&mut self, a: ValueId, b: ValueId) -> Option<()> {
+        let cond = self.binary(ScalarBinary::NotEqual, a, b)?;
+        self.push(ClusterInst::LeaveIf { cond })
     }
 
     pub(super) fn push(&mut self, inst: ClusterInst) -> Option<()> {

@@ -21,19 +21,15 @@ impl Translator<'_> {
                 }
                 let n = n.scalar(ScalarType::I32)?;
                 let len = self.b.cast(ScalarType::I64, n)?;
-                let slot = (self.b.input_arrays.len() + self.b.arrays.len()) as u32;
-                self.b.arrays.push(ty);
-                self.b.versions.push(0);
-                self.b.push(ClusterInst::Alloc { array: slot, len })?;
                 Some(vec![Meaning::List(List {
-                    slot,
+                    slot: self.b.alloc(ty, len)?,
                     ty,
                     version: 0,
+                    marks: None,
                 })])
             }
             ("TensorListLength", [list]) => {
-                let list = list.list()?;
-                let len = self.length(list)?;
+                let len = self.b.len(list.list()?.slot)?;
                 let len = self.b.cast(ScalarType::I32, len)?;
                 scalar(ScalarType::I32, len)
             }
@@ -44,9 +40,7 @@ impl Translator<'_> {
                 }
                 let index = index.scalar(ScalarType::I32)?;
                 let index = self.b.cast(ScalarType::I64, index)?;
-                let out = self.b.value(list.ty)?;
-                let array = list.slot;
-                self.b.push(ClusterInst::Load { out, array, index })?;
+                let out = self.b.load(list.ty, list.slot, index)?;
                 scalar(list.ty, out)
             }
             ("TensorListSetItem", [list, index, item]) => {
@@ -59,15 +53,8 @@ impl Translator<'_> {
                 let index = index.scalar(ScalarType::I32)?;
                 let index = self.b.cast(ScalarType::I64, index)?;
                 let value = item.scalar(list.ty)?;
-                self.b.push(ClusterInst::Store {
-                    array: list.slot,
-                    index,
-                    value,
-                })?;
-                let version = self.b.versions.get_mut(list.slot as usize)?;
-                *version += 1;
-                let version = *version;
-                Some(vec![Meaning::List(List { version, ..list })])
+                let list = self.store(list, index, value)?;
+                Some(vec![Meaning::List(list)])
             }
             ("TensorListStack", [list, shape]) => {
                 let list = self.latest(list.list()?)?;
@@ -77,11 +64,8 @@ impl Translator<'_> {
                     return None;
                 }
                 if n >= 0 {
-                    let (len, n) = (self.length(list)?, self.b.int(ScalarType::I64, n)?);
-                    let differs = self
-                        .b
-                        .binary(ferroflow_opdef::ScalarBinary::NotEqual, len, n)?;
-                    self.b.push(ClusterInst::LeaveIf { cond: differs })?;
+                    let (len, n) = (self.b.len(list.slot)?, self.b.int(ScalarType::I64, n)?);
+                    self.b.leave_unless_equal(len, n)?;
                 }
                 Some(vec![Meaning::List(list)])
             }
@@ -95,11 +79,17 @@ impl Translator<'_> {
         (*latest == list.version).then_some(list)
     }
 
-    fn length(&mut self, list: List) -> Option<ValueId> {
-        let out = self.b.value(ScalarType::I64)?;
-        let array = list.slot;
-        self.b.push(ClusterInst::Len { out, array })?;
-        Some(out)
+    /// Writes an element of the latest version of a list; returns the next version.
+    pub(super) fn store(&mut self, list: List, index: ValueId, value: ValueId) -> Option<List> {
+        self.b.push(ClusterInst::Store {
+            array: list.slot,
+            index,
+            value,
+        })?;
+        let version = self.b.versions.get_mut(list.slot as usize)?;
+        *version += 1;
+        let version = *version;
+        Some(List { version, ..list })
     }
 
     /// Whether an element shape can only be that of scalars: it is empty or unknown.
@@ -112,6 +102,6 @@ impl Translator<'_> {
     }
 }
 
-fn scalar(ty: ScalarType, value: ValueId) -> Option<Vec<Meaning>> {
+pub(super) fn scalar(ty: ScalarType, value: ValueId) -> Option<Vec<Meaning>> {
     Some(vec![Meaning::Tensor(Rc::new(Elements::scalar(ty, value)))])
 }

@@ -21,6 +21,9 @@ impl Translator<'_> {
         if node.op().starts_with("TensorList") {
             return self.list_op(node, inputs);
         }
+        if node.op() == "Range" {
+            return self.range(inputs);
+        }
         let tensors = inputs.iter().map(|m| m.tensor().cloned());
         let tensors: Vec<Rc<Elements>> = tensors.collect::<Option<_>>()?;
         let inputs: Vec<&Elements> = tensors.iter().map(Rc::as_ref).collect();

@@ -3,6 +3,7 @@
 
 use super::build::{Builder, Elements, List, MAX_ELEMENTS, Meaning, Outputs, Region};
 use super::regions::{Path, Paths, is_next};
+use super::tensor_arrays::TensorArrayOp;
 use crate::control::Callee;
 use ferroflow_graph::{Frames, Graph, Library, Node, NodeClass, NodeId, Output, loop_frames};
 use ferroflow_opdef::{ClusterBlock, ClusterInst, ClusterLoop, ScalarType, ValueId};
@@ -139,7 +140,7 @@ impl<'l> Translator<'l> {
             NodeClass::Const => {
                 let value = node.attrs.tensor("value").ok()?;
                 if value.shape().num_elements() > MAX_ELEMENTS {
-                    return None;
+                    return self.b.range(&value.get().ok()?).map(|range| vec![range]);
                 }
                 let elements = self.b.tensor(&value.get().ok()?)?;
                 Some(vec![Meaning::Tensor(Rc::new(elements))])
@@ -172,7 +173,10 @@ impl<'l> Translator<'l> {
             _ => {
                 let inputs = node.inputs.iter().map(|i| self.meaning(scope, *i));
                 let inputs: Vec<Meaning> = inputs.collect::<Option<_>>()?;
-                self.op(node, &inputs)
+                match TensorArrayOp::of(node) {
+                    Some(op) => self.tensor_array_op(scope, id, op, &inputs),
+                    None => self.op(node, &inputs),
+                }
             }
         }
     }
@@ -274,6 +278,7 @@ impl<'l> Translator<'l> {
         Some(match meaning {
             Meaning::Tensor(elements) => Meaning::Tensor(Rc::new(self.b.like(elements)?)),
             Meaning::List(list) => Meaning::List(self.latest(*list)?),
+            Meaning::Range(limit) => Meaning::Range(*limit),
         })
     }
 
