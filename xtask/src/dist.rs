@@ -166,11 +166,19 @@ impl Dist {
             .arg(format!("--keep-global-symbols={}", visible.display()))
             .arg(&object);
         command(&mut objcopy)?;
-        let archive = self.lib.join("libtensorflow.a");
-        if archive.exists() {
-            fs::remove_file(&archive).map_err(|e| format!("{}: {e}", archive.display()))?;
+        // The second one is empty: `-ltensorflow_framework` must be found.
+        let objects: [(&str, &[&Path]); 2] = [
+            ("libtensorflow.a", &[&object]),
+            ("libtensorflow_framework.a", &[]),
+        ];
+        for (name, objects) in objects {
+            let archive = self.lib.join(name);
+            if archive.exists() {
+                fs::remove_file(&archive).map_err(|e| format!("{}: {e}", archive.display()))?;
+            }
+            command(Command::new("ar").arg("rcs").arg(archive).args(objects))?;
         }
-        command(Command::new("ar").arg("rcs").arg(archive).arg(object))
+        Ok(())
     }
 
     /// Writes headers, the licence and the description for `pkg-config`.
@@ -250,7 +258,7 @@ fn description(library: &str) -> String {
          Version: {VERSION}\n\
          Description: TensorFlow's C API, by Ferroflow\n\
          Libs: -L${{libdir}} -l{library} -ltensorflow_framework\n\
-         Libs.private: -lgcc_s -lm -lpthread -ldl -lc\n\
+         Libs.private: -lgcc_eh -lm -lpthread -ldl -lc\n\
          Cflags: -I${{includedir}}\n"
     )
 }

@@ -5,20 +5,36 @@ use crate::session_options::{TF_DeviceList, TF_SessionOptions};
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::proto::GraphDef;
-use ferroflow_runtime::{RunOptions, Session, SessionOptions, Signature, Tensor};
+use ferroflow_remote::{GrpcSession, GrpcStep};
+use ferroflow_runtime::{RunOptions, Session, Signature, Tensor};
 use prost::Message;
 use std::ffi::{CString, c_char, c_int, c_void};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A session and its version; none before the first graph.
+/// A session that is given graphs as messages.
 pub struct TF_DeprecatedSession {
-    options: SessionOptions,
-    state: Mutex<Option<(Session, i64)>>,
+    options: TF_SessionOptions,
+    /// The session, if a master of another process runs it.
+    grpc: Option<GrpcSession>,
+    /// Else the session and its version; none before the first graph.
+    state: Mutex<Option<(Arc<Session>, i64)>>,
 }
 
 impl TF_DeprecatedSession {
-    fn state(&self) -> MutexGuard<'_, Option<(Session, i64)>> {
+    fn state(&self) -> MutexGuard<'_, Option<(Arc<Session>, i64)>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn session(&self) -> Result<Arc<Session>> {
+        let found = self.state().as_ref().map(|(session, _)| session.clone());
+        found.ok_or_else(|| invalid_argument!("Session was not created with a graph before Run()!"))
+    }
+
+    fn run_options(&self) -> RunOptions {
+        RunOptions {
+            timeout: self.options.step_limit(),
+            ..Default::default()
+        }
     }
 }
 
@@ -30,9 +46,14 @@ pub unsafe extern "C" fn TF_NewDeprecatedSession(
 ) -> *mut TF_DeprecatedSession {
     guard(status, std::ptr::null_mut(), || {
         // SAFETY: the contract of the header.
-        let options = unsafe { shared(options) }?.to_engine()?;
-        let state = Mutex::new(None);
-        Ok(handle(TF_DeprecatedSession { options, state }))
+        let options = unsafe { shared(options) }?.clone();
+        let grpc = options.master()?;
+        let grpc = grpc.map(|target| GrpcSession::new(target, options.config().clone()));
+        Ok(handle(TF_DeprecatedSession {
+            grpc: grpc.transpose()?,
+            options,
+            state: Mutex::default(),
+        }))
     })
 }
 
@@ -44,10 +65,11 @@ pub unsafe extern "C" fn TF_CloseDeprecatedSession(
 ) {
     guard(status, (), || {
         // SAFETY: the contract of the header.
-        if let Some((session, _)) = &*unsafe { shared(session) }?.state() {
+        let session = unsafe { shared(session) }?;
+        if let Some((session, _)) = &*session.state() {
             session.close();
         }
-        Ok(())
+        session.grpc.as_ref().map_or(Ok(()), GrpcSession::close)
     });
 }
 
@@ -62,18 +84,22 @@ pub unsafe extern "C" fn TF_DeleteDeprecatedSession(
     guard(status, (), || Ok(()));
 }
 
-/// Forgets variables; the resources of sessions of this process are their own, so there are none.
+/// Forgets the variables of a master's tasks; the resources of sessions of this process are their own, so there
+/// are none to forget.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_Reset(
     opt: *const TF_SessionOptions,
-    _containers: *const *const c_char,
-    _ncontainers: c_int,
+    containers: *const *const c_char,
+    ncontainers: c_int,
     status: *mut TF_Status,
 ) {
     guard(status, (), || {
         // SAFETY: the contract of the header.
-        unsafe { shared(opt) }?.to_engine()?;
-        Ok(())
+        let (options, containers) = unsafe { (shared(opt)?, texts(containers, ncontainers)?) };
+        match options.master()? {
+            Some(target) => GrpcSession::reset(target, containers),
+            None => Ok(()),
+        }
     });
 }
 
@@ -89,9 +115,15 @@ pub unsafe extern "C" fn TF_ExtendGraph(
         // SAFETY: the contract of the header.
         let (session, bytes) = unsafe { (shared(session)?, list(proto.cast::<u8>(), proto_len)) };
         let def = GraphDef::decode(bytes).map_err(|_| invalid_argument!("Invalid GraphDef"))?;
+        if let Some(grpc) = &session.grpc {
+            return grpc.extend(def);
+        }
         let mut state = session.state();
         match &mut *state {
-            None => *state = Some((Session::create(def, session.options.clone())?, 0)),
+            None => {
+                let own = Session::create(def, session.options.to_engine()?)?;
+                *state = Some((Arc::new(own), 0));
+            }
             Some((session, version)) => *version = session.extend(def, *version)?,
         }
         Ok(())
@@ -115,10 +147,6 @@ unsafe fn take(tensors: *const *mut TF_Tensor, n: c_int) -> Result<Vec<Tensor>> 
         unsafe { delete(*tensor) };
     }
     values
-}
-
-fn no_graph() -> ferroflow_base::Status {
-    invalid_argument!("Session was not created with a graph before Run()!")
 }
 
 /// Runs what the outputs and targets need; takes the inputs over.
@@ -150,10 +178,22 @@ pub unsafe extern "C" fn TF_Run(
             };
             (shared(session)?, args, signature, to)
         };
-        let state = session.state();
-        let (session, _) = state.as_ref().ok_or_else(no_graph)?;
-        let callable = session.callable(&signature)?;
-        let results = session.run_callable(&callable, args, &RunOptions::default())?;
+        let results = match &session.grpc {
+            Some(grpc) => {
+                let step = GrpcStep {
+                    feeds: signature.feeds.into_iter().zip(args).collect(),
+                    fetches: signature.fetches,
+                    targets: signature.targets,
+                    ..Default::default()
+                };
+                grpc.run(step)?.0
+            }
+            None => {
+                let own = session.session()?;
+                let callable = own.callable(&signature)?;
+                own.run_callable(&callable, args, &session.run_options())?
+            }
+        };
         for (to, result) in to.iter_mut().zip(results) {
             *to = handle(TF_Tensor::of_engine(result)?);
         }
@@ -189,9 +229,10 @@ pub unsafe extern "C" fn TF_PRunSetup(
             )
         };
         *out = std::ptr::null();
-        let state = session.state();
-        let (session, _) = state.as_ref().ok_or_else(no_graph)?;
-        let text = session.partial_run_setup(&signature)?;
+        let text = match &session.grpc {
+            Some(grpc) => grpc.partial_run_setup(&signature)?,
+            None => session.session()?.partial_run_setup(&signature)?,
+        };
         *out = CString::new(text).unwrap_or_default().into_raw();
         Ok(())
     });
@@ -229,10 +270,24 @@ pub unsafe extern "C" fn TF_PRun(
                 to,
             )
         };
-        let state = session.state();
-        let (session, _) = state.as_ref().ok_or_else(no_graph)?;
-        let feeds = feeds.into_iter().zip(args).collect();
-        let results = session.partial_run(name, feeds, &fetches, &RunOptions::default())?;
+        let feeds: Vec<_> = feeds.into_iter().zip(args).collect();
+        let results = match &session.grpc {
+            Some(grpc) => {
+                let step = GrpcStep {
+                    feeds,
+                    fetches,
+                    partial_run: name.to_string(),
+                    ..Default::default()
+                };
+                grpc.run(step)?.0
+            }
+            None => {
+                let options = session.run_options();
+                session
+                    .session()?
+                    .partial_run(name, feeds, &fetches, &options)?
+            }
+        };
         for (to, result) in to.iter_mut().zip(results) {
             *to = handle(TF_Tensor::of_engine(result)?);
         }
@@ -248,7 +303,10 @@ pub unsafe extern "C" fn TF_DeprecatedSessionListDevices(
 ) -> *mut TF_DeviceList {
     guard(status, std::ptr::null_mut(), || {
         // SAFETY: the contract of the header.
-        unsafe { shared(session) }?;
-        Ok(handle(TF_DeviceList::local()))
+        let session = unsafe { shared(session) }?;
+        Ok(handle(TF_DeviceList::of_session(
+            session.grpc.as_ref(),
+            &session.options.devices(),
+        )?))
     })
 }

@@ -27,7 +27,9 @@ pub struct TF_ImportGraphDefResults {
 /// Creates default options.
 #[unsafe(no_mangle)]
 pub extern "C" fn TF_NewImportGraphDefOptions() -> *mut TF_ImportGraphDefOptions {
-    handle(TF_ImportGraphDefOptions::default())
+    let mut options = TF_ImportGraphDefOptions::default();
+    options.options.checks_colocation = true;
+    handle(options)
 }
 
 /// Deletes options.
@@ -97,8 +99,10 @@ setters! {
     fn TF_ImportGraphDefOptionsAddReturnOperation(o, oper_name: *const c_char) {
         o.return_nodes.push(text(oper_name)?.to_string());
     }
-    /// Accepted; colocation is checked when a session places nodes.
-    fn TF_ImportGraphDefOptionsSetValidateColocationConstraints(o, enable: c_uchar) { let _ = (o, enable); }
+    /// Sets whether nodes may only be colocated with nodes of the GraphDef. It is set by default.
+    fn TF_ImportGraphDefOptionsSetValidateColocationConstraints(o, enable: c_uchar) {
+        o.checks_colocation = enable != 0;
+    }
 }
 
 /// Returns the number of tensors asked for.

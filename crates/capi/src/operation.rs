@@ -184,15 +184,13 @@ pub unsafe extern "C" fn TF_OperationOutputConsumers(
             let to = list_mut(consumers, max_consumers);
             let found = inner.graph.consumers(output.node).iter();
             let found = found.filter(|c| c.slot == output.slot);
-            let mut n = 0;
-            for (to, consumer) in to.iter_mut().zip(found) {
+            for (to, consumer) in to.iter_mut().zip(found.clone()) {
                 *to = TF_Input {
                     oper: inner.operation(consumer.node),
                     index: consumer.input as c_int,
                 };
-                n += 1;
             }
-            Ok(n)
+            Ok(found.count() as c_int)
         })
     }
 }
@@ -219,7 +217,7 @@ unsafe fn write_nodes(
     for (to, id) in to.iter_mut().zip(nodes) {
         *to = inner.operation(*id);
     }
-    to.len().min(nodes.len()) as c_int
+    nodes.len() as c_int
 }
 
 /// Writes the nodes that the node waits for; returns their number.

@@ -4,7 +4,7 @@ use crate::graph::{TF_Graph, TF_Operation};
 use crate::guard::{guard, handle, list_mut, shared, text};
 use crate::operation::with_node;
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
-use ferroflow_base::{Result, invalid_argument, out_of_range};
+use ferroflow_base::{Result, invalid_argument, not_found, out_of_range};
 use ferroflow_graph::Node;
 use ferroflow_model::shape_to_proto;
 use ferroflow_opdef::{AttrType, AttrValue};
@@ -85,6 +85,22 @@ unsafe fn attr(node: &Node, name: *const c_char) -> Result<(&AttrValue, String)>
         invalid_argument!("Operation '{}' has no attr named '{name}'.", node.name)
     })?;
     Ok((value, name.to_string()))
+}
+
+/// An attr that is no list: TensorFlow looks these up in another way, with another error.
+///
+/// # Safety
+/// As [`attr`].
+unsafe fn single(node: &Node, name: *const c_char) -> Result<&AttrValue> {
+    // SAFETY: as this function's.
+    let (name, found) = unsafe { (text(name)?, attr(node, name)) };
+    match found {
+        Ok((value, _)) => Ok(value),
+        Err(_) => Err(not_found!(
+            "No attr named '{name}' in NodeDef:\n\t [[{{{{node {}}}}}]]",
+            node.name
+        )),
+    }
 }
 
 /// The elements of a list attr.
@@ -218,7 +234,7 @@ macro_rules! getters {
                 // SAFETY: the contract of the header.
                 unsafe {
                     with_node(oper, status, (), |_, node| {
-                        let (found, _) = attr(node, attr_name)?;
+                        let found = single(node, attr_name)?;
                         let $pattern = found else {
                             return Err(wrong_kind(found, $kind));
                         };
@@ -290,7 +306,7 @@ pub unsafe extern "C" fn TF_OperationGetAttrShape(
     // SAFETY: the contract of the header.
     unsafe {
         with_node(oper, status, (), |_, node| {
-            let (AttrValue::Shape(shape), _) = attr(node, attr_name)? else {
+            let AttrValue::Shape(shape) = single(node, attr_name)? else {
                 return Err(wrong_kind(attr(node, attr_name)?.0, "shape"));
             };
             write_dims(shape, list_mut(value, num_dims));

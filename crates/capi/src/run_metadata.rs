@@ -17,6 +17,8 @@ const DEVICE: &str = "/job:localhost/replica:0/task:0/device:CPU:0";
 #[derive(Default)]
 pub(crate) struct Observed {
     pub(crate) options: RunOptions,
+    /// The options as the client gave them, if it did.
+    pub(crate) message: Option<proto::RunOptions>,
     trace: Option<Arc<StepTrace>>,
     graphs: bool,
 }
@@ -49,6 +51,7 @@ impl Observed {
             },
             trace,
             graphs: reports && options.output_partition_graphs,
+            message: Some(options),
         })
     }
 

@@ -3,11 +3,12 @@
 use crate::graph::{GraphState, TF_Graph, TF_Operation, TF_Output};
 use crate::guard::{delete, guard, handle, list, list_mut, shared, text, unique};
 use crate::run_metadata::Observed;
-use crate::session_options::TF_SessionOptions;
+use crate::session_options::{TF_DeviceList, TF_SessionOptions};
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
 use ferroflow_base::{Code, Result, Status, failed_precondition, invalid_argument, not_found};
 use ferroflow_graph::{NodeId, Output};
 use ferroflow_model::{SavedModelFile, proto};
+use ferroflow_remote::{GrpcSession, GrpcStep};
 use ferroflow_runtime::{
     Callable, RunOptions, SavedModel, Session, SessionOptions, Signature, Tensor,
 };
@@ -16,6 +17,7 @@ use std::collections::HashMap;
 use std::ffi::{CString, c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::Duration;
 
 /// A session over a graph, which may grow between runs.
 pub struct TF_Session {
@@ -26,12 +28,18 @@ pub struct TF_Session {
     /// The signatures that were run; the most recent ones are at the front.
     callables: RwLock<Callables>,
     is_closed: AtomicBool,
+    /// The time that a step may take, unless its own options limit it.
+    step_limit: Option<Duration>,
+    /// The names of the devices of a session of this process.
+    devices: Vec<String>,
 }
 
 /// The session that runs the graph.
 enum Engine {
     Graph(Session),
     SavedModel(SavedModel),
+    /// One that the master of another process runs.
+    Grpc(GrpcSession),
 }
 
 /// How far the graph has been taken over.
@@ -82,7 +90,14 @@ impl Request<'_> {
         }
         for target in self.targets {
             // SAFETY: as this function's.
-            key.push(unsafe { shared(*target) }?.id.index() as u64);
+            let target = unsafe { shared(*target) }?;
+            if !target.is_in(graph) {
+                return Err(invalid_argument!(
+                    "Tensor {}, specified in target_nodes was not found in the Graph",
+                    target.name()
+                ));
+            }
+            key.push(target.id.index() as u64);
         }
         Ok(key)
     }
@@ -121,19 +136,23 @@ impl Request<'_> {
 }
 
 impl TF_Session {
-    pub(crate) fn new(graph: &Arc<GraphState>, options: SessionOptions) -> Result<TF_Session> {
-        let session = Session::create(proto::GraphDef::default(), options)?;
-        Ok(TF_Session {
-            graph: graph.clone(),
-            engine: Engine::Graph(session),
-            seen: Mutex::default(),
-            callables: RwLock::default(),
-            is_closed: AtomicBool::new(false),
-        })
+    pub(crate) fn new(graph: &Arc<GraphState>, options: &TF_SessionOptions) -> Result<TF_Session> {
+        let engine = match options.master()? {
+            Some(target) => Engine::Grpc(GrpcSession::new(target, options.config().clone())?),
+            None => {
+                let empty = proto::GraphDef::default();
+                Engine::Graph(Session::create(empty, options.to_engine()?)?)
+            }
+        };
+        Ok(Self::with(graph, engine, Seen::default(), options))
     }
 
     /// A session of a SavedModel whose nodes `graph` has.
-    pub(crate) fn of_saved_model(graph: &Arc<GraphState>, model: SavedModel) -> TF_Session {
+    fn of_saved_model(
+        graph: &Arc<GraphState>,
+        model: SavedModel,
+        options: &TF_SessionOptions,
+    ) -> TF_Session {
         let inner = graph.lock();
         let seen = Seen {
             version: graph.version(),
@@ -142,20 +161,37 @@ impl TF_Session {
             ..Default::default()
         };
         drop(inner);
+        Self::with(graph, Engine::SavedModel(model), seen, options)
+    }
+
+    fn with(
+        graph: &Arc<GraphState>,
+        engine: Engine,
+        seen: Seen,
+        options: &TF_SessionOptions,
+    ) -> TF_Session {
         TF_Session {
             graph: graph.clone(),
-            engine: Engine::SavedModel(model),
+            engine,
             seen: Mutex::new(seen),
             callables: RwLock::default(),
             is_closed: AtomicBool::new(false),
+            step_limit: options.step_limit(),
+            devices: options.devices(),
         }
     }
 
-    fn session(&self) -> &Session {
+    /// The session, or the one of another process.
+    fn session(&self) -> std::result::Result<&Session, &GrpcSession> {
         match &self.engine {
-            Engine::Graph(session) => session,
-            Engine::SavedModel(model) => model.session(),
+            Engine::Graph(session) => Ok(session),
+            Engine::SavedModel(model) => Ok(model.session()),
+            Engine::Grpc(session) => Err(session),
         }
+    }
+
+    pub(crate) fn devices(&self) -> Result<TF_DeviceList> {
+        TF_DeviceList::of_session(self.session().err(), &self.devices)
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -185,7 +221,10 @@ impl TF_Session {
                 if n_functions > seen.n_functions {
                     def.library = Some(graph.library());
                 }
-                seen.session_version = self.session().extend(def, seen.session_version)?;
+                match self.session() {
+                    Ok(own) => seen.session_version = own.extend(def, seen.session_version)?,
+                    Err(grpc) => grpc.extend(def)?,
+                }
                 (seen.n_nodes, seen.n_functions) = (graph.len(), n_functions);
             }
             seen.version = self.graph.version();
@@ -200,7 +239,7 @@ impl TF_Session {
     ///
     /// # Safety
     /// The nodes of the request live.
-    unsafe fn callable(&self, request: &Request) -> Result<Arc<Callable>> {
+    unsafe fn callable(&self, session: &Session, request: &Request) -> Result<Arc<Callable>> {
         // SAFETY: as this function's.
         let key = unsafe { request.key(&self.graph) }?;
         let callables = self
@@ -220,7 +259,7 @@ impl TF_Session {
             request.check(&self.graph)?;
             request.signature()?
         };
-        let callable = self.session().callable(&signature)?;
+        let callable = session.callable(&signature)?;
         let mut callables = self
             .callables
             .write()
@@ -232,26 +271,56 @@ impl TF_Session {
         Ok(callable)
     }
 
+    /// Runs a step; returns what was fetched, and the report if one is wanted.
+    ///
     /// # Safety
     /// The nodes and tensors live.
     unsafe fn run(
         &self,
         request: &Request,
         values: &[*const TF_Tensor],
-        options: &RunOptions,
-    ) -> Result<Vec<Tensor>> {
+        mut observed: Observed,
+        reports: bool,
+    ) -> Result<(Vec<Tensor>, Option<proto::RunMetadata>)> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(closed());
         }
         self.extend()?;
         // SAFETY: as this function's.
-        let callable = unsafe { self.callable(request) }?;
-        // SAFETY: as this function's.
         let args = values.iter().map(|v| unsafe { shared(*v) }?.to_engine());
-        let args = args.collect::<Result<Vec<_>>>()?;
-        let result = self.session().run_callable(&callable, args, options);
+        let session = match self.session() {
+            Ok(session) => session,
+            Err(grpc) => {
+                // SAFETY: as this function's.
+                let signature = unsafe { request.signature() }?;
+                let step = GrpcStep {
+                    feeds: signature
+                        .feeds
+                        .into_iter()
+                        .zip(args.collect::<Result<Vec<_>>>()?)
+                        .collect(),
+                    fetches: signature.fetches,
+                    targets: signature.targets,
+                    options: observed.message,
+                    partial_run: String::new(),
+                };
+                let (results, metadata) = grpc.run(step)?;
+                return Ok((results, Some(metadata)));
+            }
+        };
+        observed.options.timeout = observed.options.timeout.or(self.step_limit);
         // SAFETY: as this function's.
-        result.map_err(|e| unsafe { self.explained(e, request, values) })
+        let callable = unsafe { self.callable(session, request) }?;
+        let args = args.collect::<Result<Vec<_>>>()?;
+        let result = session.run_callable(&callable, args, &observed.options);
+        // SAFETY: as this function's.
+        let result = result.map_err(|e| unsafe { self.explained(e, request, values) })?;
+        if !reports {
+            return Ok((result, None));
+        }
+        // SAFETY: as this function's.
+        let metadata = observed.metadata(session, || unsafe { request.signature() })?;
+        Ok((result, Some(metadata)))
     }
 
     /// The error of a step in TensorFlow's words.
@@ -347,7 +416,6 @@ pub unsafe extern "C" fn TF_NewSession(
     guard(status, std::ptr::null_mut(), || {
         // SAFETY: the contract of the header.
         let (graph, options) = unsafe { (shared(graph)?, shared(opts)?) };
-        let options = options.to_engine()?;
         Ok(handle(TF_Session::new(&graph.state, options)?))
     })
 }
@@ -358,8 +426,11 @@ pub unsafe extern "C" fn TF_CloseSession(session: *mut TF_Session, status: *mut 
     guard(status, (), || {
         // SAFETY: the contract of the header.
         let session = unsafe { shared(session) }?;
-        session.session().close();
         session.is_closed.store(true, Ordering::Release);
+        match session.session() {
+            Ok(own) => own.close(),
+            Err(grpc) => grpc.close()?,
+        }
         Ok(())
     });
 }
@@ -420,14 +491,12 @@ pub unsafe extern "C" fn TF_SessionRun(
                 "Passing non-empty run_metadata is invalid."
             ));
         }
+        let reports = !run_metadata.is_null();
         // SAFETY: the contract of the header.
-        let results = unsafe { session.run(&request, values, &observed.options) }?;
+        let (results, metadata) = unsafe { session.run(&request, values, observed, reports) }?;
         // SAFETY: the contract of the header.
         unsafe { give(results, to) }?;
-        if !run_metadata.is_null() {
-            // SAFETY: the contract of the header.
-            let metadata =
-                observed.metadata(session.session(), || unsafe { request.signature() })?;
+        if let Some(metadata) = metadata.filter(|_| reports) {
             // SAFETY: the contract of the header.
             unsafe { crate::buffer::fill_message(run_metadata, &metadata)? };
         }
@@ -477,7 +546,10 @@ pub unsafe extern "C" fn TF_SessionPRunSetup(
         session.extend()?;
         // SAFETY: the contract of the header.
         let signature = unsafe { request.signature() }?;
-        let text = session.session().partial_run_setup(&signature)?;
+        let text = match session.session() {
+            Ok(own) => own.partial_run_setup(&signature)?,
+            Err(grpc) => grpc.partial_run_setup(&signature)?,
+        };
         *out = CString::new(text).unwrap_or_default().into_raw();
         Ok(())
     });
@@ -517,15 +589,31 @@ pub unsafe extern "C" fn TF_SessionPRun(
         // SAFETY: the contract of the header.
         let tensors = values.iter().map(|v| unsafe { shared(*v) }?.to_engine());
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
-        let feeds = signature.feeds.into_iter().zip(tensors).collect();
-        let options = RunOptions::default();
-        let session = session.session();
-        if !session.has_partial_run(name) {
-            return Err(invalid_argument!(
-                "Must run 'setup' before performing partial runs!"
-            ));
-        }
-        let results = session.partial_run(name, feeds, &signature.fetches, &options)?;
+        let feeds: Vec<_> = signature.feeds.into_iter().zip(tensors).collect();
+        let results = match session.session() {
+            Err(grpc) => {
+                let step = GrpcStep {
+                    feeds,
+                    fetches: signature.fetches,
+                    targets: signature.targets,
+                    options: None,
+                    partial_run: name.to_string(),
+                };
+                grpc.run(step)?.0
+            }
+            Ok(own) if own.has_partial_run(name) => {
+                let options = RunOptions {
+                    timeout: session.step_limit,
+                    ..Default::default()
+                };
+                own.partial_run(name, feeds, &signature.fetches, &options)?
+            }
+            Ok(_) => {
+                return Err(invalid_argument!(
+                    "Must run 'setup' before performing partial runs!"
+                ));
+            }
+        };
         // SAFETY: the contract of the header.
         unsafe { give(results, to) }
     });
@@ -544,7 +632,7 @@ pub unsafe extern "C" fn TF_DeletePRunHandle(prun_handle: *const c_char) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_LoadSessionFromSavedModel(
     session_options: *const TF_SessionOptions,
-    _run_options: *const TF_Buffer,
+    run_options: *const TF_Buffer,
     export_dir: *const c_char,
     tags: *const *const c_char,
     tags_len: c_int,
@@ -554,13 +642,10 @@ pub unsafe extern "C" fn TF_LoadSessionFromSavedModel(
 ) -> *mut TF_Session {
     guard(status, std::ptr::null_mut(), || {
         // SAFETY: the contract of the header.
-        let (options, directory, graph) = unsafe {
-            (
-                shared(session_options)?.to_engine()?,
-                text(export_dir)?,
-                shared(graph)?,
-            )
-        };
+        let (options, directory, graph) =
+            unsafe { (shared(session_options)?, text(export_dir)?, shared(graph)?) };
+        // SAFETY: the contract of the header.
+        unsafe { Observed::new(run_options, false) }?;
         if !graph.state.lock().graph.is_empty() {
             return Err(invalid_argument!("Graph is non-empty."));
         }
@@ -577,7 +662,8 @@ pub unsafe extern "C" fn TF_LoadSessionFromSavedModel(
                 directory.display()
             ));
         }
-        let (model, meta) = SavedModel::open_with_meta_graph(directory, &tags, options)?;
+        let (model, meta) =
+            SavedModel::open_with_meta_graph(directory, &tags, options.to_engine()?)?;
         let registry = ferroflow_runtime::registry();
         let all = meta.graph_def.as_ref();
         let (def, _) =
@@ -589,6 +675,10 @@ pub unsafe extern "C" fn TF_LoadSessionFromSavedModel(
             // SAFETY: the contract of the header.
             unsafe { crate::buffer::fill_message(meta_graph_def, &meta)? };
         }
-        Ok(handle(TF_Session::of_saved_model(&graph.state, model)))
+        Ok(handle(TF_Session::of_saved_model(
+            &graph.state,
+            model,
+            options,
+        )))
     })
 }

@@ -5,9 +5,11 @@ use crate::guard::{delete, guard, guard_plain, handle, list, shared, text, uniqu
 use crate::session::TF_Session;
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto;
-use ferroflow_runtime::SessionOptions;
+use ferroflow_remote::{GrpcSession, compile_options};
+use ferroflow_runtime::{CompileOptions, DeviceSet, SessionOptions};
 use prost::Message;
 use std::ffi::{CString, c_char, c_int, c_void};
+use std::time::Duration;
 
 /// Options of sessions: where they run, and the `ConfigProto`.
 #[derive(Clone, Default)]
@@ -17,33 +19,71 @@ pub struct TF_SessionOptions {
 }
 
 impl TF_SessionOptions {
-    /// Returns the options in the terms of the engine.
+    /// Returns the address of the master that runs the sessions; `None` for sessions of this process.
     ///
     /// # Errors
-    /// NOT_FOUND if the target is not this process.
-    pub(crate) fn to_engine(&self) -> Result<SessionOptions> {
-        if !matches!(self.target.as_str(), "" | "local") {
-            return Err(not_found!(
-                "No session factory registered for the given session options: {{target: \"{}\" config: }} \
-                 Registered factories are {{DIRECT_SESSION}}.",
-                self.target
-            ));
+    /// NOT_FOUND if the target is neither.
+    pub(crate) fn master(&self) -> Result<Option<&str>> {
+        match self.target.as_str() {
+            "" | "local" => Ok(None),
+            target if target.starts_with("grpc://") => Ok(Some(target)),
+            target => Err(not_found!(
+                "No session factory registered for the given session options: {{target: \"{target}\" config: }} \
+                 Registered factories are {{DIRECT_SESSION, GRPC_SESSION}}."
+            )),
         }
-        let threads = match (
-            self.config.intra_op_parallelism_threads,
-            self.config.use_per_session_threads,
-        ) {
-            (n, _) if n > 0 => n as usize,
-            _ => 0,
-        };
+    }
+
+    pub(crate) fn config(&self) -> &proto::ConfigProto {
+        &self.config
+    }
+
+    /// Returns the time that a step may take, unless its own options limit it.
+    pub(crate) fn step_limit(&self) -> Option<Duration> {
+        let limit = u64::try_from(self.config.operation_timeout_in_ms).ok();
+        limit.filter(|ms| *ms > 0).map(Duration::from_millis)
+    }
+
+    /// Returns the names of the devices of a session of this process.
+    pub(crate) fn devices(&self) -> Vec<String> {
+        let cpus = self.config.device_count.get("CPU").copied().unwrap_or(1);
+        (0..cpus.max(1))
+            .map(|i| format!("{TASK}/device:CPU:{i}"))
+            .collect()
+    }
+
+    /// Returns the options of a session of this process in the terms of the engine.
+    ///
+    /// # Errors
+    /// NOT_FOUND if the target is another one.
+    pub(crate) fn to_engine(&self) -> Result<SessionOptions> {
+        if let Some(target) = self.master()? {
+            return Err(not_found!("'{target}' is not in this process"));
+        }
+        let config = &self.config;
+        let threads = usize::try_from(config.intra_op_parallelism_threads).unwrap_or(0);
+        let graph_options = config.graph_options.as_ref();
         Ok(SessionOptions {
             threads,
             pool: (threads == 0).then(crate::shared_pool),
+            compile: CompileOptions {
+                lower: CompileOptions::all().lower,
+                ..compile_options(config)
+            },
+            devices: DeviceSet {
+                names: self.devices(),
+                incarnations: Vec::new(),
+                soft: config.allow_soft_placement,
+            },
+            place_pruned_graph: graph_options.is_some_and(|g| g.place_pruned_graph),
             check_feed_shapes: false,
             ..Default::default()
         })
     }
 }
+
+/// The task that this process is to its sessions.
+const TASK: &str = "/job:localhost/replica:0/task:0";
 
 /// Creates default options.
 #[unsafe(no_mangle)]
@@ -99,9 +139,13 @@ pub(crate) struct Device {
 }
 
 impl TF_DeviceList {
-    /// The CPU of this process.
-    pub(crate) fn local() -> TF_DeviceList {
-        TF_DeviceList::cpus([c"/job:localhost/replica:0/task:0/device:CPU:0".into()])
+    /// Those of a session: of a master's tasks, or CPUs of these names.
+    pub(crate) fn of_session(grpc: Option<&GrpcSession>, cpus: &[String]) -> Result<TF_DeviceList> {
+        let name = |name: &String| CString::new(name.as_str()).unwrap_or_default();
+        Ok(match grpc {
+            Some(session) => TF_DeviceList::of(&session.devices()?),
+            None => TF_DeviceList::cpus(cpus.iter().map(name)),
+        })
     }
 
     /// CPUs of these names.
@@ -150,8 +194,7 @@ pub unsafe extern "C" fn TF_SessionListDevices(
 ) -> *mut TF_DeviceList {
     guard(status, std::ptr::null_mut(), || {
         // SAFETY: the contract of the header.
-        unsafe { shared(session) }?;
-        Ok(handle(TF_DeviceList::local()))
+        Ok(handle(unsafe { shared(session) }?.devices()?))
     })
 }
 

@@ -6,6 +6,7 @@ use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 mod graphs;
+mod sessions;
 
 /// A graph with its status; deleted at the end.
 struct Client {

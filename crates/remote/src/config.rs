@@ -84,7 +84,7 @@ fn cluster_text(cluster: &ClusterDef) -> String {
 /// Returns the passes that a client asks for. `opt_level` L0 and `disable_meta_optimizer` disable all; each
 /// toggle of the rewriter that is off disables the corresponding passes. Functional control flow is lowered
 /// like TensorFlow's `LowerFunctionalOpsPass` does.
-pub(crate) fn compile_options(config: &ConfigProto) -> CompileOptions {
+pub fn compile_options(config: &ConfigProto) -> CompileOptions {
     let graph = config.graph_options.as_ref();
     let options = graph.and_then(|g| g.optimizer_options.as_ref());
     let rewriter = graph.and_then(|g| g.rewrite_options.as_ref());

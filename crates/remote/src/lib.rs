@@ -2,7 +2,8 @@
 //!
 //! Entry points, in reading order: [`Server`] listens; [`Master`] has one method for each method of
 //! `tensorflow.MasterService`, [`Worker`] one for each of `tensorflow.WorkerService`'s, [`EagerService`] one
-//! for each of `tensorflow.eager.EagerService`'s. [`EagerCluster`] is the client of that one. Only `service.rs` knows HTTP paths.
+//! for each of `tensorflow.eager.EagerService`'s. [`EagerCluster`] is the client of that one, [`GrpcSession`] that of
+//! a master. Only `service.rs` knows HTTP paths.
 //!
 //! Steps run on blocking threads; steps known to be short
 //! run where the request arrived.
@@ -21,6 +22,7 @@ mod eager;
 mod eager_client;
 mod eager_context;
 mod environment;
+mod grpc_session;
 mod handles;
 mod link;
 mod master;
@@ -41,11 +43,13 @@ mod worker;
 mod worker_session;
 mod worker_steps;
 
+pub use config::compile_options;
 pub use device::{ServerDef, ServerDefaults, TaskName};
 pub use eager::EagerService;
 pub use eager_client::{EagerCluster, JoinOptions, RemoteCall, RemoteInput, RemoteTensor};
 pub use environment::ReadVariable;
 pub use ferroflow_rpc::TlsOptions;
+pub use grpc_session::{GrpcSession, GrpcStep};
 pub use master::{Master, MasterOptions};
 pub use security::Security;
 pub use server::{Server, ServerOptions};

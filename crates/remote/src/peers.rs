@@ -196,6 +196,22 @@ impl Peer {
             .await
     }
 
+    /// Calls a method of the task's MasterService. Its errors are the session's own.
+    ///
+    /// # Errors
+    /// As [`Peer::call`].
+    pub(crate) async fn call_master<Q, R>(&self, method: &str, request: Q) -> Result<R>
+    where
+        Q: Message + 'static,
+        R: Message + Default + 'static,
+    {
+        let answer = self.call_path(format!("/tensorflow.MasterService/{method}"), request);
+        answer.await.map_err(|e| {
+            let own = e.message().split(&format!("\n{ORIGIN}")).next();
+            Status::new(e.code(), own.unwrap_or_default())
+        })
+    }
+
     async fn call_path<Q, R>(&self, path: String, request: Q) -> Result<R>
     where
         Q: Message + 'static,

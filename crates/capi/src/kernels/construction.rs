@@ -3,7 +3,7 @@
 use super::{Node, TF_StringView};
 use crate::guard::{guard, handle, list_mut, shared, text, unique};
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
-use ferroflow_base::{Result, Status, invalid_argument};
+use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_graph::export_attr;
 use ferroflow_model::proto;
 use ferroflow_opdef::AttrValue;
@@ -26,8 +26,8 @@ impl TF_OpKernelConstruction {
 
     fn attr(&self, name: &str) -> Result<&AttrValue> {
         self.node.attrs.get(name).ok_or_else(|| {
-            invalid_argument!(
-                "Operation '{}' has no attr named '{name}'.",
+            not_found!(
+                "No attr named '{name}' in NodeDef:\n\t [[{{{{node {}}}}}]]",
                 self.node.name.to_string_lossy()
             )
         })

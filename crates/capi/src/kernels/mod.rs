@@ -92,21 +92,21 @@ pub(crate) fn client_kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             "<no registered kernels>",
         ));
     };
-    let mut state = std::ptr::null_mut();
-    let node = Node::of(build)?;
-    if let Some(create) = builder.create {
-        let mut construction = TF_OpKernelConstruction::new(node.clone());
+    let mut kernel = ClientKernel {
+        builder,
+        state: std::ptr::null_mut(),
+        node: Node::of(build)?,
+    };
+    if let Some(create) = kernel.builder.create {
+        let mut construction = TF_OpKernelConstruction::new(kernel.node.clone());
         // SAFETY: the client registered the function; the argument lives until it returns.
-        state = unsafe { create(&raw mut construction) };
+        kernel.state = unsafe { create(&raw mut construction) };
+        // What a refused kernel has is deleted with it.
         if let Some(error) = construction.failure {
             return Err(error);
         }
     }
-    Ok(Box::new(ClientKernel {
-        builder,
-        state,
-        node,
-    }))
+    Ok(Box::new(kernel))
 }
 
 /// What kernels know of their node.

@@ -217,7 +217,8 @@ impl ClientGraph {
             for control in &mut node.controls {
                 *control = new(*control);
             }
-            node.name = self.graph.unique_name(&format!("{scope}/{}", node.op()));
+            let name = format!("{scope}/{}", class_of(node.op()));
+            node.name = self.graph.unique_name(&name);
             self.insert(node)?;
             if back_edges.last().is_some_and(|(_, merge, _)| *merge == own) {
                 self.refiner.set(Output::new(own, 0), Default::default());
@@ -229,6 +230,17 @@ impl ClientGraph {
             self.updated.remove(&(merge, i));
         }
         Ok(renumbered)
+    }
+}
+
+/// The class of TensorFlow's C++ API that makes a node, by which its gradients are named.
+fn class_of(op: &str) -> &str {
+    match op {
+        "Add" | "AddV2" => "Add",
+        "Mul" => "Multiply",
+        "Neg" => "Negate",
+        "Sub" => "Subtract",
+        op => op,
     }
 }
 

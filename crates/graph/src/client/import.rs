@@ -35,6 +35,8 @@ pub struct ImportOptions {
     pub default_device: String,
     /// Whether nodes all of whose outputs are mapped are left out.
     pub skip_mapped_nodes: bool,
+    /// Whether nodes may only be colocated with nodes of the GraphDef.
+    pub checks_colocation: bool,
 }
 
 /// A node's name and the number of an output.
@@ -170,7 +172,8 @@ impl ClientGraph {
         let mut names: FxHashMap<&str, String> = FxHashMap::default();
         let mut taken: FxHashSet<String> = FxHashSet::default();
         for node in &def.node {
-            if !is_valid_name(&node.name) {
+            // Those with a `_` in front are internal.
+            if !is_valid_name(&node.name) || node.name.starts_with('_') {
                 return Err(invalid_argument!(
                     "Node '{}': Node name contains invalid characters",
                     node.name
@@ -323,7 +326,9 @@ impl<'a> Import<'a> {
             .map_err(at)?;
         op.complete_attrs(&mut attrs).map_err(at)?;
         forget_scalar_shape(&op.name, &mut attrs, self.producer);
+        self.check_classes(&def.name, &attrs)?;
         self.rename_classes(&mut attrs);
+        let declared = attrs.remove("_output_shapes");
         let mut node = Node {
             name: self
                 .names
@@ -342,6 +347,13 @@ impl<'a> Import<'a> {
         };
         let id = NodeId::new(self.graph.len());
         let mut reads_def = false;
+        let is_control = def.input.iter().map(|input| input.starts_with('^'));
+        if !is_control.is_sorted() {
+            return Err(invalid_argument!(
+                "Node '{}': Control dependencies must come after regular dependencies",
+                def.name
+            ));
+        }
         for (i, input) in def.input.iter().enumerate() {
             let (name, slot) = source(input)?;
             let mapped = self.mapped(name, slot);
@@ -386,6 +398,36 @@ impl<'a> Import<'a> {
         self.check(&node).map_err(at)?;
         let id = self.graph.insert(node)?;
         self.added.insert(&def.name, id);
+        self.declare_shapes(id, declared)
+    }
+
+    /// Takes over the shapes that the attr `_output_shapes` of a node declares.
+    fn declare_shapes(&mut self, id: NodeId, declared: Option<AttrValue>) -> Result<()> {
+        let Some(AttrValue::List(shapes)) = declared else {
+            return Ok(());
+        };
+        let (name, n) = match self.graph.node(id) {
+            Some(node) => (node.name.clone(), node.outputs.len()),
+            None => return Ok(()),
+        };
+        if shapes.len() < n {
+            return Err(invalid_argument!(
+                "Node '{name}' has {n} outputs but the _output_shapes attribute specifies shapes for {} outputs",
+                shapes.len()
+            ));
+        }
+        for (i, shape) in shapes.iter().take(n).enumerate() {
+            let AttrValue::Shape(shape) = shape else {
+                return Ok(());
+            };
+            let set = self.graph.set_shape(Output::new(id, i), shape);
+            set.map_err(|e| {
+                invalid_argument!(
+                    "Node '{name}' has an _output_shapes attribute inconsistent with the GraphDef for output #{i}: {}",
+                    e.message()
+                )
+            })?;
+        }
         Ok(())
     }
 
@@ -400,6 +442,27 @@ impl<'a> Import<'a> {
             };
             if let Some(from) = self.graph.node(input.node) {
                 crate::graph::check_edge(node, i, wanted, from, input.slot as usize)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Fails if a node is to be colocated with one that the GraphDef does not have.
+    fn check_classes(&self, node: &str, attrs: &ferroflow_opdef::Attrs) -> Result<()> {
+        let Some(AttrValue::List(classes)) = attrs.get("_class") else {
+            return Ok(());
+        };
+        for class in classes.iter().filter(|_| self.options.checks_colocation) {
+            let AttrValue::Str(text) = class else {
+                continue;
+            };
+            let text = String::from_utf8_lossy(text);
+            let with = text.strip_prefix("loc:@");
+            if with.is_some_and(|with| !self.names.contains_key(with)) {
+                return Err(invalid_argument!(
+                    "Node '{node}' expects to be colocated with unknown node '{}'",
+                    with.unwrap_or_default()
+                ));
             }
         }
         Ok(())

@@ -273,8 +273,9 @@ fn gradients_are_added_in_a_scope() {
     assert_eq!(
         shown(&graph, Ok(())),
         "x = Placeholder(); y = Mul(x, x); gradients/OnesLike = OnesLike(y); \
-         gradients/Mul = Mul(gradients/OnesLike, x); gradients/Mul_1 = Mul(gradients/OnesLike, x); \
-         gradients/AddN = AddN{N=2}(gradients/Mul, gradients/Mul_1)"
+         gradients/Multiply = Mul(gradients/OnesLike, x); \
+         gradients/Multiply_1 = Mul(gradients/OnesLike, x); \
+         gradients/AddN = AddN{N=2}(gradients/Multiply, gradients/Multiply_1)"
     );
     let n = graph.len();
     let again = graph.add_gradients(Some("gradients"), &[y], &[x], &[]);

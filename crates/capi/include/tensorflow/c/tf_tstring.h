@@ -7,6 +7,8 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
 #include "tensorflow/c/c_api_macros.h"
 
 #ifdef __cplusplus
@@ -66,6 +68,104 @@ static inline void TF_TString_Assign(TF_TString* dst, const TF_TString* src) {
 }
 static inline void TF_TString_AssignView(TF_TString* dst, const char* src, size_t size) {
   TF_StringAssignView(dst, src, size);
+}
+
+
+/* Makes room for at least this many characters, in memory of the string's own. */
+static inline void TF_TString_Reserve(TF_TString* str, size_t capacity) {
+  const size_t size = TF_StringGetSize(str);
+  const TF_TString_Type type = TF_StringGetType(str);
+  size_t rounded;
+  char* memory;
+  if (capacity < size) capacity = size;
+  if (type == TF_TSTR_SMALL ? capacity <= 22 : type == TF_TSTR_LARGE && capacity <= str->words[1]) return;
+  if (capacity <= 22) {
+    /* A view or an offset that fits into the string itself. */
+    TF_TString own;
+    TF_StringInit(&own);
+    TF_StringCopy(&own, TF_StringGetDataPointer(str), size);
+    *str = own;
+    return;
+  }
+  rounded = ((capacity + 16) & ~(size_t)15) - 1;
+  memory = type == TF_TSTR_LARGE ? (char*)realloc((char*)(uintptr_t)str->words[2], rounded + 1)
+                                 : (char*)malloc(rounded + 1);
+  if (memory == NULL) abort();
+  if (type != TF_TSTR_LARGE) {
+    memcpy(memory, TF_StringGetDataPointer(str), size);
+    memory[size] = 0;
+  }
+  str->words[0] = (uint64_t)size << 2 | TF_TSTR_LARGE;
+  str->words[1] = rounded;
+  str->words[2] = (uint64_t)(uintptr_t)memory;
+}
+
+/* As TF_TString_Reserve, and at least twice the room of before, so that appending takes linear time. */
+static inline void TF_TString_ReserveAmortized(TF_TString* str, size_t capacity) {
+  const size_t before = TF_StringGetCapacity(str);
+  if (capacity > before) TF_TString_Reserve(str, capacity > 2 * before ? capacity : 2 * before);
+}
+
+/* Returns characters that may be changed; those of another owner are copied first. */
+static inline char* TF_TString_GetMutableDataPointer(TF_TString* str) {
+  TF_TString_Reserve(str, TF_StringGetSize(str));
+  return (char*)(uintptr_t)TF_StringGetDataPointer(str);
+}
+
+/* Changes the number of characters; new ones have any value. Returns them all. */
+static inline char* TF_TString_ResizeUninitialized(TF_TString* str, size_t size) {
+  char* data;
+  if (size <= 22 && TF_StringGetType(str) != TF_TSTR_SMALL) {
+    TF_TString own;
+    const size_t kept = TF_StringGetSize(str) < size ? TF_StringGetSize(str) : size;
+    TF_StringInit(&own);
+    TF_StringCopy(&own, TF_StringGetDataPointer(str), kept);
+    TF_StringDealloc(str);
+    *str = own;
+  }
+  TF_TString_Reserve(str, size);
+  if (TF_StringGetType(str) == TF_TSTR_SMALL) {
+    *(unsigned char*)str = (unsigned char)(size << 2);
+  } else {
+    str->words[0] = (uint64_t)size << 2 | TF_TSTR_LARGE;
+  }
+  data = (char*)(uintptr_t)TF_StringGetDataPointer(str);
+  data[size] = 0;
+  return data;
+}
+
+/* Changes the number of characters; new ones are c. Returns them all. */
+static inline char* TF_TString_Resize(TF_TString* str, size_t size, char c) {
+  const size_t before = TF_StringGetSize(str);
+  char* data = TF_TString_ResizeUninitialized(str, size);
+  if (size > before) memset(data + before, c, size - before);
+  return data;
+}
+
+/* Appends characters, which may be the string's own. */
+static inline void TF_TString_AppendN(TF_TString* dst, const char* src, size_t size) {
+  const size_t before = TF_StringGetSize(dst);
+  const char* own = TF_StringGetDataPointer(dst);
+  const int is_own = src >= own && src <= own + before;
+  const size_t offset = is_own ? (size_t)(src - own) : 0;
+  char* data;
+  if (size == 0) return;
+  TF_TString_ReserveAmortized(dst, before + size);
+  data = TF_TString_ResizeUninitialized(dst, before + size);
+  memcpy(data + before, is_own ? data + offset : src, size);
+}
+
+/* Appends a string. */
+static inline void TF_TString_Append(TF_TString* dst, const TF_TString* src) {
+  TF_TString_AppendN(dst, TF_StringGetDataPointer(src), TF_StringGetSize(src));
+}
+
+/* Moves a string; the source is empty then. */
+static inline void TF_TString_Move(TF_TString* dst, TF_TString* src) {
+  if (dst == src) return;
+  TF_StringDealloc(dst);
+  *dst = *src;
+  TF_StringInit(src);
 }
 
 #ifdef __cplusplus
