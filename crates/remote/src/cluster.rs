@@ -180,10 +180,12 @@ impl GrpcCluster {
 
     /// All devices of the session, those of this task first.
     pub(crate) fn device_set(&self, soft: bool) -> DeviceSet {
+        let options = self.config.graph_options.as_ref();
         DeviceSet {
             names: self.devices.iter().map(|d| d.name.clone()).collect(),
             incarnations: self.devices.iter().map(|d| d.incarnation).collect(),
             soft,
+            sends_bfloat16: options.is_some_and(|o| o.enable_bfloat16_sendrecv),
         }
     }
 
