@@ -142,6 +142,8 @@ pub struct DeviceSet {
     pub incarnations: Vec<u64>,
     /// Whether a node is placed on a CPU if the requested device does not exist.
     pub soft: bool,
+    /// Whether floats travel between tasks as bfloat16, which halves their bytes and keeps 8 bits of precision.
+    pub sends_bfloat16: bool,
 }
 
 /// The prefix of a colocation constraint in the attr `_class`.

@@ -74,7 +74,7 @@ pub fn partition(
     devices: &DeviceSet,
     registry: &Registry,
 ) -> Result<Option<Vec<Partition>>> {
-    let parts = cut(graph, places, devices, &|device| device, registry)?;
+    let parts = cut(graph, places, devices, &|device| device, registry, false)?;
     let placed = |p: Partition<Graph>| p.map(PlacedGraph);
     Ok(parts.map(|parts| parts.into_iter().map(placed).collect()))
 }
@@ -91,7 +91,8 @@ pub fn partition_by_task(
     task_of: &dyn Fn(usize) -> usize,
     registry: &Registry,
 ) -> Result<Option<Vec<Partition<PrunedGraph>>>> {
-    let parts = cut(graph.graph(), places, devices, task_of, registry)?;
+    let shortens = devices.sends_bfloat16;
+    let parts = cut(graph.graph(), places, devices, task_of, registry, shortens)?;
     let pruned = |p: Partition<Graph>| p.map(PrunedGraph);
     Ok(parts.map(|parts| parts.into_iter().map(pruned).collect()))
 }
@@ -102,6 +103,7 @@ fn cut(
     devices: &DeviceSet,
     part_of: &dyn Fn(usize) -> usize,
     registry: &Registry,
+    shortens: bool,
 ) -> Result<Option<Vec<Partition<Graph>>>> {
     let mut places = places.to_vec();
     colocate_control_flow(graph, &mut places)?;
@@ -122,6 +124,7 @@ fn cut(
         part_of,
         loops,
         registry,
+        shortens,
         shapes,
         n_edges: 0,
         new_id: vec![NodeId::new(0); graph.id_bound()],
@@ -153,6 +156,8 @@ struct Cut<'a> {
     part_of: &'a dyn Fn(usize) -> usize,
     loops: ControlLoops,
     registry: &'a Registry,
+    /// Whether floats travel as bfloat16.
+    shortens: bool,
     shapes: ShapeMap,
     /// Edges that were cut.
     n_edges: usize,
@@ -291,12 +296,19 @@ impl Cut<'_> {
             self.parts[to].received.insert(carried, id);
             return Ok(Output::new(id, 0));
         }
-        let value = self.sent(carried, from)?;
+        let mut value = self.sent(carried, from)?;
         let dtype = match carried {
             Carried::Value(output) => self.graph.dtype(output),
             Carried::Done(_) => Some(DType::Float),
         };
-        let dtype = dtype.ok_or_else(|| internal!("an output of '{}' is missing", source.name))?;
+        let mut dtype =
+            dtype.ok_or_else(|| internal!("an output of '{}' is missing", source.name))?;
+        let is_shortened =
+            self.shortens && dtype == DType::Float && matches!(carried, Carried::Value(_));
+        if is_shortened {
+            value = self.cast(carried, value, DType::Bfloat16, from, carried.source())?;
+            dtype = DType::Bfloat16;
+        }
         let attrs = self.transfer_attrs(carried.source(), reader);
         let of_type = attrs.clone().with("T", AttrValue::Type(dtype));
         let name = self.name(&source.name, "send");
@@ -305,10 +317,37 @@ impl Cut<'_> {
         let id = self.parts[from].push(send);
         self.parts[from].targets.push(id);
         let attrs = attrs.with("tensor_type", AttrValue::Type(dtype));
-        let id = self.recv(carried, attrs, to, reader)?;
+        let mut id = self.recv(carried, attrs, to, reader)?;
+        if is_shortened {
+            let received = Output::new(id, 0);
+            id = self.cast(carried, received, DType::Float, to, reader)?.node;
+        }
         self.parts[to].received.insert(carried, id);
         self.n_edges += 1;
         Ok(Output::new(id, 0))
+    }
+
+    /// Casts a float for its way between tasks, or back, in part `at` on the device of node `with`.
+    fn cast(
+        &mut self,
+        carried: Carried,
+        value: Output,
+        to: DType,
+        at: usize,
+        with: NodeId,
+    ) -> Result<Output> {
+        let (from, what) = match to {
+            DType::Bfloat16 => (DType::Float, "shortened"),
+            _ => (DType::Bfloat16, "restored"),
+        };
+        let attrs = Attrs::default()
+            .with("SrcT", AttrValue::Type(from))
+            .with("DstT", AttrValue::Type(to))
+            .with("Truncate", AttrValue::Bool(true));
+        let name = self.name(&self.graph.node(carried.source()).name, what);
+        let mut node = Node::new(self.registry, name, "Cast", attrs, &[value], &[])?;
+        node.device = self.device_name(with);
+        Ok(Output::new(self.parts[at].push(node), 0))
     }
 
     /// The output of part `from` that is sent: for a control edge, a constant that waits for its source.
@@ -387,6 +426,11 @@ mod tests {
     /// Cuts a graph whose nodes are on the device of their first letter, `a` or `b`; returns the parts,
     /// without the names of devices and edges, or the error.
     fn check(text: &str, expect: &[&str]) {
+        check_with(text, false, expect);
+    }
+
+    /// As [`check`]; floats may be shortened, as between tasks.
+    fn check_with(text: &str, shortens: bool, expect: &[&str]) {
         let graph = graph(text).expect("valid");
         let mut places = vec![0; graph.id_bound()];
         for (id, node) in graph.iter() {
@@ -397,9 +441,9 @@ mod tests {
             incarnations: vec![3, 4],
             ..Default::default()
         };
-        let cut = partition(&graph, &places, &devices, registry());
+        let cut = cut(&graph, &places, &devices, &|d| d, registry(), shortens);
         let got = match cut {
-            Ok(Some(parts)) => parts.iter().map(|p| short(p.graph.graph())).collect(),
+            Ok(Some(parts)) => parts.iter().map(|p| short(&p.graph)).collect(),
             Ok(None) => Vec::new(),
             Err(e) => vec![e.message().to_string()],
         };
@@ -431,6 +475,23 @@ mod tests {
             &[
                 "a = Placeholder(); a/_send_0 = _Send<edge_0_a>(a)",
                 "a/_recv_0 = _Recv<edge_0_a>(); b = Neg(a/_recv_0); b2 = Mul(a/_recv_0, b)",
+            ],
+        );
+    }
+
+    #[test]
+    fn floats_are_shortened_on_request() {
+        check_with(
+            "a = Placeholder\nb = Neg(a)\nbn = NoOp(^a)\nbl = Less(b, b)\nas = Switch(a, bl)",
+            true,
+            &[
+                "a = Placeholder(); bl/_recv_2 = _Recv<edge_2_bl>(); a/_shortened_0 = \
+                 Cast{Truncate=true}(a); a/_ctrl_1 = Const<>(^a); as = Switch(a, bl/_recv_2); a/_send_0 \
+                 = _Send<edge_0_a>(a/_shortened_0); a/_send_1 = _Send<edge_1_a>(a/_ctrl_1)",
+                "a/_recv_0 = _Recv<edge_0_a>(); a/_recv_1 = _Recv<edge_1_a>(); a/_restored_0 = \
+                 Cast{Truncate=true}(a/_recv_0); a/_done_1 = Identity(a/_recv_1); b = \
+                 Neg(a/_restored_0); bn = NoOp(^a/_done_1); bl = Less(b, b); bl/_send_2 = \
+                 _Send<edge_2_bl>(bl)",
             ],
         );
     }

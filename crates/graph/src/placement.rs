@@ -208,6 +208,38 @@ fn forwards_several(node: &Node) -> bool {
     node.class() == NodeClass::Identity && node.inputs.len() > 1
 }
 
+/// Whether an op does not use the resources among its inputs itself, but passes them to a function whose nodes are with
+/// them (TensorFlow: `REGISTER_INPUT_COLOCATION_EXEMPTION`).
+fn passes_resources_on(op: &str) -> bool {
+    const OPS: &[&str] = &[
+        "DeleteMultiDeviceIterator",
+        "ExperimentalGroupByReducerDataset",
+        "ExperimentalGroupByWindowDataset",
+        "ExperimentalMapAndBatchDataset",
+        "ExperimentalParallelInterleaveDataset",
+        "ExperimentalScanDataset",
+        "ExperimentalTakeWhileDataset",
+        "FilterDataset",
+        "FlatMapDataset",
+        "GeneratorDataset",
+        "GroupByReducerDataset",
+        "GroupByWindowDataset",
+        "IdentityN",
+        "InterleaveDataset",
+        "LegacyParallelInterleaveDatasetV2",
+        "MapAndBatchDataset",
+        "MapDataset",
+        "ParallelFilterDataset",
+        "ParallelInterleaveDataset",
+        "PartitionedCall",
+        "ReduceDataset",
+        "ScanDataset",
+        "StatefulPartitionedCall",
+        "TakeWhileDataset",
+    ];
+    OPS.binary_search(&op).is_ok()
+}
+
 /// The output that nodes which pass several on have a value from.
 fn forwarded(graph: &Graph, mut output: Output) -> Output {
     while let Some(node) = graph.get(output.node).filter(|n| forwards_several(n)) {
@@ -235,8 +267,9 @@ impl Groups {
         for (id, node) in graph.iter() {
             let references = node.def.input_references(&node.attrs).unwrap_or_default();
             for (i, input) in node.inputs.iter().enumerate() {
-                let is_resource =
-                    graph.dtype(*input) == Some(DType::Resource) && !forwards_several(node);
+                let is_resource = graph.dtype(*input) == Some(DType::Resource)
+                    && !forwards_several(node)
+                    && !passes_resources_on(&node.def.name);
                 if is_resource || references.get(i) == Some(&true) {
                     groups.join(forwarded(graph, *input).node, id);
                 }
@@ -310,6 +343,14 @@ mod tests {
         check(
             "v = VariableV2 @/job:b\nx = Placeholder\nset = Assign(v, x) @/job:a\nget = Identity(v)",
             "v: 2 requested; x: 2 with its readers; set: 2 with 'v'; get: 0 first device",
+        );
+    }
+
+    #[test]
+    fn datasets_are_not_with_what_their_functions_use() {
+        check(
+            "v = VarHandleOp @/job:b\nr = ReadVariableOp(v)\nd = RangeDataset\nf = FilterDataset(d, v)",
+            "v: 2 requested; r: 2 with 'v'; d: 0 first device; f: 0 first device",
         );
     }
 

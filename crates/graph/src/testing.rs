@@ -55,6 +55,20 @@ const OPS: &[Op] = &[
         "data: T -> output: T | T: type = float; frame_name: string = 'loop'; is_constant: bool = false; parallel_iterations: int = 10",
     ),
     Op::new("LoopCond", "input: bool -> output: bool"),
+    Op::new(
+        "Cast",
+        "x: SrcT -> y: DstT | SrcT: type; DstT: type; Truncate: bool = false",
+    ),
+    Op::new("VarHandleOp", "-> resource: resource | | stateful"),
+    Op::new(
+        "ReadVariableOp",
+        "resource: resource -> value: float | | stateful",
+    ),
+    Op::new("RangeDataset", "-> handle: variant | | stateful"),
+    Op::new(
+        "FilterDataset",
+        "input_dataset: variant, other_arguments: resource -> handle: variant",
+    ),
     Op::new("Less", "x: T, y: T -> z: bool | T: type = float"),
     Op::new(
         "_Send",

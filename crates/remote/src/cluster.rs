@@ -1,9 +1,10 @@
 //! [`GrpcCluster`]: the tasks of a session that has several, over gRPC.
 
 use crate::config::isolates_state;
-use crate::device::{Devices, TaskName, random_id, random_step_id};
+use crate::device::{Devices, TaskName, random_id, random_step_id, random_u64};
 use crate::handles::HandleTable;
 use crate::master_session::lock;
+use crate::node_names::make_unique;
 use crate::peers::{Peer, Peers};
 use crate::rendezvous::StepRendezvous;
 use crate::step_stats::StepTrace;
@@ -179,10 +180,12 @@ impl GrpcCluster {
 
     /// All devices of the session, those of this task first.
     pub(crate) fn device_set(&self, soft: bool) -> DeviceSet {
+        let options = self.config.graph_options.as_ref();
         DeviceSet {
             names: self.devices.iter().map(|d| d.name.clone()).collect(),
             incarnations: self.devices.iter().map(|d| d.incarnation).collect(),
             soft,
+            sends_bfloat16: options.is_some_and(|o| o.enable_bfloat16_sendrecv),
         }
     }
 
@@ -302,8 +305,10 @@ impl Cluster for GrpcCluster {
         0
     }
 
-    fn register(&self, task: usize, graph: GraphDef) -> Result<Arc<dyn RegisteredGraph>> {
+    fn register(&self, task: usize, mut graph: GraphDef) -> Result<Arc<dyn RegisteredGraph>> {
         let peer = self.peer(task)?;
+        let is_eager = self.handle.starts_with(EAGER);
+        make_unique(&mut graph, is_eager, &format!("_S{:016x}", random_u64()));
         let request = RegisterGraphRequest {
             session_handle: self.handle.clone(),
             create_worker_session_called: true,

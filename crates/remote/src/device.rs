@@ -3,6 +3,7 @@
 use crate::security::Security;
 use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto::{ConfigProto, DeviceAttributes, DeviceLocality};
+use ferroflow_runtime::DeviceSet;
 use prost::Message;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -320,6 +321,16 @@ impl Devices {
     /// The incarnations.
     pub(crate) fn incarnations(&self) -> Vec<u64> {
         self.attributes.iter().map(|d| d.incarnation).collect()
+    }
+
+    /// The devices of a session that has no others.
+    pub(crate) fn set(&self, soft: bool) -> DeviceSet {
+        DeviceSet {
+            names: self.names(),
+            incarnations: self.incarnations(),
+            soft,
+            ..Default::default()
+        }
     }
 
     /// The incarnation of the default device.

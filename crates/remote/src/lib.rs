@@ -29,6 +29,7 @@ mod master;
 mod master_session;
 mod master_steps;
 mod monitor;
+mod node_names;
 mod partial_steps;
 mod peers;
 mod recent_requests;

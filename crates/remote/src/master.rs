@@ -22,7 +22,7 @@ use ferroflow_model::proto::{
 };
 use ferroflow_runtime::cluster::Cluster;
 use ferroflow_runtime::{
-    CancelToken, DeviceSet, Resources, Session, SessionOptions, Signature, TensorConnection,
+    CancelToken, Resources, Session, SessionOptions, Signature, TensorConnection,
 };
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -149,11 +149,7 @@ impl Master {
         let graph_keys = resources.collectives().map(|_| GraphKeys::new(&graph));
         let devices = match &cluster {
             Some(cluster) => cluster.device_set(config.allow_soft_placement),
-            None => DeviceSet {
-                names: own_devices.names(),
-                incarnations: own_devices.incarnations(),
-                soft: config.allow_soft_placement,
-            },
+            None => own_devices.set(config.allow_soft_placement),
         };
         let graph_options = config.graph_options.as_ref();
         let options = SessionOptions {

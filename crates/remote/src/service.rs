@@ -9,9 +9,9 @@ use crate::worker::Worker;
 use bytes::Bytes;
 use ferroflow_base::{Code, Result, Status};
 use ferroflow_model::proto::{
-    EnqueueRequest, MarkRecvFinishedRequest, MarkRecvFinishedResponse, ReportErrorToTaskRequest,
-    ReportErrorToTaskResponse, RunCallableRequest, RunGraphRequest, RunGraphResponse,
-    RunStepRequest, RunStepResponse,
+    EnqueueRequest, EnqueueResponse, MarkRecvFinishedRequest, MarkRecvFinishedResponse,
+    ReportErrorToTaskRequest, ReportErrorToTaskResponse, RunCallableRequest, RunGraphRequest,
+    RunGraphResponse, RunStepRequest, RunStepResponse,
 };
 use ferroflow_rpc as rpc;
 use ferroflow_runtime::CancelToken;
@@ -20,10 +20,11 @@ use rpc::{
     AnyMessage, Boxed, Calls, Frames, HttpRequest, HttpResponse, message, to_tonic, unary, unknown,
 };
 use std::convert::Infallible;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use tokio::runtime::Handle;
-use tokio_stream::wrappers::ReceiverStream;
+use tokio_stream::Stream;
 use tonic::Streaming;
 use tonic::codec::CompressionEncoding;
 use tonic::server::{Grpc, NamedService, StreamingService};
@@ -395,40 +396,80 @@ struct Enqueueing(Endpoint);
 
 impl StreamingService<Bytes> for Enqueueing {
     type Response = AnyMessage;
-    type ResponseStream = ReceiverStream<Result<AnyMessage, tonic::Status>>;
+    type ResponseStream = Answers;
     type Future = std::future::Ready<Result<tonic::Response<Self::ResponseStream>, tonic::Status>>;
 
     fn call(&mut self, request: tonic::Request<Streaming<Bytes>>) -> Self::Future {
-        let (endpoint, mut requests) = (self.0.clone(), request.into_inner());
-        let (sender, responses) = tokio::sync::mpsc::channel(16);
-        tokio::spawn(async move {
-            while let Some(request) = requests.message().await.transpose() {
-                let answer = match request.and_then(rpc::parse::<EnqueueRequest>) {
-                    Ok(request) if endpoint.eager.is_brief(&request) => {
-                        let ran = endpoint.eager.enqueue(request, &CancelToken::new());
-                        ran.map_err(|e| to_tonic(&e))
-                    }
-                    Ok(request) => {
-                        let eager = endpoint.eager.clone();
-                        let run =
-                            move |_: &Master, cancel: &CancelToken| eager.enqueue(request, cancel);
-                        let (master, calls) = (endpoint.master.clone(), endpoint.calls.clone());
-                        let step = Endpoint::blocking_step(master, calls, run);
-                        tokio::select! {
-                            ran = step => ran.map_err(|e| to_tonic(&e)),
-                            () = sender.closed() => return,
-                        }
-                    }
-                    Err(e) => Err(e),
-                };
-                let is_last = answer.is_err();
-                let answer = answer.map(|answer| Box::new(answer) as AnyMessage);
-                if sender.send(answer).await.is_err() || is_last {
-                    return;
-                }
+        let answers = Answers {
+            endpoint: self.0.clone(),
+            requests: request.into_inner(),
+            running: None,
+            is_over: false,
+        };
+        std::future::ready(Ok(tonic::Response::new(answers)))
+    }
+}
+
+/// The answers of a `StreamingEnqueue`. The task that writes them reads the requests and runs what is brief: each
+/// switch of tasks may cost one of threads.
+struct Answers {
+    endpoint: Endpoint,
+    requests: Streaming<Bytes>,
+    /// The request that runs on another thread; dropping it cancels it.
+    running: Option<Boxed<Result<EnqueueResponse, tonic::Status>>>,
+    /// Whether an error has ended the stream.
+    is_over: bool,
+}
+
+impl Answers {
+    fn poll_answer(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<EnqueueResponse, tonic::Status>>> {
+        loop {
+            if let Some(running) = &mut self.running {
+                let ran = ready!(running.as_mut().poll(cx));
+                self.running = None;
+                return Poll::Ready(Some(ran));
             }
-        });
-        std::future::ready(Ok(tonic::Response::new(ReceiverStream::new(responses))))
+            let request = match ready!(Pin::new(&mut self.requests).poll_next(cx)) {
+                Some(request) => request.and_then(rpc::parse::<EnqueueRequest>),
+                None => return Poll::Ready(None),
+            };
+            match request {
+                Ok(request) if self.endpoint.eager.is_brief(&request) => {
+                    let ran = self.endpoint.eager.enqueue(request, &CancelToken::new());
+                    return Poll::Ready(Some(ran.map_err(|e| to_tonic(&e))));
+                }
+                Ok(request) => {
+                    let Endpoint {
+                        master,
+                        calls,
+                        eager,
+                        ..
+                    } = self.endpoint.clone();
+                    let run =
+                        move |_: &Master, cancel: &CancelToken| eager.enqueue(request, cancel);
+                    let step = Endpoint::blocking_step(master, calls, run);
+                    let step = async move { step.await.map_err(|e| to_tonic(&e)) };
+                    self.running = Some(Box::pin(step));
+                }
+                Err(e) => return Poll::Ready(Some(Err(e))),
+            }
+        }
+    }
+}
+
+impl Stream for Answers {
+    type Item = Result<AnyMessage, tonic::Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.is_over {
+            return Poll::Ready(None);
+        }
+        let answer = ready!(self.poll_answer(cx));
+        self.is_over = !matches!(answer, Some(Ok(_)));
+        Poll::Ready(answer.map(|a| a.map(|answer| Box::new(answer) as AnyMessage)))
     }
 }
 

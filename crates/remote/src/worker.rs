@@ -17,7 +17,7 @@ use ferroflow_model::proto::{
     GetStatusResponse, GraphDef, RecvTensorRequest, RecvTensorResponse, RegisterGraphRequest,
     RegisterGraphResponse, attr_value,
 };
-use ferroflow_runtime::{DeviceSet, Resources, Session, SessionOptions, Signature};
+use ferroflow_runtime::{Resources, Session, SessionOptions, Signature};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -156,11 +156,7 @@ impl Worker {
             pool: Some(self.task.pool.clone()),
             resources: session.resources.clone(),
             compile: compile_options(&config),
-            devices: DeviceSet {
-                names: session.devices.names(),
-                incarnations: session.devices.incarnations(),
-                soft: config.allow_soft_placement,
-            },
+            devices: session.devices.set(config.allow_soft_placement),
             freeze_variables: false,
             check_feed_shapes: false,
             ..Default::default()

@@ -41,6 +41,24 @@ fn steps_span_tasks() {
 }
 
 #[test]
+fn floats_travel_as_bfloat16_on_request() {
+    let world = World::new(2, 0);
+    for (enable_bfloat16_sendrecv, expected) in [(false, -(1.0 + 1.0 / 1024.0)), (true, -1.0)] {
+        let config = ConfigProto {
+            graph_options: Some(GraphOptions {
+                enable_bfloat16_sendrecv,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let lines = format!("{X}a = Neg{T}(x) @1\nb = Identity{T}(a) @0");
+        let session = world.session(&lines, config).unwrap();
+        let got = world.step(&session, 1.0 + 1.0 / 1024.0, "b:0", "").unwrap();
+        assert_eq!(got, expected);
+    }
+}
+
+#[test]
 fn lists_of_tensors_go_to_other_tasks() {
     let world = World::new(2, 0);
     let shape =

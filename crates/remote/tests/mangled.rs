@@ -1,13 +1,16 @@
 //! Corrupted messages: the master answers or returns an error, and keeps serving.
 //!
-//! The fuzz target `fuzz/fuzz_targets/service.rs` looks for new cases.
+//! The fuzz targets `fuzz/fuzz_targets/service.rs` and `tasks.rs` look for new cases.
+
+mod messages;
 
 use ferroflow_model::graph_from_text;
 use ferroflow_model::proto::*;
 use ferroflow_model::{tensor_from_proto, tensor_to_proto};
-use ferroflow_remote::{EagerService, Master, MasterOptions, Worker};
+use ferroflow_remote::{Master, MasterOptions};
 use ferroflow_runtime::CancelToken;
 use ferroflow_tensor::Tensor;
+use messages::Tasks;
 use prost::Message;
 use std::time::Duration;
 
@@ -31,6 +34,12 @@ impl Random {
 /// `message` with some bytes changed, cut off or repeated, as far as it still is one.
 fn mangled<M: Message + Default>(message: &M, random: &mut Random) -> Option<M> {
     let mut bytes = message.encode_to_vec();
+    damage(&mut bytes, random);
+    M::decode(&bytes[..]).ok()
+}
+
+/// Changes, cuts off or repeats some bytes.
+fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
     for _ in 0..=random.below(4) {
         let at = random.below(bytes.len().max(1));
         match random.below(5) {
@@ -46,7 +55,6 @@ fn mangled<M: Message + Default>(message: &M, random: &mut Random) -> Option<M> 
             }
         }
     }
-    M::decode(&bytes[..]).ok()
 }
 
 fn feed(name: &str, value: f32) -> NamedTensorProto {
@@ -148,77 +156,25 @@ fn damaged_messages() {
     check_alive(&master, &handle);
 }
 
-/// A worker's graph that sends what it is fed.
-const PART: &str = "
-    node { name: 'r' op: '_Recv' device: '/device:CPU:0'
-           attr { key: 'tensor_type' value { type: DT_FLOAT } } attr { key: 'tensor_name' value { s: 'x' } }
-           attr { key: 'send_device' value { s: '' } } attr { key: 'recv_device' value { s: '' } }
-           attr { key: 'send_device_incarnation' value { i: 0 } } }
-    node { name: 's' op: '_Send' input: 'r' device: '/device:CPU:0'
-           attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'tensor_name' value { s: 'y' } }
-           attr { key: 'send_device' value { s: '' } } attr { key: 'recv_device' value { s: '' } }
-           attr { key: 'send_device_incarnation' value { i: 0 } } }";
-
 #[test]
 fn damaged_messages_of_masters_and_eager_clients() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let master = Master::new(MasterOptions::default(), runtime.handle().clone());
-    let (worker, eager) = (Worker::new(&master), EagerService::new(&master));
-    let register = RegisterGraphRequest {
-        graph_def: Some(graph_from_text(PART).unwrap()),
-        ..Default::default()
-    };
-    let graph_handle = worker
-        .register_graph(register.clone())
-        .unwrap()
-        .graph_handle;
-    let run = |step_id: i64| RunGraphRequest {
-        graph_handle: graph_handle.clone(),
-        step_id,
-        send: vec![feed(";0000000000000000;;x;0:0", 1.0)],
-        recv_key: vec![";0000000000000000;;y;0:0".to_string()],
-        ..Default::default()
-    };
-    let create = CreateContextRequest {
-        context_id: 9,
-        ..Default::default()
-    };
-    eager.create_context(create.clone()).unwrap();
-    let operation = Operation {
-        id: 1,
-        name: "Neg".to_string(),
-        op_inputs: vec![operation::Input {
-            item: feed("", 1.0).tensor.map(operation::input::Item::Tensor),
-        }],
-        ..Default::default()
-    };
-    let enqueue = EnqueueRequest {
-        context_id: 9,
-        queue: vec![QueueItem {
-            item: Some(queue_item::Item::Operation(operation)),
-        }],
-    };
+    let tasks = Tasks::new(runtime.handle());
+    let samples = tasks.samples();
+    for (i, sample) in samples.iter().enumerate() {
+        // Nothing sends what is asked for.
+        let is_answered = sample[0] != 4;
+        assert_eq!(tasks.send(sample), is_answered, "sample {i}");
+    }
     let mut random = Random(11);
-    let token = || CancelToken::new().with_timeout(Duration::from_millis(200));
-    let check_alive = |round: i64| {
-        let ran = worker.run_graph(run(1000 + round), &token()).unwrap();
-        assert_eq!(ran.recv.len(), 1);
-        let step_id = 1000 + round;
-        worker.cleanup_graph(CleanupGraphRequest { step_id });
-        let answer = eager.enqueue(enqueue.clone(), &token()).unwrap();
-        assert_eq!(answer.queue_response[0].shape.len(), 1);
-    };
-    for round in 0..400 {
-        let random = &mut random;
-        match round % 4 {
-            0 => drop(mangled(&register, random).map(|m| worker.register_graph(m))),
-            1 => drop(mangled(&run(round), random).map(|m| worker.run_graph(m, &token()))),
-            2 => drop(mangled(&enqueue, random).map(|m| eager.enqueue(m, &token()))),
-            _ => drop(mangled(&create, random).map(|m| eager.create_context(m))),
-        }
-        if round % 50 == 0 {
-            check_alive(round);
+    for round in 0..300 * samples.len() {
+        let mut message = samples[round % samples.len()].clone();
+        let kind = message.remove(0);
+        damage(&mut message, &mut random);
+        message.insert(0, kind);
+        tasks.send(&message);
+        if round % 100 == 0 {
+            assert!(tasks.is_alive(1000 + round as i64), "round {round}");
         }
     }
-    check_alive(400);
 }
