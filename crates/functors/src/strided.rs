@@ -180,11 +180,47 @@ impl Strided {
             });
             return Ok(());
         }
+        if stride == 1 && n <= MAX_PIXEL {
+            return self.copy_pixels(par, src, out, n);
+        }
         let rows = (MIN_BLOCK / n).max(1);
         par_chunks_mut(par, out, rows * n, 1, &|i, chunk| {
             let mut walk = Walk::new(self.base, outer, &self.strides[..outer.len()], i * rows);
             for row in chunk.chunks_mut(n) {
                 copy_run(src, walk.offset, stride, row);
+                walk.step();
+            }
+        });
+        Ok(())
+    }
+
+    /// Copies a view whose last dimension has `n` contiguous elements, few: the two last ones are one loop.
+    fn copy_pixels<T: Item>(
+        &self,
+        par: &dyn Parallelism,
+        src: &[T],
+        out: &mut [T],
+        n: usize,
+    ) -> Result<()> {
+        let (dims, strides) = (&self.dims, &self.strides);
+        let outer = dims.len() - 2;
+        let (m, stride) = (dims[outer], strides[outer]);
+        let rows = (MIN_BLOCK / (n * m)).max(1);
+        par_chunks_mut(par, out, rows * n * m, 1, &|i, chunk| {
+            let mut walk = Walk::new(self.base, &dims[..outer], &strides[..outer], i * rows);
+            for row in chunk.chunks_mut(n * m) {
+                match n {
+                    2 => copy_pixel_row::<T, 2>(src, walk.offset, stride, row),
+                    3 => copy_pixel_row::<T, 3>(src, walk.offset, stride, row),
+                    4 => copy_pixel_row::<T, 4>(src, walk.offset, stride, row),
+                    _ => {
+                        let mut from = walk.offset;
+                        for pixel in row.chunks_exact_mut(n) {
+                            copy_run(src, from, 1, pixel);
+                            from += stride;
+                        }
+                    }
+                }
                 walk.step();
             }
         });
@@ -264,6 +300,23 @@ impl Strided {
     }
 }
 
+/// The most elements of a pixel, whose neighbors are copied in one loop.
+const MAX_PIXEL: usize = 8;
+
+fn copy_pixel_row<T: Item, const N: usize>(
+    src: &[T],
+    mut from: isize,
+    stride: isize,
+    row: &mut [T],
+) {
+    for pixel in row.as_chunks_mut::<N>().0 {
+        if let Some(found) = src[from as usize..].first_chunk::<N>() {
+            pixel.clone_from(found);
+        }
+        from += stride;
+    }
+}
+
 #[inline]
 fn copy_run<T: Item>(src: &[T], from: isize, stride: isize, out: &mut [T]) {
     match stride {
@@ -276,6 +329,13 @@ fn copy_run<T: Item>(src: &[T], from: isize, stride: isize, out: &mut [T]) {
                 }
             } else {
                 out.clone_from_slice(src);
+            }
+        }
+        -1 => {
+            let end = from as usize + 1;
+            let back = src[end - out.len()..end].iter().rev();
+            for (o, v) in out.iter_mut().zip(back) {
+                *o = v.clone();
             }
         }
         s if s > 1 => {
@@ -361,6 +421,10 @@ mod tests {
             Strided::new(3, [(4, 0), (5, 1), (3, 0)]),
             Strided::new(0, [(40_000, 1)]),
             Strided::new(7, [(1, 5)]),
+            Strided::new(300, [(3, 1000), (90, -3), (3, 1)]),
+            Strided::new(4, [(90, 7), (2, 1)]),
+            Strided::new(4, [(6, 900), (30, 30), (5, 1)]),
+            Strided::new(39_000, [(100, -200), (50, 4), (4, 1)]),
         ];
         for view in &views {
             let mut out = vec![0; view.len()];

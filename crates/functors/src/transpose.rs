@@ -3,7 +3,8 @@
 use crate::strided::Strided;
 use ferroflow_base::Result;
 use ferroflow_opdef::KernelCtx;
-use ferroflow_tensor::{Shape, Tensor};
+use ferroflow_primitives::transpose::permute_elements;
+use ferroflow_tensor::{Complex32, Complex64, Shape, Tensor, bf16, dispatch, f16};
 
 /// Returns `value` with its dimensions in the order `perm`.
 ///
@@ -18,6 +19,11 @@ pub fn transposed(ctx: &KernelCtx, value: Tensor, perm: &[usize]) -> Result<Tens
         return value.with_shape(out_shape);
     }
     let mut out = ctx.alloc(value.dtype(), out_shape)?;
-    view.gather(ctx.par(), &value, &mut out)?;
+    dispatch!(value.dtype(), T in [
+        bool, f32, f64, i32, i64, u8, i8, i16, u16, u32, u64, f16, bf16, Complex32, Complex64
+    ] => {
+        let (from, to) = (value.slice::<T>()?, out.slice_mut::<T>()?);
+        permute_elements(ctx.par(), value.shape(), perm, from, to);
+    }, else view.gather(ctx.par(), &value, &mut out)?);
     Ok(out)
 }

@@ -46,6 +46,38 @@ impl Isa {
     }
 }
 
+/// Calls `f`; what is inlined into it is compiled for each instruction set.
+///
+/// Loops over slices gain by it. What they compute does not change: products and sums are not fused.
+#[inline]
+pub fn vectorized<R>(f: impl FnOnce() -> R) -> R {
+    match Isa::current() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the CPU has the instructions.
+        Isa::Avx512 => unsafe { in_avx512(f) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the CPU has the instructions.
+        Isa::Avx2 => unsafe { in_avx2(f) },
+        _ => f(),
+    }
+}
+
+/// # Safety
+/// The CPU has these instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn in_avx2<R>(f: impl FnOnce() -> R) -> R {
+    f()
+}
+
+/// # Safety
+/// The CPU has these instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2")]
+unsafe fn in_avx512<R>(f: impl FnOnce() -> R) -> R {
+    f()
+}
+
 /// Runs a test with every instruction set of the CPU.
 #[cfg(test)]
 pub(crate) mod testing {

@@ -6,7 +6,7 @@
 //! `vector.rs` and compiled for each instruction set of [`Isa`]; `table.rs` picks one at run
 //! time.
 //!
-//! Also here: [`philox`] (random bits), [`special`] and [`special_gamma`] (special functions).
+//! Also here: [`lanes`] (eight integers), [`philox`] (random bits), [`special`] and [`special_gamma`] (special functions).
 //!
 //! Does not know: tensors, ops, graphs. Every exported function is safe and checks the sizes it is
 //! given.
@@ -20,6 +20,7 @@ mod functions;
 pub mod gemm;
 pub mod int_gemm;
 mod isa;
+pub mod lanes;
 pub mod math;
 pub mod philox;
 pub mod pool;
@@ -31,4 +32,4 @@ mod table;
 pub mod transpose;
 mod vector;
 
-pub use isa::Isa;
+pub use isa::{Isa, vectorized};

@@ -30,18 +30,55 @@ pub fn permute(
     dst: &mut [u8],
 ) {
     let total: usize = shape.iter().product();
-    assert_eq!(shape.len(), perm.len(), "permute: one entry for each axis");
-    assert!(
-        (0..shape.len()).all(|i| perm.contains(&i)),
-        "permute: {perm:?} is not a permutation",
-    );
     assert!(
         src.len() == total * elem && dst.len() == total * elem,
         "permute: {} and {} bytes for {total} elements of {elem}",
         src.len(),
         dst.len(),
     );
-    if dst.is_empty() {
+    // SAFETY: the lengths are those of the elements.
+    unsafe { permute_raw(par, elem, shape, perm, src.as_ptr(), dst.as_mut_ptr()) }
+}
+
+/// [`permute`] for elements of a type.
+///
+/// # Panics
+/// As for [`permute`].
+pub fn permute_elements<T: Copy + Send + Sync>(
+    par: &dyn Parallelism,
+    shape: &[usize],
+    perm: &[usize],
+    src: &[T],
+    dst: &mut [T],
+) {
+    let total: usize = shape.iter().product();
+    assert!(
+        src.len() == total && dst.len() == total,
+        "permute: {} and {} elements, not {total}",
+        src.len(),
+        dst.len(),
+    );
+    let (src, dst) = (src.as_ptr().cast(), dst.as_mut_ptr().cast());
+    // SAFETY: the lengths are those of the elements, which are moved as a whole.
+    unsafe { permute_raw(par, size_of::<T>(), shape, perm, src, dst) }
+}
+
+/// # Safety
+/// Both blocks of memory have elements of `elem` bytes for `shape`; they are disjoint.
+unsafe fn permute_raw(
+    par: &dyn Parallelism,
+    elem: usize,
+    shape: &[usize],
+    perm: &[usize],
+    src: *const u8,
+    dst: *mut u8,
+) {
+    assert_eq!(shape.len(), perm.len(), "permute: one entry for each axis");
+    assert!(
+        (0..shape.len()).all(|i| perm.contains(&i)),
+        "permute: {perm:?} is not a permutation",
+    );
+    if shape.contains(&0) {
         return;
     }
     let mut steps = vec![1; shape.len()];
@@ -79,7 +116,7 @@ pub fn permute(
             a.step /= size;
         }
     }
-    let (src, dst) = (src.as_ptr(), SendPtr(dst.as_mut_ptr()));
+    let dst = SendPtr(dst);
     // SAFETY: the axes describe all `total` elements of both slices, each once.
     unsafe {
         match run {

@@ -35,7 +35,7 @@ pub use depth::DepthGuard;
 pub use deque::{Deque, Inbox, Item, Steal, Stealer};
 pub use mailbox::Mailbox;
 pub use parallel::{BlockSizes, Inline, Parallelism, parallel_for, parallel_for_async};
-pub use pool::Pool;
+pub use pool::{Pool, StandIn};
 #[cfg(loom)]
 pub use sleep::{Outstanding, Sleepers};
 pub use spawner::Spawner;

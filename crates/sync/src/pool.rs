@@ -6,6 +6,10 @@
 //! returns only when `finished` shows that every index has run to its end, so the borrowed closure
 //! is not called after that: later tickets find no index left.
 
+mod spares;
+
+pub use spares::StandIn;
+
 use crate::deque::{Deque, Inbox, Item, Steal, Stealer, Words};
 use crate::sleep::{Outstanding, Sleepers};
 use crate::{Parallelism, Spawner, pin};
@@ -123,6 +127,8 @@ pub(crate) struct Shared {
     width: usize,
     /// Whether there are fewer processors than threads.
     is_crowded: bool,
+    /// Threads that stand in for threads that wait.
+    spares: spares::Spares,
 }
 
 thread_local! {
@@ -200,6 +206,7 @@ impl Pool {
             stop: AtomicBool::new(false),
             width,
             is_crowded: width > 1 && width > Pool::available_threads(),
+            spares: spares::Spares::default(),
         });
         let spawn = |(i, deque)| {
             let shared = shared.clone();
@@ -278,7 +285,8 @@ impl Drop for Pool {
         self.shared.stop.store(true, Ordering::Release);
         self.notify();
         let me = std::thread::current().id();
-        for thread in self.threads.drain(..) {
+        let spares = self.shared.spares.stop();
+        for thread in self.threads.drain(..).chain(spares) {
             // The last owner may be a task of the pool itself; a thread cannot join itself.
             if thread.thread().id() != me {
                 let _ = thread.join();

@@ -1,7 +1,7 @@
 //! [`Spawner`]: a pool as seen by state that may outlive it.
 
 use crate::Parallelism;
-use crate::pool::Shared;
+use crate::pool::{Shared, StandIn};
 use std::sync::{Arc, Weak};
 
 /// Starts tasks on a pool's threads without keeping the pool alive.
@@ -35,6 +35,12 @@ impl Spawner {
     pub fn spawn(&self, task: impl FnOnce() + Send + 'static) -> bool {
         let shared = self.shared.upgrade();
         shared.is_some_and(|shared| shared.spawn(Box::new(task)))
+    }
+
+    /// Has another thread run tasks until the result is dropped: for a thread that is about to wait
+    /// for one. `None` if the pool is gone.
+    pub fn stand_in(&self) -> Option<StandIn> {
+        self.shared.upgrade().map(Shared::stand_in)
     }
 }
 

@@ -334,32 +334,92 @@ fn move_blocks<T: Item>(ctx: &mut KernelCtx, b: &Blocks, to_batch: bool) -> Resu
     let small_batch = shape[0].min(out_shape[0]).max(1);
     let mut out = ctx.alloc(input.dtype(), out_shape.clone())?;
     let from = input.items::<T>()?;
-    par_rows(ctx.par(), out.items_mut::<T>()?, inner, &|row, to| {
-        let mut at = SmallVec::<[usize; 6]>::from_elem(0, 1 + spatial);
-        unravel(row, &out_shape[..1 + spatial], &mut at);
-        let mut entry = SmallVec::<[usize; 6]>::from_elem(0, spatial);
-        let mut source = Some(0);
+    // Lines are along the last spatial dimension; without one, the batch is.
+    let (outer, columns) = match spatial {
+        0 => (0, 0),
+        _ => (spatial - 1, shape[spatial]),
+    };
+    let (block, (margin, _)) = match (b.blocks.last(), b.margins.last()) {
+        (Some(&block), Some(&margins)) => (block, margins),
+        _ => {
+            out.items_mut::<T>()?.clone_from_slice(from);
+            return ctx.set_output(0, out);
+        }
+    };
+    let line = out_shape[spatial] * inner;
+    let lines_of_image: usize = shape[1..spatial].iter().product();
+    par_rows(ctx.par(), out.items_mut::<T>()?, line, &|row, to| {
+        let mut at = SmallVec::<[usize; 6]>::from_elem(0, spatial);
+        unravel(row, &out_shape[..spatial], &mut at);
         if to_batch {
+            let mut entry = SmallVec::<[usize; 6]>::from_elem(0, spatial);
             unravel(at[0] / small_batch, &b.blocks, &mut entry);
-            source = Some(at[0] % small_batch);
-            for i in 0..spatial {
-                let x = (at[1 + i] * b.blocks[i] + entry[i]).checked_sub(b.margins[i].0);
-                let x = x.filter(|&x| x < shape[1 + i]);
-                source = source.zip(x).map(|(s, x)| s * shape[1 + i] + x);
-            }
+            let source = (0..outer).try_fold(at[0] % small_batch, |s, i| {
+                let x = (at[1 + i] * b.blocks[i] + entry[i]).checked_sub(b.margins[i].0)?;
+                (x < shape[1 + i]).then_some(s * shape[1 + i] + x)
+            });
+            let Some(source) = source else {
+                return to.fill(T::default());
+            };
+            // Input column x * block + entry - margin.
+            let entry = entry[outer];
+            let n = to.len() / inner.max(1);
+            let start = margin.saturating_sub(entry).div_ceil(block).min(n);
+            let end = (columns + margin).saturating_sub(entry).div_ceil(block);
+            let end = end.clamp(start, n);
+            let first = source * columns + (start * block + entry).saturating_sub(margin);
+            to[..start * inner].fill(T::default());
+            to[end * inner..].fill(T::default());
+            let to = &mut to[start * inner..end * inner];
+            move_pixels(
+                inner,
+                &from[(first * inner).min(from.len())..],
+                block,
+                to,
+                1,
+            );
         } else {
             let full = |i: usize| at[1 + i] + b.margins[i].0;
-            let block = (0..spatial).fold(0, |e, i| e * b.blocks[i] + full(i) % b.blocks[i]);
-            let first = block * small_batch + at[0];
-            source = source
-                .map(|_| (0..spatial).fold(first, |s, i| s * shape[1 + i] + full(i) / b.blocks[i]));
-        }
-        match source {
-            Some(s) => to.clone_from_slice(&from[s * inner..(s + 1) * inner]),
-            None => to.fill(T::default()),
+            let entry = (0..outer).fold(0, |e, i| e * b.blocks[i] + full(i) % b.blocks[i]);
+            let place = (0..outer).fold(0, |s, i| s * shape[1 + i] + full(i) / b.blocks[i]);
+            for x in 0..block.min(to.len() / inner.max(1)) {
+                let (entry, column) = (entry * block + (margin + x) % block, (margin + x) / block);
+                let image = entry * small_batch + at[0];
+                let first = ((image * lines_of_image + place) * columns + column) * inner;
+                move_pixels(inner, &from[first..], 1, &mut to[x * inner..], block);
+            }
         }
     });
     ctx.set_output(0, out)
+}
+
+/// Copies pixels of `inner` elements until `to` ends: every `from_step`th one to every `to_step`th one.
+fn move_pixels<T: Item>(inner: usize, from: &[T], from_step: usize, to: &mut [T], to_step: usize) {
+    match inner {
+        1 => move_pixels_of::<T, 1>(from, from_step, to, to_step),
+        2 => move_pixels_of::<T, 2>(from, from_step, to, to_step),
+        3 => move_pixels_of::<T, 3>(from, from_step, to, to_step),
+        4 => move_pixels_of::<T, 4>(from, from_step, to, to_step),
+        _ => {
+            let from = from.chunks(inner).step_by(from_step);
+            for (to, from) in to.chunks_mut(inner).step_by(to_step).zip(from) {
+                to.clone_from_slice(from);
+            }
+        }
+    }
+}
+
+fn move_pixels_of<T: Item, const N: usize>(
+    from: &[T],
+    from_step: usize,
+    to: &mut [T],
+    to_step: usize,
+) {
+    let from = from.as_chunks::<N>().0.iter().step_by(from_step);
+    let to = to.as_chunks_mut::<N>().0.iter_mut().step_by(to_step);
+    for (to, from) in to.zip(from) {
+        to.clone_from(from);
+    }
 }
 
 /// Returns the inverse op.

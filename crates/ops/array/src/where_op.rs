@@ -17,6 +17,9 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 })
 .kernel(where_)];
 
+/// Elements that are looked at before their positions are written.
+const BLOCK: usize = 256;
+
 fn where_(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(0)?;
     /// Returns the positions of the elements that are not zero.
@@ -33,18 +36,25 @@ fn where_(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let zero = T::default();
         let n = values.iter().filter(|v| **v != zero).count();
         let mut out = ctx.alloc(DType::Int64, indices::shape_of([n, rank])?)?;
-        let hits = values.iter().enumerate().filter(|(_, v)| **v != zero);
         let mut coords = vec![0; rank];
-        let row = dims[rank - 1].max(1);
-        let mut at = usize::MAX;
-        for (to, (i, _)) in out.slice_mut::<i64>()?.chunks_mut(rank).zip(hits) {
-            if i / row != at {
-                at = i / row;
-                ferroflow_functors::strided::unravel(i, dims, &mut coords);
-            }
-            coords[rank - 1] = i - at * row;
-            for (t, &c) in to.iter_mut().zip(&coords) {
-                *t = c as i64;
+        let (mut rest, mut found) = (out.slice_mut::<i64>()?, [0; BLOCK]);
+        for (i, row) in values.chunks(dims[rank - 1].max(1)).enumerate() {
+            ferroflow_functors::strided::unravel(i, &dims[..rank - 1], &mut coords[..rank - 1]);
+            for (block, values) in row.chunks(BLOCK).enumerate() {
+                // Without branches: which elements are not zero cannot be predicted.
+                let mut n_found = 0;
+                for (j, v) in values.iter().enumerate() {
+                    found[n_found & (BLOCK - 1)] = j;
+                    n_found += usize::from(*v != zero);
+                }
+                let (to, tail) = std::mem::take(&mut rest).split_at_mut(n_found * rank);
+                rest = tail;
+                for (to, j) in to.chunks_exact_mut(rank).zip(&found) {
+                    coords[rank - 1] = block * BLOCK + j;
+                    for (to, &c) in to.iter_mut().zip(&coords) {
+                        *to = c as i64;
+                    }
+                }
             }
         }
         ctx.set_output(0, out)

@@ -321,20 +321,22 @@ impl Decode {
             ..self.jpeg
         };
         let picture = jpeg::decode(contents, &options).map_err(invalid_jpeg)?;
-        let dims = [picture.height, picture.width, picture.channels];
+        let dims = picture.dims();
         let shape = match self.op.as_str() {
             "DecodeGif" => [1].into_iter().chain(dims).collect(),
             _ => ferroflow_functors::indices::shape_of(dims)?,
         };
+        let mut bytes = Tensor::for_overwrite(DType::Uint8, shape.clone())?;
+        picture.write(bytes.slice_mut()?);
+        let samples = bytes.slice::<u8>()?.iter();
         match self.dtype {
-            DType::Uint8 => Tensor::from_slice(shape, &picture.samples),
+            DType::Uint8 => Ok(bytes),
             DType::Uint16 => {
-                let deep: Vec<u16> = picture.samples.iter().map(|&v| u16::from(v) << 8).collect();
+                let deep: Vec<u16> = samples.map(|&v| u16::from(v) << 8).collect();
                 Tensor::from_slice(shape, &deep)
             }
             _ => {
-                let unit = |&v: &u8| f32::from(v) * (1.0 / 255.0);
-                let floats: Vec<f32> = picture.samples.iter().map(unit).collect();
+                let floats: Vec<f32> = samples.map(|&v| f32::from(v) * (1.0 / 255.0)).collect();
                 Tensor::from_slice(shape, &floats)
             }
         }

@@ -6,6 +6,8 @@ use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::strided::par_rows;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::vectorized;
+use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Element, PartialShape, Tensor};
 use num_traits::Float;
 
@@ -103,28 +105,64 @@ fn contrast(ctx: &mut KernelCtx) -> Result<Tensor> {
     if image.num_elements() == 0 {
         return Ok(image);
     }
-    ferroflow_sync::par_chunks_mut(
-        ctx.par(),
-        image.slice_mut::<f32>()?,
-        size,
-        1,
-        &|_, image| {
-            let mut sums = vec![0f64; channels];
-            for pixel in image.chunks_exact(channels) {
-                for (sum, x) in sums.iter_mut().zip(pixel) {
-                    *sum += f64::from(*x);
-                }
-            }
-            let n = (height * width) as f64;
-            let means: Vec<f32> = sums.iter().map(|sum| (sum / n) as f32).collect();
-            for pixel in image.chunks_exact_mut(channels) {
-                for (x, mean) in pixel.iter_mut().zip(&means) {
-                    *x = mean + factor * (*x - mean);
-                }
-            }
-        },
-    );
+    par_chunks_mut(ctx.par(), image.slice_mut()?, size, 1, &|_, image| {
+        vectorized(
+            #[inline(always)]
+            || match channels {
+                1 => contrast_of_image::<16>(image, channels, factor),
+                2 => contrast_of_image::<32>(image, channels, factor),
+                3 => contrast_of_image::<48>(image, channels, factor),
+                4 => contrast_of_image::<64>(image, channels, factor),
+                _ => contrast_of_channels(image, channels, factor),
+            },
+        );
+    });
     Ok(image)
+}
+
+/// Rows of numbers that are summed in single precision.
+const ROWS: usize = 64;
+
+/// Adjusts an image's contrast, `N` numbers at a time: whole pixels.
+#[inline(always)]
+fn contrast_of_image<const N: usize>(image: &mut [f32], channels: usize, factor: f32) {
+    let mut sums = [0f64; N];
+    for block in image.chunks(N * ROWS) {
+        let mut part = [0f32; N];
+        let (rows, rest) = block.as_chunks::<N>();
+        for row in rows {
+            part.iter_mut().zip(row).for_each(|(sum, x)| *sum += x);
+        }
+        part.iter_mut().zip(rest).for_each(|(sum, x)| *sum += x);
+        let parts = sums.iter_mut().zip(part);
+        parts.for_each(|(sum, part)| *sum += f64::from(part));
+    }
+    let n = (image.len() / channels) as f64;
+    let means: [f32; N] = std::array::from_fn(|i| {
+        let of_channel = sums.iter().skip(i % channels).step_by(channels);
+        (of_channel.sum::<f64>() / n) as f32
+    });
+    let (rows, rest) = image.as_chunks_mut::<N>();
+    let adjusted = |(x, mean): (&mut f32, &f32)| *x = mean + factor * (*x - mean);
+    rows.iter_mut()
+        .for_each(|row| row.iter_mut().zip(&means).for_each(adjusted));
+    rest.iter_mut().zip(&means).for_each(adjusted);
+}
+
+fn contrast_of_channels(image: &mut [f32], channels: usize, factor: f32) {
+    let mut sums = vec![0f64; channels];
+    for pixel in image.chunks_exact(channels) {
+        for (sum, x) in sums.iter_mut().zip(pixel) {
+            *sum += f64::from(*x);
+        }
+    }
+    let n = (image.len() / channels) as f64;
+    let means: Vec<f32> = sums.iter().map(|sum| (sum / n) as f32).collect();
+    for pixel in image.chunks_exact_mut(channels) {
+        for (x, mean) in pixel.iter_mut().zip(&means) {
+            *x = mean + factor * (*x - mean);
+        }
+    }
 }
 
 /// Replaces each pixel of input 0.
@@ -140,47 +178,78 @@ fn each_pixel(ctx: &mut KernelCtx, f: impl Fn([f32; 3]) -> [f32; 3] + Sync) -> R
         ctx.par(),
         image.slice_mut::<f32>()?,
         3 * 1024,
-        &|_, pixels| {
+        &|_, pixels| map_pixels(pixels, &f),
+    );
+    Ok(image)
+}
+
+fn map_pixels<T: Copy>(pixels: &mut [T], f: &impl Fn([T; 3]) -> [T; 3]) {
+    vectorized(
+        #[inline(always)]
+        || {
             for pixel in pixels.as_chunks_mut().0 {
                 *pixel = f(*pixel);
             }
         },
     );
-    Ok(image)
 }
 
 fn hue(ctx: &mut KernelCtx) -> Result<Tensor> {
     let delta = amount(ctx, "delta")?;
-    each_pixel(ctx, |[r, g, b]| {
-        // The sector of the hue, of six, and the channels by size.
-        let (sector, max, mid, min) = match r < g {
-            true if b < r => (1.0, g, r, b),
-            true if b > g => (3.0, b, g, r),
-            true => (2.0, g, b, r),
-            false if b < g => (0.0, r, g, b),
-            false if b > r => (4.0, b, r, g),
-            false => (5.0, r, b, g),
-        };
-        let within = |sector: i32, ratio: f32| if sector % 2 == 0 { ratio } else { 1.0 - ratio };
-        let hue = match max == min {
-            true => 0.0,
-            false => sector + within(sector as i32, (mid - min) / (max - min)),
-        };
-        let mut hue = hue + delta * 6.0;
-        if !(0.0..6.0).contains(&hue) {
-            hue = hue.rem_euclid(6.0);
+    match (-1.0..=1.0).contains(&delta) {
+        true => each_pixel(ctx, |pixel| {
+            turned(pixel, delta, |hue| {
+                let hue = if hue < 0.0 { hue + 6.0 } else { hue };
+                let hue = if hue >= 6.0 { hue - 6.0 } else { hue };
+                if hue >= 6.0 { hue - 6.0 } else { hue }
+            })
+        }),
+        false => each_pixel(ctx, |pixel| turned(pixel, delta, |hue| hue.rem_euclid(6.0))),
+    }
+}
+
+/// Changes a pixel's hue, without branches; `wrapped` returns a hue below six.
+#[inline(always)]
+fn turned([r, g, b]: [f32; 3], delta: f32, wrapped: impl Fn(f32) -> f32) -> [f32; 3] {
+    let (low, high) = (if r < g { r } else { g }, if r < g { g } else { r });
+    let (min, max) = (low.min(b), high.max(b));
+    let mid = low.max(high.min(b));
+    // The sector of the hue, of six.
+    let upward = if b < r {
+        1
+    } else if b > g {
+        3
+    } else {
+        2
+    };
+    let downward = if b < g {
+        0
+    } else if b > r {
+        4
+    } else {
+        5
+    };
+    let sector = if r < g { upward } else { downward };
+    let within = |sector: i32, ratio: f32| if sector & 1 == 0 { ratio } else { 1.0 - ratio };
+    let hue = sector as f32 + within(sector, (mid - min) / (max - min));
+    let hue = if max == min { 0.0 } else { hue };
+    let hue = wrapped(hue + delta * 6.0);
+    let sector = hue as i32;
+    let mid = min + within(sector, hue - sector as f32) * (max - min);
+    // A channel is the largest in two sectors and the smallest in two.
+    let channel = |largest: [i32; 2], smallest: [i32; 2]| {
+        let value = if smallest.contains(&sector) { min } else { mid };
+        if largest.contains(&sector) {
+            max
+        } else {
+            value
         }
-        let sector = hue as i32;
-        let mid = min + within(sector, hue - sector as f32) * (max - min);
-        match sector {
-            0 => [max, mid, min],
-            1 => [mid, max, min],
-            2 => [min, max, mid],
-            3 => [min, mid, max],
-            4 => [mid, min, max],
-            _ => [max, min, mid],
-        }
-    })
+    };
+    [
+        channel([0, 5], [2, 3]),
+        channel([1, 2], [4, 5]),
+        channel([3, 4], [0, 1]),
+    ]
 }
 
 fn saturation(ctx: &mut KernelCtx) -> Result<Tensor> {
@@ -208,8 +277,8 @@ fn saturation(ctx: &mut KernelCtx) -> Result<Tensor> {
 /// Builds the kernel of a conversion in single and double precision.
 fn convert(
     build: &KernelBuild,
-    single: fn([f32; 3]) -> [f32; 3],
-    double: fn([f64; 3]) -> [f64; 3],
+    single: impl Fn([f32; 3]) -> [f32; 3] + Send + Sync + 'static,
+    double: impl Fn([f64; 3]) -> [f64; 3] + Send + Sync + 'static,
 ) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
@@ -225,11 +294,11 @@ fn convert(
         }
         let input = ctx.take_input(0)?;
         let out = match dtype {
-            DType::Double => converted(ctx, input, double)?,
+            DType::Double => converted(ctx, input, &double)?,
             _ => {
                 let wide = widened(ctx.par(), &input)?;
                 drop(input);
-                narrowed(ctx.par(), converted(ctx, wide, single)?, dtype)?
+                narrowed(ctx.par(), converted(ctx, wide, &single)?, dtype)?
             }
         };
         ctx.set_output(0, out)
@@ -239,12 +308,10 @@ fn convert(
 fn converted<T: Element>(
     ctx: &KernelCtx,
     mut t: Tensor,
-    f: fn([T; 3]) -> [T; 3],
+    f: &(impl Fn([T; 3]) -> [T; 3] + Sync),
 ) -> Result<Tensor> {
     par_rows(ctx.par(), t.slice_mut::<T>()?, 3 * 1024, &|_, pixels| {
-        for pixel in pixels.as_chunks_mut().0 {
-            *pixel = f(*pixel);
-        }
+        map_pixels(pixels, f);
     });
     Ok(t)
 }
@@ -253,6 +320,7 @@ fn number<T: Float>(x: f64) -> T {
     T::from(x).unwrap_or(T::nan())
 }
 
+#[inline(always)]
 fn to_hsv<T: Float>([r, g, b]: [T; 3]) -> [T; 3] {
     let zero = T::zero();
     let value = r.max(g).max(b);
@@ -273,6 +341,7 @@ fn to_hsv<T: Float>([r, g, b]: [T; 3]) -> [T; 3] {
     [hue, saturation, value]
 }
 
+#[inline(always)]
 fn to_rgb<T: Float>([h, s, v]: [T; 3]) -> [T; 3] {
     let (zero, one, two) = (T::zero(), T::one(), number::<T>(2.0));
     let h = h * number(6.0);

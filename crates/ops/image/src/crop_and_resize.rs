@@ -5,6 +5,7 @@ use ferroflow_functors::half_conversion::floats;
 use ferroflow_functors::indices;
 use ferroflow_functors::window::shape as shape_of;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, PartialShape};
 
@@ -69,6 +70,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 /// Returns the coordinate of output position `i` of `n` on an axis of `size`, for a box from `a` to
 /// `b`.
+#[inline(always)]
 pub(crate) fn position(i: usize, n: usize, a: f32, b: f32, size: usize) -> Option<f32> {
     let last = (size - 1) as f32;
     let at = if n > 1 {
@@ -131,26 +133,31 @@ fn compute(ctx: &mut KernelCtx, nearest: bool, outside: f32) -> Result<()> {
             let Some(v) = position(y, crop_h, y1, y2, height) else {
                 return row.fill(outside);
             };
-            for (x, out) in row.chunks_exact_mut(c).enumerate() {
-                let Some(h) = position(x, crop_w, x1, x2, width) else {
-                    out.fill(outside);
-                    continue;
-                };
-                if nearest {
-                    out.copy_from_slice(pixel(v.round() as usize, h.round() as usize));
-                    continue;
-                }
-                let (top, bottom) = (v.floor() as usize, v.ceil() as usize);
-                let (left, right) = (h.floor() as usize, h.ceil() as usize);
-                let (dy, dx) = (v - v.floor(), h - h.floor());
-                let (tl, tr) = (pixel(top, left), pixel(top, right));
-                let (bl, br) = (pixel(bottom, left), pixel(bottom, right));
-                for (i, o) in out.iter_mut().enumerate() {
-                    let top = tl[i] + (tr[i] - tl[i]) * dx;
-                    let bottom = bl[i] + (br[i] - bl[i]) * dx;
-                    *o = top + (bottom - top) * dy;
-                }
-            }
+            vectorized(
+                #[inline(always)]
+                || {
+                    for (x, out) in row.chunks_exact_mut(c).enumerate() {
+                        let Some(h) = position(x, crop_w, x1, x2, width) else {
+                            out.fill(outside);
+                            continue;
+                        };
+                        if nearest {
+                            out.copy_from_slice(pixel(v.round() as usize, h.round() as usize));
+                            continue;
+                        }
+                        let (top, bottom) = (v.floor() as usize, v.ceil() as usize);
+                        let (left, right) = (h.floor() as usize, h.ceil() as usize);
+                        let (dy, dx) = (v - v.floor(), h - h.floor());
+                        let (tl, tr) = (pixel(top, left), pixel(top, right));
+                        let (bl, br) = (pixel(bottom, left), pixel(bottom, right));
+                        for (i, o) in out.iter_mut().enumerate() {
+                            let top = tl[i] + (tr[i] - tl[i]) * dx;
+                            let bottom = bl[i] + (br[i] - bl[i]) * dx;
+                            *o = top + (bottom - top) * dy;
+                        }
+                    }
+                },
+            );
         },
     );
     ctx.set_output(0, out)

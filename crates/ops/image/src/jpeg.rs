@@ -54,12 +54,13 @@ pub(crate) struct Options {
     pub(crate) window: Option<[usize; 4]>,
 }
 
-/// A decoded picture.
+/// A picture whose blocks are transformed; pixels are made when they are written.
 pub(crate) struct Picture {
-    pub(crate) height: usize,
-    pub(crate) width: usize,
-    pub(crate) channels: usize,
-    pub(crate) samples: Vec<u8>,
+    layout: Layout,
+    targets: Vec<Target>,
+    adobe: bool,
+    /// Rows that the file has.
+    rows: usize,
 }
 
 /// Returns height, width and number of components.
@@ -256,7 +257,17 @@ pub(crate) fn decode(file: &[u8], options: &Options) -> Result<Picture, Error> {
             options,
         )?,
     };
-    pixels(&layout, &targets, headers.adobe.is_some(), rows, options)
+    let picture = Picture {
+        layout,
+        targets,
+        adobe: headers.adobe.is_some(),
+        rows,
+    };
+    let height = picture.layout.window[2];
+    match (picture.there() as f32 / height as f32) < options.fraction.min(1.0) {
+        true => Err("the file ends too early"),
+        false => Ok(picture),
+    }
 }
 
 /// Reads a file with one scan; returns how many rows of pixels there are.
@@ -377,41 +388,37 @@ fn buffered(
     Ok(())
 }
 
-/// Makes pixels of samples, `rows` of which exist.
-fn pixels(
-    layout: &Layout,
-    targets: &[Target],
-    adobe: bool,
-    rows: usize,
-    options: &Options,
-) -> Result<Picture, Error> {
-    let [y, x, height, width] = layout.window;
-    let there = rows.saturating_sub(y).min(height);
-    if (there as f32 / height as f32) < options.fraction.min(1.0) {
-        return Err("the file ends too early");
+impl Picture {
+    /// Returns height, width and channels.
+    pub(crate) fn dims(&self) -> [usize; 3] {
+        let [_, _, height, width] = self.layout.window;
+        [height, width, self.layout.channels]
     }
-    let channels = layout.channels;
-    let mut samples = vec![0; height * width * channels];
-    let skip = x - layout.left;
-    let mut expanded: Vec<Vec<u8>> = vec![Vec::new(); targets.len()];
-    let mut sums = Vec::new();
-    for (i, out) in samples
-        .chunks_exact_mut(width * channels)
-        .take(there)
-        .enumerate()
-    {
-        let mut parts: [&[u8]; 4] = [&[]; 4];
-        for ((part, target), buffer) in parts.iter_mut().zip(targets).zip(&mut expanded) {
-            let row = target.plane.expand(y + i, buffer, &mut sums);
-            *part = row.get(skip..skip + width).unwrap_or_default();
+
+    /// Returns how many rows of the window the file has.
+    fn there(&self) -> usize {
+        let [y, _, height, _] = self.layout.window;
+        self.rows.saturating_sub(y).min(height)
+    }
+
+    /// Writes the pixels, row by row, to a slice that they fill.
+    pub(crate) fn write(&self, out: &mut [u8]) {
+        let [y, x, _, width] = self.layout.window;
+        let channels = self.layout.channels;
+        let skip = x - self.layout.left;
+        let mut expanded: Vec<Vec<u8>> = vec![Vec::new(); self.targets.len()];
+        let mut sums = Vec::new();
+        let there = (self.there() * width * channels).min(out.len());
+        let (out, missing) = out.split_at_mut(there);
+        missing.fill(0);
+        for (i, out) in out.chunks_exact_mut(width * channels).enumerate() {
+            let mut parts: [&[u8]; 4] = [&[]; 4];
+            for ((part, target), buffer) in parts.iter_mut().zip(&self.targets).zip(&mut expanded) {
+                let row = target.plane.expand(y + i, buffer, &mut sums);
+                *part = row.get(skip..skip + width).unwrap_or_default();
+            }
+            let parts = parts.get(..self.targets.len()).unwrap_or_default();
+            rows::convert(self.layout.space, parts, self.adobe, channels, out);
         }
-        let parts = parts.get(..targets.len()).unwrap_or_default();
-        rows::convert(layout.space, parts, adobe, channels, out);
     }
-    Ok(Picture {
-        height,
-        width,
-        channels,
-        samples,
-    })
 }

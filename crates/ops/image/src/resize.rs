@@ -6,6 +6,7 @@ use ferroflow_functors::half_conversion::floats;
 use ferroflow_functors::indices;
 use ferroflow_functors::window::shape as shape_of;
 use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::vectorized;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Item, PartialShape, Tensor, dispatch_items};
 
@@ -219,25 +220,78 @@ pub(crate) fn lerps(mapping: Mapping, input: usize, output: usize) -> Vec<Lerp> 
 fn bilinear(par: &dyn Parallelism, mapping: Mapping, s: &Sizes, x: &[f32], out: &mut [f32]) {
     let ys = lerps(mapping, s.input[0], s.output[0]);
     let xs = lerps(mapping, s.input[1], s.output[1]);
-    let c = s.channels;
-    each_row(par, s, out, |image, y, row| {
-        let v = ys[y];
-        let (top, bottom) = (s.line(x, image, v.lower), s.line(x, image, v.upper));
-        for (h, out) in xs.iter().zip(row.chunks_exact_mut(c)) {
-            let (l, r) = (h.lower * c, h.upper * c);
-            let corners = (
-                &top[l..][..c],
-                &top[r..][..c],
-                &bottom[l..][..c],
-                &bottom[r..][..c],
-            );
-            for (i, o) in out.iter_mut().enumerate() {
-                let top = corners.0[i] + (corners.1[i] - corners.0[i]) * h.weight;
-                let bottom = corners.2[i] + (corners.3[i] - corners.2[i]) * h.weight;
-                *o = top + (bottom - top) * v.weight;
+    let len = s.output[1] * s.channels;
+    let rows = (MIN_TASK / len).max(1);
+    par_chunks_mut(par, out, rows * len, 1, &|i, out| {
+        vectorized(
+            #[inline(always)]
+            || bilinear_rows(s, x, &ys, &xs, i * rows, out),
+        );
+    });
+}
+
+/// A line of the input, as wide as the output.
+#[derive(Clone)]
+struct Widened {
+    /// Its number, over all images; `MAX` for none.
+    line: usize,
+    values: Vec<f32>,
+}
+
+/// Computes rows of the output, over all images, from row `first`.
+#[inline(always)]
+fn bilinear_rows(s: &Sizes, x: &[f32], ys: &[Lerp], xs: &[Lerp], first: usize, out: &mut [f32]) {
+    let len = s.output[1] * s.channels;
+    let none = Widened {
+        line: usize::MAX,
+        values: vec![0.0; len],
+    };
+    let mut kept = [none.clone(), none];
+    for (i, out) in (first..).zip(out.chunks_exact_mut(len)) {
+        let (image, v) = (i / s.output[0], ys[i % s.output[0]]);
+        // The lower line of a row is often the upper one of the next.
+        if kept[0].line != image * s.input[0] + v.lower {
+            kept.swap(0, 1);
+        }
+        for (kept, y) in kept.iter_mut().zip([v.lower, v.upper]) {
+            let line = image * s.input[0] + y;
+            if kept.line != line {
+                kept.line = line;
+                widen(s.line(x, image, y), s.channels, xs, &mut kept.values);
             }
         }
-    });
+        let [top, bottom] = &kept;
+        for ((out, top), bottom) in out.iter_mut().zip(&top.values).zip(&bottom.values) {
+            *out = top + (bottom - top) * v.weight;
+        }
+    }
+}
+
+/// Interpolates a line.
+#[inline(always)]
+fn widen(line: &[f32], channels: usize, xs: &[Lerp], out: &mut [f32]) {
+    match channels {
+        1 => widen_pixels::<1>(line, xs, out),
+        3 => widen_pixels::<3>(line, xs, out),
+        4 => widen_pixels::<4>(line, xs, out),
+        c => {
+            for (h, out) in xs.iter().zip(out.chunks_exact_mut(c)) {
+                let (left, right) = (&line[h.lower * c..], &line[h.upper * c..]);
+                for ((out, left), right) in out.iter_mut().zip(left).zip(right) {
+                    *out = left + (right - left) * h.weight;
+                }
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn widen_pixels<const C: usize>(line: &[f32], xs: &[Lerp], out: &mut [f32]) {
+    let line = line.as_chunks::<C>().0;
+    for (h, out) in xs.iter().zip(out.as_chunks_mut::<C>().0) {
+        let (left, right) = (line[h.lower], line[h.upper]);
+        *out = std::array::from_fn(|c| left[c] + (right[c] - left[c]) * h.weight);
+    }
 }
 
 /// Four neighbors and their weights.

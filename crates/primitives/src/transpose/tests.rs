@@ -25,6 +25,11 @@ fn compare(shape: &[usize], perm: &[usize]) {
             let mut dst = vec![9; src.len()];
             permute(par, elem, shape, perm, &src, &mut dst);
             assert!(dst == want, "{shape:?} {perm:?} {elem}");
+            if elem == 3 {
+                let (src, mut dst) = (src.as_chunks::<3>().0, vec![[9; 3]; total]);
+                permute_elements(par, shape, perm, src, &mut dst);
+                assert!(dst.as_flattened() == want, "{shape:?} {perm:?}");
+            }
         }
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! A task never waits for room in a buffer: it ends when the buffer is full, and the reader starts
 //! another. A reader never waits for a task that has not started: it does the work itself. So the
-//! pool's threads only add speed, and none is kept by an idle iterator.
+//! pool's threads only add speed, and none is kept by an idle iterator. While a reader waits for a
+//! task that has started, another thread takes its place in the pool.
 
+use ferroflow_base::Result;
 use ferroflow_opdef::{Resources, StepServices};
-use ferroflow_sync::{CancelToken, Parallelism, Spawner};
+use ferroflow_sync::{CancelToken, Parallelism, Spawner, StandIn};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -73,6 +75,37 @@ impl Drop for Background {
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A reader that waits for a task; the pool has one thread more as long as it does.
+pub(crate) struct Waiter<'a> {
+    services: &'a StepServices<'a>,
+    stand_in: Option<StandIn>,
+}
+
+impl<'a> Waiter<'a> {
+    pub(crate) fn new(services: &'a StepServices<'a>) -> Self {
+        Waiter {
+            services,
+            stand_in: None,
+        }
+    }
+
+    /// Waits for a change that another thread announces, or for a moment.
+    ///
+    /// # Errors
+    /// CANCELLED if the step is.
+    pub(crate) fn wait<'g, T>(
+        &mut self,
+        changed: &Condvar,
+        guard: MutexGuard<'g, T>,
+    ) -> Result<MutexGuard<'g, T>> {
+        self.services.cancel.check()?;
+        if self.stand_in.is_none() {
+            self.stand_in = self.services.par.spawner().and_then(|s| s.stand_in());
+        }
+        Ok(wait(changed, guard))
+    }
 }
 
 /// Waits for a change that another thread announces, or for a moment.

@@ -1,6 +1,6 @@
 //! [`InOrder`]: a function of elements, several at a time between steps, results in order.
 
-use super::background::{lock, wait};
+use super::background::{Waiter, lock, wait};
 use super::{Background, Components, DatasetIterator, State};
 use ferroflow_base::{Result, cancelled};
 use ferroflow_opdef::StepServices;
@@ -16,7 +16,7 @@ pub struct InOrder {
     input: Option<Box<dyn DatasetIterator>>,
     function: Element,
     calls: VecDeque<Arc<Call>>,
-    /// Calls at a time; `None` chooses the pool's width.
+    /// Calls that are begun at a time; `None` chooses a multiple of the pool's width.
     width: Option<usize>,
     background: Background,
 }
@@ -73,13 +73,13 @@ impl Call {
     /// Returns the result; the call must have been begun.
     fn result(&self, services: &StepServices) -> Result<Option<Components>> {
         let mut stage = lock(&self.stage);
+        let mut waiter = Waiter::new(services);
         loop {
             match std::mem::take(&mut *stage) {
                 Stage::Done(result) => return result,
                 other => *stage = other,
             }
-            services.cancel.check()?;
-            stage = wait(&self.done, stage);
+            stage = waiter.wait(&self.done, stage)?;
         }
     }
 
@@ -113,7 +113,8 @@ impl InOrder {
         let own = Background::width(services);
         let width = match own {
             1 => 1,
-            _ => self.width.unwrap_or(own).max(1),
+            // Threads go on while an earlier call than theirs is waited for.
+            _ => self.width.unwrap_or(2 * own).max(1),
         };
         while self.calls.len() < width
             && let Some(input) = &mut self.input

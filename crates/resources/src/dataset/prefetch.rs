@@ -1,6 +1,6 @@
 //! [`Prefetch`]: an iterator whose next elements are computed between steps.
 
-use super::background::{lock, wait};
+use super::background::{Waiter, lock};
 use super::{Background, BackgroundServices, Components, DatasetIterator, State};
 use ferroflow_base::Result;
 use ferroflow_opdef::StepServices;
@@ -160,6 +160,7 @@ impl DatasetIterator for Prefetch {
         if self.grows && buffer.ready.is_empty() {
             self.limit = (self.limit * 2).min(MOST);
         }
+        let mut waiter = Waiter::new(services);
         loop {
             if let Some(element) = buffer.ready.pop_front() {
                 self.refill(&mut buffer, services);
@@ -173,8 +174,7 @@ impl DatasetIterator for Prefetch {
                 self.refill(&mut lock(&shared.buffer), services);
                 return next;
             }
-            services.cancel.check()?;
-            buffer = wait(&shared.changed, buffer);
+            buffer = waiter.wait(&shared.changed, buffer)?;
         }
     }
 

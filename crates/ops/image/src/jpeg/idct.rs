@@ -1,10 +1,10 @@
 //! Inverse cosine transforms of blocks of 8 × 8 coefficients, with the integer arithmetic of libjpeg
 //! (`jidctfst.c`, `jidctint.c`, `jidctred.c`), so that every sample is libjpeg's.
 
+use ferroflow_primitives::lanes::Row;
+
 /// Coefficients of a block, row by row.
 pub(super) type Block = [i16; 64];
-/// One coefficient of each of eight columns.
-type Row = [i16; 8];
 
 /// What is left of eight samples in a direction.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -81,67 +81,40 @@ fn descale(v: i32, bits: u32) -> i32 {
     v.wrapping_add(1 << (bits - 1)) >> bits
 }
 
-#[inline(always)]
-fn each(a: Row, b: Row, f: impl Fn(i16, i16) -> i16) -> Row {
-    std::array::from_fn(|i| f(a[i], b[i]))
-}
-
-#[inline(always)]
-fn add(a: Row, b: Row) -> Row {
-    each(a, b, i16::wrapping_add)
-}
-
-#[inline(always)]
-fn sub(a: Row, b: Row) -> Row {
-    each(a, b, i16::wrapping_sub)
-}
-
-/// Multiplies by a number with eight bits of fraction, given with fourteen.
-#[inline(always)]
-fn scaled(a: Row, by: i16) -> Row {
-    a.map(|v| ((i32::from(v.wrapping_shl(2)) * i32::from(by)) >> 16) as i16)
-}
-
 /// One direction of the fast transform: the algorithm of Arai, Agui and Nakajima.
 #[inline(always)]
 fn fast_pass(x: [Row; 8]) -> [Row; 8] {
     let [x0, x1, x2, x3, x4, x5, x6, x7] = x;
-    let (sum, difference) = (add(x0, x4), sub(x0, x4));
-    let t13 = add(x2, x6);
-    let t12 = sub(scaled(sub(x2, x6), 362 << 6), t13);
-    let (e0, e3) = (add(sum, t13), sub(sum, t13));
-    let (e1, e2) = (add(difference, t12), sub(difference, t12));
-    let (z13, z10) = (add(x5, x3), sub(x5, x3));
-    let (z11, z12) = (add(x1, x7), sub(x1, x7));
-    let o7 = add(z11, z13);
-    let t11 = scaled(sub(z11, z13), 362 << 6);
-    let z5 = scaled(add(z10, z12), 473 << 6);
-    let t10 = sub(scaled(z12, 277 << 6), z5);
-    let t12 = add(sub(scaled(z10, -(413 << 6)), z10), z5);
-    let o6 = sub(t12, o7);
-    let o5 = sub(t11, o6);
-    let o4 = add(t10, o5);
+    let (sum, difference) = (x0.add(x4), x0.sub(x4));
+    let t13 = x2.add(x6);
+    let t12 = x2.sub(x6).scaled(362 << 6).sub(t13);
+    let (e0, e3) = (sum.add(t13), sum.sub(t13));
+    let (e1, e2) = (difference.add(t12), difference.sub(t12));
+    let (z13, z10) = (x5.add(x3), x5.sub(x3));
+    let (z11, z12) = (x1.add(x7), x1.sub(x7));
+    let o7 = z11.add(z13);
+    let t11 = z11.sub(z13).scaled(362 << 6);
+    let z5 = z10.add(z12).scaled(473 << 6);
+    let t10 = z12.scaled(277 << 6).sub(z5);
+    let t12 = z10.scaled(-(413 << 6)).sub(z10).add(z5);
+    let o6 = t12.sub(o7);
+    let o5 = t11.sub(o6);
+    let o4 = t10.add(o5);
     [
-        add(e0, o7),
-        add(e1, o6),
-        add(e2, o5),
-        sub(e3, o4),
-        add(e3, o4),
-        sub(e2, o5),
-        sub(e1, o6),
-        sub(e0, o7),
+        e0.add(o7),
+        e1.add(o6),
+        e2.add(o5),
+        e3.sub(o4),
+        e3.add(o4),
+        e2.sub(o5),
+        e1.sub(o6),
+        e0.sub(o7),
     ]
 }
 
-#[inline(always)]
-fn transposed(x: [Row; 8]) -> [Row; 8] {
-    std::array::from_fn(|i| std::array::from_fn(|j| x[j][i]))
-}
-
 fn fast(block: &Block, multipliers: &Block, out: &mut [u8], stride: usize) {
-    let product = |i: usize| block[i].wrapping_mul(multipliers[i]);
     if block[1..].iter().fold(0, |any, c| any | c) == 0 {
-        let sample = clamp(i32::from(product(0)) >> 5);
+        let sample = clamp(i32::from(block[0].wrapping_mul(multipliers[0])) >> 5);
         for row in out.chunks_mut(stride).take(8) {
             if let Some(row) = row.first_chunk_mut::<8>() {
                 *row = [sample; 8];
@@ -149,11 +122,12 @@ fn fast(block: &Block, multipliers: &Block, out: &mut [u8], stride: usize) {
         }
         return;
     }
-    let rows: [Row; 8] = std::array::from_fn(|r| std::array::from_fn(|c| product(r * 8 + c)));
-    let rows = transposed(fast_pass(transposed(fast_pass(rows))));
+    let (block, multipliers) = (block.as_chunks::<8>().0, multipliers.as_chunks::<8>().0);
+    let rows = std::array::from_fn(|r| Row::products(&block[r], &multipliers[r]));
+    let rows = Row::transposed(fast_pass(Row::transposed(fast_pass(rows))));
     for (row, out) in rows.iter().zip(out.chunks_mut(stride)) {
         if let Some(out) = out.first_chunk_mut::<8>() {
-            *out = row.map(|v| ((v >> 5).clamp(-128, 127) + 128) as u8);
+            *out = row.samples();
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Rows of a picture: chroma upsampling and color conversion (libjpeg: `jdsample.c`, `jdcolor.c`).
 
 use super::headers::Space;
+use ferroflow_primitives::vectorized;
 
 /// The samples of a component.
 pub(super) struct Plane {
@@ -59,7 +60,10 @@ impl Plane {
             }
             Upsampling::Row => {
                 out.resize(self.width * 2, 0);
-                in_row(self.row(y), out);
+                vectorized(
+                    #[inline(always)]
+                    || in_row(self.row(y), out),
+                );
             }
             Upsampling::Column => {
                 let (near, other) = self.rows(y);
@@ -72,16 +76,23 @@ impl Plane {
             Upsampling::Both => {
                 let (near, other) = self.rows(y);
                 out.resize(self.width * 2, 0);
-                sums.clear();
-                let weighted = |(&a, &b): (&u8, &u8)| i16::from(a) * 3 + i16::from(b);
-                sums.extend(near.iter().zip(other).map(weighted));
-                in_both(sums, out);
+                sums.resize(self.width, 0);
+                vectorized(
+                    #[inline(always)]
+                    || {
+                        for ((sum, &a), &b) in sums.iter_mut().zip(near).zip(other) {
+                            *sum = i16::from(a) * 3 + i16::from(b);
+                        }
+                        in_both(sums, out);
+                    },
+                );
             }
         }
         out
     }
 }
 
+#[inline(always)]
 fn in_row(row: &[u8], out: &mut [u8]) {
     let (Some(&first), Some(&last)) = (row.first(), row.last()) else {
         return;
@@ -100,6 +111,7 @@ fn in_row(row: &[u8], out: &mut [u8]) {
     }
 }
 
+#[inline(always)]
 fn in_both(sums: &[i16], out: &mut [u8]) {
     let (Some(&first), Some(&last)) = (sums.first(), sums.last()) else {
         return;
@@ -148,6 +160,7 @@ fn clamp(v: i16) -> u8 {
 }
 
 /// Converts a row of YCbCr to RGB.
+#[inline(always)]
 fn ycc(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
     const N: usize = 32;
     let whole = y.len().min(cb.len()).min(cr.len()) / N * N;
@@ -204,7 +217,10 @@ pub(super) fn convert(space: Space, rows: &[&[u8]], adobe: bool, channels: usize
                 pixel.copy_from_slice(&[r, g, b]);
             }
         }
-        (Space::Ycc, _, [y, cb, cr]) => ycc(y, cb, cr, out),
+        (Space::Ycc, _, [y, cb, cr]) => vectorized(
+            #[inline(always)]
+            || ycc(y, cb, cr, out),
+        ),
         (Space::Cmyk | Space::Ycck, _, [c, m, y, k]) => {
             for (i, pixel) in out.chunks_exact_mut(3).enumerate() {
                 let at = |row: &[u8]| row.get(i).copied().unwrap_or_default();
