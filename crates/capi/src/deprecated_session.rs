@@ -84,8 +84,8 @@ pub unsafe extern "C" fn TF_DeleteDeprecatedSession(
     guard(status, (), || Ok(()));
 }
 
-/// Forgets the variables of a master's tasks; the resources of sessions of this process are their own, so there
-/// are none to forget.
+/// Forgets the variables of a master's tasks; the resources of sessions of this process are their own, so nothing
+/// is left to forget.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_Reset(
     opt: *const TF_SessionOptions,

@@ -87,7 +87,7 @@ unsafe fn attr(node: &Node, name: *const c_char) -> Result<(&AttrValue, String)>
     Ok((value, name.to_string()))
 }
 
-/// An attr that is no list: TensorFlow looks these up in another way, with another error.
+/// An attr other than a list: TensorFlow looks these up in another way, with another error.
 ///
 /// # Safety
 /// As [`attr`].

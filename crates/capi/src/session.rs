@@ -1,7 +1,7 @@
 //! `TF_Session`: running a graph (`tensorflow/c/c_api.h`).
 
 use crate::graph::{GraphState, TF_Graph, TF_Operation, TF_Output};
-use crate::guard::{delete, guard, handle, list, list_mut, shared, text, unique};
+use crate::guard::{delete, guard, handle, list, list_mut, shared, text};
 use crate::run_metadata::Observed;
 use crate::session_options::{TF_DeviceList, TF_SessionOptions};
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
@@ -9,12 +9,10 @@ use ferroflow_base::{Code, Result, Status, failed_precondition, invalid_argument
 use ferroflow_graph::{NodeId, Output};
 use ferroflow_model::{SavedModelFile, proto};
 use ferroflow_remote::{GrpcSession, GrpcStep};
-use ferroflow_runtime::{
-    Callable, RunOptions, SavedModel, Session, SessionOptions, Signature, Tensor,
-};
+use ferroflow_runtime::{Callable, SavedModel, Session, SessionOptions, Signature, Tensor};
 use smallvec::SmallVec;
 use std::collections::HashMap;
-use std::ffi::{CString, c_char, c_int};
+use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
@@ -29,7 +27,7 @@ pub struct TF_Session {
     callables: RwLock<Callables>,
     is_closed: AtomicBool,
     /// The time that a step may take, unless its own options limit it.
-    step_limit: Option<Duration>,
+    pub(crate) step_limit: Option<Duration>,
     /// The names of the devices of a session of this process.
     devices: Vec<String>,
 }
@@ -68,10 +66,10 @@ struct Callables {
 const MAX_RECENT: usize = 8;
 
 /// What a run feeds, fetches and targets.
-struct Request<'a> {
-    inputs: &'a [TF_Output],
-    outputs: &'a [TF_Output],
-    targets: &'a [*const TF_Operation],
+pub(crate) struct Request<'a> {
+    pub(crate) inputs: &'a [TF_Output],
+    pub(crate) outputs: &'a [TF_Output],
+    pub(crate) targets: &'a [*const TF_Operation],
 }
 
 impl Request<'_> {
@@ -117,7 +115,7 @@ impl Request<'_> {
 
     /// # Safety
     /// The nodes live.
-    unsafe fn signature(&self) -> Result<Signature> {
+    pub(crate) unsafe fn signature(&self) -> Result<Signature> {
         let names = |outputs: &[TF_Output]| -> Result<Vec<String>> {
             // SAFETY: as this function's.
             let name = |o: &TF_Output| unsafe {
@@ -182,7 +180,7 @@ impl TF_Session {
     }
 
     /// The session, or the one of another process.
-    fn session(&self) -> std::result::Result<&Session, &GrpcSession> {
+    pub(crate) fn session(&self) -> std::result::Result<&Session, &GrpcSession> {
         match &self.engine {
             Engine::Graph(session) => Ok(session),
             Engine::SavedModel(model) => Ok(model.session()),
@@ -199,7 +197,7 @@ impl TF_Session {
     }
 
     /// Extends the session by the nodes that were added to the graph since the last run.
-    fn extend(&self) -> Result<()> {
+    pub(crate) fn extend(&self) -> Result<()> {
         let mut seen = self.seen();
         if seen.version != self.graph.version() || seen.version == 0 {
             let inner = self.graph.lock();
@@ -508,7 +506,7 @@ pub unsafe extern "C" fn TF_SessionRun(
 ///
 /// # Safety
 /// `to` holds no tensors.
-unsafe fn give(results: Vec<Tensor>, to: &mut [*mut TF_Tensor]) -> Result<()> {
+pub(crate) unsafe fn give(results: Vec<Tensor>, to: &mut [*mut TF_Tensor]) -> Result<()> {
     let mut tensors: SmallVec<[TF_Tensor; 4]> = SmallVec::new();
     for result in results {
         tensors.push(TF_Tensor::of_engine(result)?);
@@ -517,115 +515,6 @@ unsafe fn give(results: Vec<Tensor>, to: &mut [*mut TF_Tensor]) -> Result<()> {
         *to = handle(tensor);
     }
     Ok(())
-}
-
-/// Begins a step that is fed and fetched in parts.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn TF_SessionPRunSetup(
-    session: *mut TF_Session,
-    inputs: *const TF_Output,
-    ninputs: c_int,
-    outputs: *const TF_Output,
-    noutputs: c_int,
-    target_opers: *const *const TF_Operation,
-    ntargets: c_int,
-    out_handle: *mut *const c_char,
-    status: *mut TF_Status,
-) {
-    guard(status, (), || {
-        // SAFETY: the contract of the header.
-        let (session, out, request) = unsafe {
-            let request = Request {
-                inputs: list(inputs, ninputs),
-                outputs: list(outputs, noutputs),
-                targets: list(target_opers, ntargets),
-            };
-            (shared(session)?, unique(out_handle)?, request)
-        };
-        *out = std::ptr::null();
-        session.extend()?;
-        // SAFETY: the contract of the header.
-        let signature = unsafe { request.signature() }?;
-        let text = match session.session() {
-            Ok(own) => own.partial_run_setup(&signature)?,
-            Err(grpc) => grpc.partial_run_setup(&signature)?,
-        };
-        *out = CString::new(text).unwrap_or_default().into_raw();
-        Ok(())
-    });
-}
-
-/// Continues a step in parts.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn TF_SessionPRun(
-    session: *mut TF_Session,
-    prun_handle: *const c_char,
-    inputs: *const TF_Output,
-    input_values: *const *const TF_Tensor,
-    ninputs: c_int,
-    outputs: *const TF_Output,
-    output_values: *mut *mut TF_Tensor,
-    noutputs: c_int,
-    target_opers: *const *const TF_Operation,
-    ntargets: c_int,
-    status: *mut TF_Status,
-) {
-    guard(status, (), || {
-        // SAFETY: the contract of the header.
-        let to = unsafe { list_mut(output_values, noutputs) };
-        to.fill(std::ptr::null_mut());
-        // SAFETY: the contract of the header.
-        let (session, name, request, values) = unsafe {
-            let request = Request {
-                inputs: list(inputs, ninputs),
-                outputs: list(outputs, noutputs),
-                targets: list(target_opers, ntargets),
-            };
-            let values = list(input_values, ninputs);
-            (shared(session)?, text(prun_handle)?, request, values)
-        };
-        // SAFETY: the contract of the header.
-        let signature = unsafe { request.signature() }?;
-        // SAFETY: the contract of the header.
-        let tensors = values.iter().map(|v| unsafe { shared(*v) }?.to_engine());
-        let tensors = tensors.collect::<Result<Vec<_>>>()?;
-        let feeds: Vec<_> = signature.feeds.into_iter().zip(tensors).collect();
-        let results = match session.session() {
-            Err(grpc) => {
-                let step = GrpcStep {
-                    feeds,
-                    fetches: signature.fetches,
-                    targets: signature.targets,
-                    options: None,
-                    partial_run: name.to_string(),
-                };
-                grpc.run(step)?.0
-            }
-            Ok(own) if own.has_partial_run(name) => {
-                let options = RunOptions {
-                    timeout: session.step_limit,
-                    ..Default::default()
-                };
-                own.partial_run(name, feeds, &signature.fetches, &options)?
-            }
-            Ok(_) => {
-                return Err(invalid_argument!(
-                    "Must run 'setup' before performing partial runs!"
-                ));
-            }
-        };
-        // SAFETY: the contract of the header.
-        unsafe { give(results, to) }
-    });
-}
-
-/// Deletes the handle of a step in parts.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn TF_DeletePRunHandle(prun_handle: *const c_char) {
-    if !prun_handle.is_null() {
-        // SAFETY: the contract of the header: `TF_SessionPRunSetup` made it.
-        drop(unsafe { CString::from_raw(prun_handle.cast_mut()) });
-    }
 }
 
 /// Loads a SavedModel into an empty graph and creates a session over it, with variables restored.

@@ -74,6 +74,7 @@ impl TF_SessionOptions {
                 names: self.devices(),
                 incarnations: Vec::new(),
                 soft: config.allow_soft_placement,
+                ..Default::default()
             },
             place_pruned_graph: graph_options.is_some_and(|g| g.place_pruned_graph),
             check_feed_shapes: false,

@@ -247,7 +247,7 @@ fn is_member(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     // The functions of calls are looked at when they are translated.
     let is_call = referred_functions(node).next().is_some();
-    // A TensorArray that is the loop's own is no state of the graph.
+    // A TensorArray of the loop's own is not a state of the graph.
     let is_own = TensorArrayOp::of(node).is_some();
     let is_pure = is_call || is_own || !node.def.flags.stateful;
     let is_pure = is_pure && !graph.targets().contains(&id);
