@@ -117,7 +117,7 @@ def sparse():
     yield case("SparseToDense", at.reshape(3, 2, 1), i64(2, 3), r("float", (3,)), one, fails=True)
 
     def written(at, values, shape):
-        tensors = (np.asarray(at, np.int64).reshape(-1, len(shape)), values, np.asarray(shape, np.int64))
+        tensors = (np.asarray(at, np.int64).reshape(len(values), len(shape)), values, np.asarray(shape, np.int64))
         return [tf.io.serialize_tensor(tf.constant(t)).numpy() for t in tensors]
 
     for dtype in ("float", "int32", "double", "bool", "int64"):
@@ -132,6 +132,8 @@ def sparse():
     yield case("DeserializeSparse", both, dtype="float")
     yield case("DeserializeManySparse", both, dtype="float")
     yield case("DeserializeSparse", strings(*first, *none, *second, *first).reshape(2, 2, 3), dtype="float")
+    number = written([[]], a("float", [5]), ())
+    yield case("DeserializeSparse", strings(*number, *number).reshape(2, 3), dtype="float")
     yield case("DeserializeSparse", both, dtype="int32", fails=True)
     yield case("DeserializeSparse", strings(*first, *other).reshape(2, 3), dtype="float", fails=True)
     yield case("DeserializeSparse", strings(b"x", b"y", b"z"), dtype="float", fails=True)

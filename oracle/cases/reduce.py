@@ -171,6 +171,7 @@ def segments():
         yield case(op, r("float", (3,)), i32(0, 5, 1), s32(3), fails=True)
         yield case(op, r("float", (3,)), i32(0, 1), s32(3), fails=True)
         yield case(op, r("float", (3,)), i32(0, 1, 1), s32(-3), fails=True)
+        yield case(op, r("float", (3,)), i32(0, 1, 1), i32(3), fails=True)
     for op in ("SparseSegmentSum", "SparseSegmentMean", "SparseSegmentSqrtN"):
         x = Rand(op)("float", (4, 3))
         yield case(op, x, i32(0, 3, 1, 1), i32(0, 0, 1, 3))

@@ -291,3 +291,51 @@ def dataset_odds_and_ends(b):
     stats = raw.StatsAggregatorHandle()
     for op in (raw.StatsAggregatorSummary, raw.ExperimentalStatsAggregatorSummary):
         b.step(op(iterator=stats))
+
+
+@case("v1")
+def dataset_assertions(b):
+    def asserted(op, dataset, *wanted):
+        return op(input_dataset=dataset, transformations=tf.constant(list(wanted), S), **NUMBERS)
+
+    def take(dataset):
+        return raw.TakeDataset(input_dataset=dataset, count=2, **NUMBERS)
+
+    def starts(dataset, error=None):
+        got, start = walk(dataset)
+        b.step(targets=start, error=error)
+        if not error:
+            b.step(got)
+
+    three, following = numbers(0, 3, 1), raw.AssertNextDataset
+    starts(plain(take(take(asserted(following, three, "FiniteTake", "FiniteTake", "Root"))), L, [[]]))
+    starts(plain(take(asserted(raw.ExperimentalAssertNextDataset, three, "FiniteTake")), L, [[]]))
+    starts(plain(take(asserted(following, three, "Skip")), L, [[]]),
+           "Asserted transformation matching Skip at offset 0 but encountered FiniteTake transformation instead.")
+    starts(plain(take(asserted(following, three, "FiniteTake", "Tak")), L, [[]]),
+           "Asserted transformation matching Tak at offset 1 but encountered Root transformation instead.")
+    skipped = raw.SkipDataset(input_dataset=asserted(following, three, "FiniteSkip"), count=1, **NUMBERS)
+    starts(plain(skipped, L, [[]]))
+    for count, kind in ((2, "FiniteRepeat"), (-1, "ForeverRepeat")):
+        repeated = raw.RepeatDataset(input_dataset=asserted(following, three, kind), count=count, **NUMBERS)
+        starts(plain(repeated, L, [[]]), f"matching {kind} at offset 0 but encountered {kind}[0] ")
+    starts(plain(asserted(following, three, "Root", "Whoops"), L, [[]]),
+           "Asserted next 2 transformations but encountered only 1.")
+    starts(take(asserted(following, three, "Whoops")), "Asserted transformation matching Whoops at offset 0")
+
+    def before(*wanted):
+        return plain(asserted(raw.AssertPrevDataset, take(three), *wanted), L, [[]])
+
+    split = "name: 'RangeDataset' attr { key: 'replicate_on_split' value { b: %s } }"
+    starts(before("name: 'TakeDataset'", "name: 'RangeDataset'"))
+    starts(before("name: 'TakeDataset'", split % "false"))
+    at = "Failure checking transformations at offset "
+    starts(before("name: 'TakeDataset'", split % "true"),
+           at + "1: Asserted attribute 'replicate_on_split' having a value of '")
+    starts(before("name: 'TakeDataset' attr { key: 'whoops' value { b: true } }"),
+           at + "0: Asserted attribute 'whoops' having a value of '")
+    starts(before("name: 'TakeDataset'", "name: 'Range'"),
+           at + "1: Asserted transformation matching 'Range', but found 'RangeDataset'.")
+    starts(before("name: 'TakeDataset'", "name: 'RangeDataset'", "name: 'TakeDataset'"),
+           "Asserted previous 3 transformations but encountered only 2.")
+    starts(before("nome"), at + "0: Couldn't parse transformation 'nome'.")

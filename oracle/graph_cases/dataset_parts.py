@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from datasetkit import (END, F, I, L, NUMBERS, S, api, fails, iterate, numbers, plain, refused, said,
+from datasetkit import (END, F, I, L, NUMBERS, S, api, fails, file, iterate, numbers, plain, refused, said,
                         walk)
 from graphkit import case, raw
 
@@ -57,6 +57,41 @@ def dataset_shards(b):
                                                 index=1, auto_shard_policy=-1, **NUMBERS), 3)
     refused(b, raw.AutoShardDataset(input_dataset=numbers(0, 7, 1), num_workers=3, index=3,
                                     **NUMBERS), "index must be between 0 and 2")
+
+
+@case("v1")
+def dataset_auto_shards(b):
+    """By file (1), by data (2), by hint (3), or by file where that is possible (0); not at all (-1)."""
+    files = [file(f"auto_shard.{i}", b"%d\n%d\n" % (2 * i, 2 * i + 1)) for i in range(3)]
+    words = said([S], [[]])
+
+    def lines():
+        return raw.TextLineDataset(filenames=tf.constant(files), compression_type="", buffer_size=0)
+
+    def shard(dataset, policy, index, n=2, spec=words):
+        return raw.AutoShardDataset(input_dataset=dataset, num_workers=n, index=index, auto_shard_policy=policy, **spec)
+
+    def batch(dataset):
+        return raw.BatchDatasetV2(input_dataset=dataset, batch_size=2, drop_remainder=False, **said([S], [[None]]))
+
+    def opened():
+        return D.from_tensor_slices(files).flat_map(tf.data.TextLineDataset)._variant_tensor
+
+    for policy in (0, 1):
+        iterate(b, shard(opened(), policy, 0), 4, (S,))
+        iterate(b, shard(opened(), policy, 1), 2, (S,))
+        iterate(b, shard(batch(opened()), policy, 1, spec=said([S], [[None]])), 1, (S,), ((None,),))
+    for policy in (0, 2):
+        iterate(b, shard(lines(), policy, 1), 3, (S,))
+    refused(b, shard(lines(), 1, 1), "Unable to shard this input. You may need to wrap the inputs to your reader dataset in a "
+                                     "TensorSliceDataset.")
+    iterate(b, shard(batch(lines()), 2, 0, spec=said([S], [[None]])), 2, (S,), ((None,),))
+    iterate(b, shard(lines(), -1, 1), 6, (S,))
+    hinted = raw.ShardDataset(input_dataset=lines(), num_shards=-1, index=0, **words)
+    iterate(b, shard(hinted, 3, 1, n=4), 2, (S,))
+    for policy in (0, 2):
+        iterate(b, shard(numbers(0, 7, 1), policy, 1, spec=NUMBERS), 3)
+    b.step(targets=shard(numbers(0, 7, 1), 1, 1, spec=NUMBERS).op.name, error="")
 
 
 @case("v1")

@@ -144,6 +144,18 @@ def dataset_fingerprints(b):
     doubled = raw.MapDataset(input_dataset=numbers(0, 5, 1), other_arguments=[], f=twice, **NUMBERS)
     b.step([tf.equal(five, of(numbers(0, 5, 1))), tf.equal(five, of(numbers(0, 6, 1))), tf.equal(five, of(doubled))])
 
+    @function.Defun(L, func_name="twice_again")
+    def twice_again(x):
+        return tf.multiply(x, tf.constant(2, L, name="two"), name="product")
+
+    @function.Defun(L, func_name="thrice")
+    def thrice(x):
+        return tf.multiply(x, tf.constant(3, L, name="two"), name="product")
+
+    for f in (twice, twice_again, thrice):
+        again = raw.MapDataset(input_dataset=numbers(0, 5, 1), other_arguments=[], f=f, **NUMBERS)
+        b.step(tf.equal(of(doubled), of(again)))
+
 
 @case("v1")
 def record_input(b):

@@ -464,6 +464,9 @@ def dense_tables(b):
     b.step(targets=moved)
     b.step([raw.LookupTableFindV2(table_handle=other, keys=k, default_value=d),
             raw.LookupTableSizeV2(table_handle=other)], {k: [4, 3, 39], d: 7})
+    many = dense(i64(-1)[0], i64(-2)[0], initial_num_buckets=256)
+    b.step(targets=raw.LookupTableImportV2(table_handle=many, keys=keys, values=values).name)
+    b.step([tf.shape(x) for x in raw.LookupTableExportV2(table_handle=many, Tkeys=tf.int64, Tvalues=tf.int64)])
     same = dense(i64(3)[0], i64(3)[0])
     b.step(raw.LookupTableSizeV2(table_handle=same), error="Empty and deleted keys cannot be equal")
     few = dense(i64(3)[0], i64(4)[0], initial_num_buckets=3)

@@ -432,9 +432,7 @@ impl Table {
             TableKind::Mutable,
         )?;
         let mut state = fresh.write();
-        if let TableKind::Dense(dense) = &self.kind {
-            state.n_buckets = dense.n_buckets;
-        }
+        state.n_buckets = n.max(1);
         for i in 0..n {
             let key = self.key_at(keys, i)?;
             // Skip exported buckets without an entry.
@@ -446,6 +444,8 @@ impl Table {
             }
             self.put(&mut state, key, keys, values, i)?;
         }
+        // The buckets that were exported, whatever the number of their entries.
+        state.n_buckets = n.max(1);
         std::mem::swap(&mut *self.write(), &mut *state);
         Ok(())
     }

@@ -83,6 +83,11 @@ fn concat_values(ctx: &mut KernelCtx, axis: usize, values: Range<usize>) -> Resu
     };
     let first = ctx.shape(values.start)?;
     let rank = first.rank();
+    if rank == 0 && dim == 0 {
+        return Err(invalid_argument!(
+            "ConcatOp : Can't concatenate scalars (use tf.stack instead)"
+        ));
+    }
     let Some(at) = axis_in(dim, rank) else {
         return Err(invalid_argument!(
             "ConcatOp : Expected concatenating dimensions in the range [{}, {rank}), but got {dim}",
@@ -94,6 +99,11 @@ fn concat_values(ctx: &mut KernelCtx, axis: usize, values: Range<usize>) -> Resu
     let mut n_non_empty = 0;
     for i in values.clone() {
         let shape = ctx.shape(i)?;
+        if shape.rank() == 0 {
+            return Err(invalid_argument!(
+                "ConcatOp : Can't concatenate scalars (use tf.stack instead)"
+            ));
+        }
         if shape.rank() != rank {
             return Err(invalid_argument!(
                 "ConcatOp : Ranks of all input tensors should match: shape[0] = {first} vs. \

@@ -1,7 +1,7 @@
 //! AutoShardDataset: a dataset's graph rewritten so that each worker reads its part (TensorFlow:
 //! `core/grappler/optimizers/data/auto_shard.cc`).
 
-use crate::common::{Made, dataset, make, number, positive};
+use crate::common::{Made, dataset, is_any, make, number, positive};
 use crate::options::through_of;
 use ferroflow_base::{Code, Result, invalid_argument, not_found};
 use ferroflow_model::proto::attr_value::{ListValue, Value};
@@ -102,19 +102,6 @@ const UNSHARDABLE: &[&str] = &[
     "TensorDataset",
     "TensorSliceDataset",
 ];
-
-/// Whether an op is one of `kinds` in some version.
-fn is_any(op: &str, kinds: &[&str]) -> bool {
-    let of = |kind: &&str| {
-        let rest = op.strip_prefix(*kind);
-        rest.is_some_and(|rest| {
-            let digits = rest.strip_prefix('V');
-            rest.is_empty()
-                || digits.is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
-        })
-    };
-    kinds.iter().any(of)
-}
 
 fn auto_shard(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let policy = build.attrs.int("auto_shard_policy")?;

@@ -207,3 +207,16 @@ pub(crate) fn names(t: &Tensor, what: &str) -> Result<Vec<String>> {
 pub(crate) fn flag_attr(build: &KernelBuild, name: &str) -> bool {
     build.attrs.bool(name).unwrap_or(false)
 }
+
+/// Whether an op is one of `kinds` in some version.
+pub(crate) fn is_any(op: &str, kinds: &[&str]) -> bool {
+    let of = |kind: &&str| {
+        let rest = op.strip_prefix(*kind);
+        rest.is_some_and(|rest| {
+            let digits = rest.strip_prefix('V');
+            rest.is_empty()
+                || digits.is_some_and(|d| !d.is_empty() && d.bytes().all(|b| b.is_ascii_digit()))
+        })
+    };
+    kinds.iter().any(of)
+}

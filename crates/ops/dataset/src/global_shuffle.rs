@@ -1,10 +1,10 @@
 //! GlobalShuffleDataset and DatasetFingerprint (TensorFlow:
 //! `core/kernels/data/experimental/global_shuffle_dataset_op.cc`, `core/kernels/data/dataset_ops.cc`).
 
-use crate::common::{dataset, flag_attr, make, number};
+use crate::common::{dataset, flag_attr, is_any, make, number};
+use crate::fingerprint::fingerprint;
 use crate::seeds::SeedGenerator;
-use crate::snapshot_files::fingerprint;
-use ferroflow_base::{Code, Result, failed_precondition, invalid_argument};
+use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_functors::index_shuffle::place;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, StepServices};
@@ -49,18 +49,51 @@ struct ShuffleIterator {
     at: u64,
 }
 
+/// Datasets that find an element by its index, whatever was read before.
+const INDEXED: &[&str] = &[
+    "AssertCardinality",
+    "Batch",
+    "Cache",
+    "Concatenate",
+    "GlobalShuffle",
+    "IndexFlatMap",
+    "List",
+    "Map",
+    "Options",
+    "ParallelMap",
+    "Prefetch",
+    "Range",
+    "Repeat",
+    "Shard",
+    "Skip",
+    "Take",
+    "Tensor",
+    "TensorSlice",
+    "WeightedFlatMap",
+    "Zip",
+];
+
+/// Returns the kind of a dataset that a dataset reads and that is not indexed, if any.
+fn without_indices(dataset: &Dataset) -> Option<String> {
+    let kind = dataset.node.op.replacen("Dataset", "", 1);
+    match is_any(&kind, INDEXED) {
+        true => dataset
+            .source
+            .inputs()
+            .iter()
+            .find_map(|d| without_indices(d)),
+        false => Some(kind),
+    }
+}
+
 fn global_shuffle(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let reshuffles = flag_attr(build, "reshuffle_each_iteration");
     make(build, move |ctx, _| {
         let input = dataset(ctx, 0)?;
-        // Not before it is asked for an element does a dataset tell whether it has random access.
-        if let Err(e) = input.source.get(0, ctx.services())
-            && e.code() == Code::Unimplemented
-        {
+        if let Some(found) = without_indices(&input) {
             return Err(failed_precondition!(
                 "`global_shuffle` requires all upstream transformations be compatible with random \
-                 access. Got: {}",
-                e.message()
+                 access. Got: FAILED_PRECONDITION: {found} does not support random access."
             ));
         }
         let n = input.cardinality();

@@ -2,6 +2,7 @@
 //! IteratorGetNext, SerializeIterator, string handles (TensorFlow:
 //! `core/kernels/data/iterator_ops.cc`).
 
+use crate::assertions::check_next;
 use crate::handles::StringHandles;
 use crate::seeds::{scalars, set_anonymous};
 use ferroflow_base::{
@@ -60,6 +61,7 @@ pub(crate) const OPS: &[Op] = &[
             let dataset = Dataset::of(ctx.input(0)?)?;
             let iterator = resource::<IteratorResource>(ctx, 1)?;
             iterator.check(&dataset.dtypes, &dataset.shapes)?;
+            check_next(&dataset)?;
             let made = dataset.iterator()?;
             *iterator.lock() = Some((dataset, made));
             Ok(())
@@ -282,6 +284,7 @@ fn one_shot(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             state: Mutex::new(None),
         };
         made.check(&dataset.dtypes, &dataset.shapes)?;
+        check_next(&dataset)?;
         let iterator = dataset.iterator()?;
         *made.lock() = Some((dataset, iterator));
         Ok(made)

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod assertions;
 mod auto_shard;
 mod batch;
 mod cache;
@@ -14,6 +15,7 @@ mod csv;
 mod elements;
 mod fastest_branch;
 mod files;
+mod fingerprint;
 mod flat_map;
 mod generator;
 mod global_shuffle;
@@ -42,6 +44,7 @@ mod sql;
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
+    ("assertions", assertions::OPS),
     ("auto_shard", auto_shard::OPS),
     ("batch", batch::OPS),
     ("cache", cache::OPS),

@@ -78,27 +78,6 @@ pub(crate) const OPS: &[Op] = &[
     .shape(shapes::scalar)
     .kernel(through),
     Op::new(
-        "AssertNextDataset",
-        "input_dataset: variant, transformations: string -> handle: variant | output_types: \
-         list(type) >= 1; output_shapes: list(shape) >= 1",
-    )
-    .shape(shapes::scalar)
-    .kernel(through),
-    Op::new(
-        "ExperimentalAssertNextDataset",
-        "input_dataset: variant, transformations: string -> handle: variant | output_types: \
-         list(type) >= 1; output_shapes: list(shape) >= 1",
-    )
-    .shape(shapes::scalar)
-    .kernel(through),
-    Op::new(
-        "AssertPrevDataset",
-        "input_dataset: variant, transformations: string -> handle: variant | output_types: \
-         list(type) >= 1; output_shapes: list(shape) >= 1",
-    )
-    .shape(shapes::scalar)
-    .kernel(through),
-    Op::new(
         "NonSerializableDataset",
         "input_dataset: variant -> handle: variant | output_types: list(type) >= 1; \
          output_shapes: list(shape) >= 1",
@@ -355,7 +334,7 @@ fn options(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 }
 
 /// Appends the options set on a dataset and its inputs; the message merges by concatenation.
-fn collect_options(dataset: &Dataset, out: &mut Vec<u8>) {
+pub(crate) fn collect_options(dataset: &Dataset, out: &mut Vec<u8>) {
     for input in dataset.source.inputs() {
         collect_options(&input, out);
     }

@@ -361,7 +361,7 @@ fn snapshot(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let shard_args = crate::common::some(ctx, first, end)?;
         let hash = match hash {
             Some(hash) => hash,
-            None => crate::snapshot_files::fingerprint(&input)?,
+            None => crate::fingerprint::fingerprint(&input)?,
         };
         let folder = PathBuf::from(local_only(&text(ctx, 1, "path")?)?).join(hash.to_string());
         let target = Target {

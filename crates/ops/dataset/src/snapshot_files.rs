@@ -6,7 +6,7 @@ use ferroflow_model::{
     RecordCompression, RecordReader, RecordWriter, make_folder, tensor_from_proto, tensor_to_proto,
     write_output,
 };
-use ferroflow_resources::dataset::{Components, Dataset};
+use ferroflow_resources::dataset::Components;
 use ferroflow_resources::file_system::io_error;
 use ferroflow_tensor::{DType, Tensor};
 use prost::Message;
@@ -247,29 +247,4 @@ impl ShardReader {
             }
         }
     }
-}
-
-/// Returns a number that identifies the nodes that made a dataset.
-pub(crate) fn fingerprint(dataset: &Dataset) -> Result<u64> {
-    let mut text = Vec::new();
-    describe(dataset, &mut text)?;
-    // FNV-1a, which does not depend on the process.
-    let step = |hash: u64, &byte: &u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
-    Ok(text.iter().fold(0xcbf2_9ce4_8422_2325, step))
-}
-
-fn describe(dataset: &Dataset, out: &mut Vec<u8>) -> Result<()> {
-    out.extend_from_slice(dataset.node.op.as_bytes());
-    out.extend_from_slice(dataset.node.attrs.to_string().as_bytes());
-    for t in &dataset.node.inputs {
-        match t.dtype() {
-            DType::Variant => match Dataset::of(t) {
-                Ok(input) => describe(&input, out)?,
-                Err(_) => out.push(0),
-            },
-            DType::Resource => out.push(1),
-            _ => out.extend(tensor_to_proto(t)?.encode_to_vec()),
-        }
-    }
-    Ok(())
 }

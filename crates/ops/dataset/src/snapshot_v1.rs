@@ -2,8 +2,9 @@
 //! `core/kernels/data/experimental/snapshot_dataset_op.cc`, the first version). The files are those of `snapshot.rs`.
 
 use crate::common::{Input, dataset, make, next_of, text};
+use crate::fingerprint::fingerprint;
 use crate::seeds::{Random, seeds_or_fresh};
-use crate::snapshot_files::{Metadata, ShardReader, Writers, fingerprint};
+use crate::snapshot_files::{Metadata, ShardReader, Writers};
 use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
 use ferroflow_functors::shapes;
 use ferroflow_model::RecordCompression;

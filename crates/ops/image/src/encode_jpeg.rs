@@ -150,8 +150,10 @@ fn encode(ctx: &mut KernelCtx, options: &Options) -> Result<()> {
         ));
     };
     if let Some(expected) = options.channels.filter(|&n| n != channels) {
+        let format = if expected == 1 { "grayscale" } else { "rgb" };
         return Err(invalid_argument!(
-            "format expects {expected} channels, got {channels}"
+            "format {format} expects {expected} channels, got {}",
+            image.shape()
         ));
     }
     let color = match channels {

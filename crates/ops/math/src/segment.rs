@@ -254,7 +254,8 @@ fn unsorted_job(ctx: &KernelCtx) -> Result<Job> {
             "data.shape = {data} does not start with segment_ids.shape = {ids_shape}"
         ));
     }
-    let segments = int(count).ok_or_else(|| {
+    let segments = int(count).filter(|_| count.shape().is_scalar());
+    let segments = segments.ok_or_else(|| {
         invalid_argument!(
             "num_segments should be a scalar, not shape {}",
             count.shape()

@@ -87,7 +87,7 @@ impl Written for Bytes {
     }
 
     fn read(&self) -> Result<Tensor> {
-        let bad = || invalid_argument!("Could not parse serialized_sparse as a proto");
+        let bad = || invalid_argument!("Could not parse serialized proto");
         let proto = TensorProto::decode(&self[..]).map_err(|_| bad())?;
         tensor_from_proto(&proto, None).map_err(|_| bad())?.get()
     }
@@ -265,7 +265,7 @@ fn deserialize_all<W: Written>(ctx: &mut KernelCtx, dtype: DType) -> Result<()> 
     sizes.resize(leading.rank() + rank, 0);
     let mut rows = Vec::with_capacity(total.saturating_mul(sizes.len()));
     let mut before = vec![0; leading.rank()];
-    for (i, (at, _, shape, _, its)) in parts.iter().enumerate() {
+    for (i, (at, _, shape, n, its)) in parts.iter().enumerate() {
         if *its != rank {
             return Err(invalid_argument!(
                 "Inconsistent shape across SparseTensors: rank prior to SparseTensor[{i}] was: \
@@ -273,9 +273,11 @@ fn deserialize_all<W: Written>(ctx: &mut KernelCtx, dtype: DType) -> Result<()> 
             ));
         }
         ferroflow_functors::strided::unravel(i, leading.dims(), &mut before);
-        for row in at.slice::<i64>()?.chunks(rank.max(1)) {
+        // Scalars have a row without numbers.
+        let at = at.slice::<i64>()?;
+        for row in 0..*n {
             rows.extend(before.iter().map(|&b| b as i64));
-            rows.extend_from_slice(row);
+            rows.extend_from_slice(&at[row * rank..(row + 1) * rank]);
         }
         for (size, own) in sizes
             .iter_mut()
