@@ -23,12 +23,12 @@ mod arrays {
         }
 
         /// Returns wrapped sums.
-        pub fn add(self, other: Row) -> Row {
+        pub fn plus(self, other: Row) -> Row {
             self.each(other, i16::wrapping_add)
         }
 
         /// Returns wrapped differences.
-        pub fn sub(self, other: Row) -> Row {
+        pub fn minus(self, other: Row) -> Row {
             self.each(other, i16::wrapping_sub)
         }
 
@@ -74,14 +74,14 @@ mod registers {
 
         /// Returns wrapped sums.
         #[inline(always)]
-        pub fn add(self, other: Row) -> Row {
+        pub fn plus(self, other: Row) -> Row {
             // SAFETY: all processors of x86-64 have SSE2.
             Row(unsafe { _mm_add_epi16(self.0, other.0) })
         }
 
         /// Returns wrapped differences.
         #[inline(always)]
-        pub fn sub(self, other: Row) -> Row {
+        pub fn minus(self, other: Row) -> Row {
             // SAFETY: all processors of x86-64 have SSE2.
             Row(unsafe { _mm_sub_epi16(self.0, other.0) })
         }
@@ -164,8 +164,8 @@ mod tests {
             let turned = <$row>::transposed(rows);
             let made = std::array::from_fn::<_, 8, _>(|i| {
                 let (a, b) = (turned[i], turned[(i + 3) % 8]);
-                a.add(b.scaled(473 << 6))
-                    .sub(b.scaled(-(413 << 6)))
+                a.plus(b.scaled(473 << 6))
+                    .minus(b.scaled(-(413 << 6)))
                     .samples()
             });
             (made, turned.map(|row| row.samples()))

@@ -6,10 +6,9 @@ use ferroflow_base::{Result, unimplemented_error};
 use ferroflow_functors::numeric::Half;
 use ferroflow_functors::shapes;
 use ferroflow_functors::unary::{
-    CHEAP, ConvertFn, NarrowOutput, UnaryFn, UnaryFunctor, WidenInput, unary_kernel,
+    CHEAP, ConvertFn, NarrowOutput, UnaryFn, WidenInput, unary_kernel,
 };
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_primitives::vectorized;
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, Element, bf16, dispatch, f16};
 
 /// Cast.
@@ -186,42 +185,10 @@ fn stored(dtype: DType) -> DType {
     }
 }
 
-/// A conversion compiled for each instruction set, where that is worth its size.
-struct Vectorized<F>(F);
-
-impl<A: Element, R: Element, F: Fn(A) -> R + Send + Sync> UnaryFunctor<A, R> for Vectorized<F> {
-    #[inline]
-    fn apply(&self, x: A) -> R {
-        (self.0)(x)
-    }
-    fn apply_slice(&self, x: &[A], y: &mut [R]) {
-        vectorized(
-            #[inline(always)]
-            || {
-                for (y, x) in y.iter_mut().zip(x) {
-                    *y = (self.0)(*x);
-                }
-            },
-        );
-    }
-    fn in_place(&self, _: &mut [R]) -> bool {
-        false
-    }
-}
-
 fn between(from: DType, stored_from: DType, stored_to: DType) -> Option<Kernel> {
     let is_small = matches!(from, DType::Int4 | DType::Uint4);
     if is_small && (stored_to.is_floating() || stored_to.is_complex() || stored_to == DType::Bool) {
         return None;
-    }
-    match (stored_from, stored_to) {
-        (DType::Float, DType::Int32) => {
-            return Some(unary_kernel(CHEAP, Vectorized(<f32 as CastTo<i32>>::cast)));
-        }
-        (DType::Float, DType::Uint8) => {
-            return Some(unary_kernel(CHEAP, Vectorized(<f32 as CastTo<u8>>::cast)));
-        }
-        _ => {}
     }
     dispatch!(stored_from, S in [
         f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64

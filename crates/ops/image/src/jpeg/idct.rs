@@ -85,30 +85,30 @@ fn descale(v: i32, bits: u32) -> i32 {
 #[inline(always)]
 fn fast_pass(x: [Row; 8]) -> [Row; 8] {
     let [x0, x1, x2, x3, x4, x5, x6, x7] = x;
-    let (sum, difference) = (x0.add(x4), x0.sub(x4));
-    let t13 = x2.add(x6);
-    let t12 = x2.sub(x6).scaled(362 << 6).sub(t13);
-    let (e0, e3) = (sum.add(t13), sum.sub(t13));
-    let (e1, e2) = (difference.add(t12), difference.sub(t12));
-    let (z13, z10) = (x5.add(x3), x5.sub(x3));
-    let (z11, z12) = (x1.add(x7), x1.sub(x7));
-    let o7 = z11.add(z13);
-    let t11 = z11.sub(z13).scaled(362 << 6);
-    let z5 = z10.add(z12).scaled(473 << 6);
-    let t10 = z12.scaled(277 << 6).sub(z5);
-    let t12 = z10.scaled(-(413 << 6)).sub(z10).add(z5);
-    let o6 = t12.sub(o7);
-    let o5 = t11.sub(o6);
-    let o4 = t10.add(o5);
+    let (sum, difference) = (x0.plus(x4), x0.minus(x4));
+    let t13 = x2.plus(x6);
+    let t12 = x2.minus(x6).scaled(362 << 6).minus(t13);
+    let (e0, e3) = (sum.plus(t13), sum.minus(t13));
+    let (e1, e2) = (difference.plus(t12), difference.minus(t12));
+    let (z13, z10) = (x5.plus(x3), x5.minus(x3));
+    let (z11, z12) = (x1.plus(x7), x1.minus(x7));
+    let o7 = z11.plus(z13);
+    let t11 = z11.minus(z13).scaled(362 << 6);
+    let z5 = z10.plus(z12).scaled(473 << 6);
+    let t10 = z12.scaled(277 << 6).minus(z5);
+    let t12 = z10.scaled(-(413 << 6)).minus(z10).plus(z5);
+    let o6 = t12.minus(o7);
+    let o5 = t11.minus(o6);
+    let o4 = t10.plus(o5);
     [
-        e0.add(o7),
-        e1.add(o6),
-        e2.add(o5),
-        e3.sub(o4),
-        e3.add(o4),
-        e2.sub(o5),
-        e1.sub(o6),
-        e0.sub(o7),
+        e0.plus(o7),
+        e1.plus(o6),
+        e2.plus(o5),
+        e3.minus(o4),
+        e3.plus(o4),
+        e2.minus(o5),
+        e1.minus(o6),
+        e0.minus(o7),
     ]
 }
 
