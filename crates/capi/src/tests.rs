@@ -270,8 +270,8 @@ fn errors() {
             let mut value = 0i64;
             TF_OperationGetAttrInt(x.oper, c"missing".as_ptr(), &mut value, c.status);
         },
-        3,
-        "Operation 'x' has no attr named 'missing'.",
+        5,
+        "No attr named 'missing' in NodeDef:",
     );
 }
 

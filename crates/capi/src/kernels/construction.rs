@@ -142,7 +142,12 @@ pub unsafe extern "C" fn TF_OpKernelConstruction_GetAttrSize(
             AttrValue::Shape(s) => s.rank().map_or(-1, |rank| rank as i32),
             _ => -1,
         };
-        (*n, *total) = match ctx.attr(name)? {
+        let found = ctx.node.attrs.get(name);
+        let found = found.ok_or_else(|| {
+            let node = ctx.node.name.to_string_lossy();
+            invalid_argument!("Operation '{node}' has no attr named '{name}'.")
+        })?;
+        (*n, *total) = match found {
             AttrValue::List(list) => {
                 let sizes = list.iter().map(size).filter(|s| *s > 0);
                 (list.len() as i32, sizes.sum())
