@@ -1,6 +1,7 @@
 """Shared by all programs: the client, the target, and printing of values and errors."""
 
 import os
+import re
 import sys
 
 import numpy as np
@@ -26,6 +27,8 @@ def show(label, f):
         message = e.message.split("Recent warning and error logs")[0]
         message = message.split("\nOriginal stack trace")[0]
         # The client prepends the location where the node was created.
+        # TensorArrays have the number of those that the process made before; loops that are compiled make none.
+        message = re.sub(r"(TensorArray \w+?)_\d+", r"\1_N", message)
         lines = [l for l in message.splitlines() if l.strip()]
         skip = ("Graph execution error", "Detected at node", "Node:", "    File ", "File ")
         lines = [l.strip() for l in lines if not l.strip().startswith(skip)]
