@@ -3,10 +3,10 @@
 
 use crate::wav::scalar_rate;
 use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_fft::Real;
 use ferroflow_functors::indices::shape_of;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
-use realfft::RealFftPlanner;
 use std::f64::consts::PI;
 
 /// AudioSpectrogram, Mfcc.
@@ -91,7 +91,7 @@ fn spectrogram(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return ctx.set_output(0, out);
         }
         let length = windows.size.next_power_of_two();
-        let plan = RealFftPlanner::<f64>::new().plan_fft_forward(length);
+        let plan = f64::real_to_complex(length);
         let (mut signal, mut spectrum) = (plan.make_input_vec(), plan.make_output_vec());
         let mut scratch = plan.make_scratch_vec();
         let hann = |i: usize| 0.5 - 0.5 * (2.0 * PI * i as f64 / windows.size as f64).cos();

@@ -1,13 +1,12 @@
 //! Transforms along the dimensions of tensors, and the plans they keep.
 
 use ferroflow_base::{Result, internal};
+use ferroflow_fft::{ComplexToReal, Fft, FftDirection, FftError, Real, RealToComplex};
 use ferroflow_functors::strided::Strided;
 use ferroflow_functors::transpose::transposed;
 use ferroflow_opdef::KernelCtx;
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Complex, Element, Shape, Tensor, dispatch_items};
-use realfft::{ComplexToReal, RealFftPlanner, RealToComplex};
-use rustfft::{Fft, FftDirection, FftNum, FftPlanner};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -15,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 const BLOCK: usize = 16 * 1024;
 
 /// A real type with transforms.
-pub(crate) trait Sample: FftNum + Element {}
+pub(crate) trait Sample: Real + Element {}
 impl Sample for f32 {}
 impl Sample for f64 {}
 
@@ -23,13 +22,13 @@ impl Sample for f64 {}
 type Last<P> = Mutex<Option<(usize, Arc<P>)>>;
 
 /// The plans of a kernel: one for each dimension that it transforms.
-pub(crate) struct Plans<T: FftNum> {
+pub(crate) struct Plans<T: Real> {
     complex: [Last<dyn Fft<T>>; 3],
     to_complex: Last<dyn RealToComplex<T>>,
     to_real: Last<dyn ComplexToReal<T>>,
 }
 
-impl<T: FftNum> Default for Plans<T> {
+impl<T: Real> Default for Plans<T> {
     fn default() -> Self {
         Plans {
             complex: Default::default(),
@@ -87,9 +86,7 @@ where
         let (rank, first) = (x.shape().rank(), axes.start);
         for (i, axis) in axes.enumerate().rev() {
             let n = x.shape()[axis];
-            let plan = planned(&self.complex[i.min(2)], n, || {
-                FftPlanner::new().plan_fft(n, direction)
-            });
+            let plan = planned(&self.complex[i.min(2)], n, || T::complex(n, direction));
             let scale = scale.filter(|_| axis == first);
             if axis + 1 == rank {
                 rows(ctx, &mut x, &*plan, scale)?;
@@ -112,9 +109,7 @@ where
         n: usize,
         shape: Shape,
     ) -> Result<Tensor> {
-        let plan = planned(&self.to_complex, n, || {
-            RealFftPlanner::new().plan_fft_forward(n)
-        });
+        let plan = planned(&self.to_complex, n, || T::real_to_complex(n));
         let mut out = ctx.alloc(<Complex<T> as Element>::DTYPE, shape)?;
         let (x, width) = (x.slice::<T>()?, n / 2 + 1);
         let group = (BLOCK / n).max(1);
@@ -147,9 +142,7 @@ where
         shape: Shape,
         scale: T,
     ) -> Result<Tensor> {
-        let plan = planned(&self.to_real, n, || {
-            RealFftPlanner::new().plan_fft_inverse(n)
-        });
+        let plan = planned(&self.to_real, n, || T::complex_to_real(n));
         let mut out = ctx.alloc(T::DTYPE, shape)?;
         let (x, width) = (x.slice::<Complex<T>>()?, n / 2 + 1);
         let group = (BLOCK / n).max(1);
@@ -180,7 +173,7 @@ where
     }
 }
 
-fn finished(out: Tensor, failed: Mutex<Option<realfft::FftError>>) -> Result<Tensor> {
+fn finished(out: Tensor, failed: Mutex<Option<FftError>>) -> Result<Tensor> {
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         None => Ok(out),
         Some(e) => Err(internal!("real FFT: {e}")),
