@@ -3,14 +3,15 @@
 use crate::error::error;
 use crate::numpy::{numpy, numpy_dtype};
 use ferroflow_tensor::{DType, Tensor, dispatch_items};
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 use pyo3::{ffi, intern};
 use std::ffi::c_int;
 use std::ops::Range;
 
-/// A tensor that numpy cannot hold, such as the handle of a variable. Ops take it as an input.
+/// A tensor that ops take as an input: one made by `ferroflow.tensor`, or one that numpy cannot hold, such as the
+/// handle of a variable.
 #[pyclass(name = "Tensor", module = "ferroflow", frozen)]
 pub struct PyTensor(pub Tensor);
 
@@ -26,6 +27,66 @@ impl PyTensor {
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
         PyTuple::new(py, self.0.shape().dims())
+    }
+
+    /// Returns the tensor as an array over the same memory, which cannot be written.
+    ///
+    /// >>> import ferroflow
+    /// >>> ferroflow.tensor([1, 2], "int64").numpy()
+    /// array([1, 2])
+    fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        if let DType::Resource | DType::Variant = self.0.dtype() {
+            let text = format!("numpy has no {} arrays", self.0.dtype());
+            return Err(PyTypeError::new_err(text));
+        }
+        let found = array(py, self.0.clone(), &Shared::default())?;
+        // A scalar string is a bytes object.
+        numpy(py)?.asarray.bind(py).call1((found,))
+    }
+
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(
+        &self,
+        py: Python<'py>,
+        dtype: Option<&Bound<'py, PyAny>>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let found = self.numpy(py)?;
+        let is_wanted = match dtype {
+            Some(dtype) => found.getattr(intern!(py, "dtype"))?.eq(dtype)?,
+            None => true,
+        };
+        match (is_wanted, dtype) {
+            (false, Some(_)) if copy == Some(false) => Err(PyValueError::new_err(
+                "another dtype cannot be had without a copy",
+            )),
+            (false, Some(dtype)) => found.call_method1(intern!(py, "astype"), (dtype,)),
+            _ if copy == Some(true) => found.call_method0(intern!(py, "copy")),
+            _ => Ok(found),
+        }
+    }
+
+    /// Exports the tensor by the DLPack protocol. Consumers that know no read-only memory get a copy.
+    #[pyo3(signature = (**options))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (found, name) = (self.numpy(py)?, intern!(py, "__dlpack__"));
+        let exported = found.call_method(name, (), options);
+        exported.or_else(|e| match e.is_instance_of::<PyBufferError>(py) {
+            true => {
+                let copy = found.call_method0(intern!(py, "copy"))?;
+                copy.call_method(name, (), options)
+            }
+            false => Err(e),
+        })
+    }
+
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        const CPU: i32 = 1;
+        (CPU, 0)
     }
 
     fn __repr__(&self) -> String {

@@ -160,6 +160,20 @@ class Arrays(unittest.TestCase):
         np.testing.assert_array_equal(ops.Square(Other(x)), x * x)
         np.testing.assert_array_equal(np.from_dlpack(ops.Square(x)), x * x)
 
+    def test_tensor(self):
+        tensor = ferroflow.tensor([[1, 2], [3, 4]], "int64")
+        array = tensor.numpy()
+        np.testing.assert_array_equal(array, [[1, 2], [3, 4]])
+        self.assertFalse(array.flags.writeable)
+        self.assertTrue(np.shares_memory(np.asarray(tensor), array))
+        self.assertEqual(np.asarray(tensor, np.float32).dtype, np.float32)
+        self.assertTrue(np.array(tensor, copy=True).flags.writeable)
+        np.testing.assert_array_equal(np.from_dlpack(tensor), array)
+        self.assertEqual(ferroflow.tensor("ab").numpy(), b"ab")
+        handle = ops.VarHandleOp(dtype="float32", shape=[])
+        with self.assertRaises(TypeError):
+            np.asarray(handle)
+
 
 class Strings(unittest.TestCase):
     def test_strings(self):
