@@ -1,6 +1,8 @@
 //! `TF_DeprecatedSession`: a session that is given GraphDefs (`tensorflow/c/c_api.h`).
 
 use crate::guard::{delete, guard, handle, list, list_mut, shared, text, texts};
+use crate::run_metadata::Observed;
+use crate::session::{give, report};
 use crate::session_options::{TF_DeviceList, TF_SessionOptions};
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
 use ferroflow_base::{Result, invalid_argument};
@@ -153,7 +155,7 @@ unsafe fn take(tensors: *const *mut TF_Tensor, n: c_int) -> Result<Vec<Tensor>> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_Run(
     session: *mut TF_DeprecatedSession,
-    _run_options: *const TF_Buffer,
+    run_options: *const TF_Buffer,
     input_names: *const *const c_char,
     inputs: *const *mut TF_Tensor,
     ninputs: c_int,
@@ -162,12 +164,12 @@ pub unsafe extern "C" fn TF_Run(
     noutputs: c_int,
     target_oper_names: *const *const c_char,
     ntargets: c_int,
-    _run_metadata: *mut TF_Buffer,
+    run_metadata: *mut TF_Buffer,
     status: *mut TF_Status,
 ) {
     guard(status, (), || {
         // SAFETY: the contract of the header.
-        let (session, args, signature, to) = unsafe {
+        let (session, args, signature, to, mut observed) = unsafe {
             let to = list_mut(outputs, noutputs);
             to.fill(std::ptr::null_mut());
             let args = take(inputs, ninputs)?;
@@ -176,28 +178,30 @@ pub unsafe extern "C" fn TF_Run(
                 fetches: texts(output_names, noutputs)?,
                 targets: texts(target_oper_names, ntargets)?,
             };
-            (shared(session)?, args, signature, to)
+            let observed = Observed::new(run_options, run_metadata)?;
+            (shared(session)?, args, signature, to, observed)
         };
-        let results = match &session.grpc {
+        let (results, metadata) = match &session.grpc {
             Some(grpc) => {
-                let step = GrpcStep {
-                    feeds: signature.feeds.into_iter().zip(args).collect(),
-                    fetches: signature.fetches,
-                    targets: signature.targets,
-                    ..Default::default()
-                };
-                grpc.run(step)?.0
+                let mut step = GrpcStep::new(signature, args);
+                step.options = observed.message.take();
+                let (results, metadata) = grpc.run(step)?;
+                (results, Some(metadata))
             }
             None => {
                 let own = session.session()?;
                 let callable = own.callable(&signature)?;
-                own.run_callable(&callable, args, &session.run_options())?
+                observed.limit(session.run_options().timeout);
+                let results = own.run_callable(&callable, args, &observed.options)?;
+                let metadata = observed.metadata(&own, || Ok(signature))?;
+                (results, metadata)
             }
         };
-        for (to, result) in to.iter_mut().zip(results) {
-            *to = handle(TF_Tensor::of_engine(result)?);
+        // SAFETY: the contract of the header.
+        unsafe {
+            give(results, to)?;
+            report(metadata, run_metadata)
         }
-        Ok(())
     });
 }
 
@@ -255,43 +259,31 @@ pub unsafe extern "C" fn TF_PRun(
 ) {
     guard(status, (), || {
         // SAFETY: the contract of the header.
-        let (session, name, args, feeds, fetches, to) = unsafe {
+        let (session, name, args, signature, to) = unsafe {
             let to = list_mut(outputs, noutputs);
             to.fill(std::ptr::null_mut());
             let args = take(inputs, ninputs)?;
-            let feeds = texts(input_names, ninputs)?;
-            let fetches = texts(output_names, noutputs)?;
-            (
-                shared(session)?,
-                text(prun_handle)?,
-                args,
-                feeds,
-                fetches,
-                to,
-            )
+            let signature = Signature {
+                feeds: texts(input_names, ninputs)?,
+                fetches: texts(output_names, noutputs)?,
+                targets: Vec::new(),
+            };
+            (shared(session)?, text(prun_handle)?, args, signature, to)
         };
-        let feeds: Vec<_> = feeds.into_iter().zip(args).collect();
         let results = match &session.grpc {
             Some(grpc) => {
-                let step = GrpcStep {
-                    feeds,
-                    fetches,
-                    partial_run: name.to_string(),
-                    ..Default::default()
-                };
+                let mut step = GrpcStep::new(signature, args);
+                step.partial_run = name.to_string();
                 grpc.run(step)?.0
             }
             None => {
-                let options = session.run_options();
-                session
-                    .session()?
-                    .partial_run(name, feeds, &fetches, &options)?
+                let (own, options) = (session.session()?, session.run_options());
+                let feeds = signature.feeds.into_iter().zip(args).collect();
+                own.partial_run(name, feeds, &signature.fetches, &options)?
             }
         };
-        for (to, result) in to.iter_mut().zip(results) {
-            *to = handle(TF_Tensor::of_engine(result)?);
-        }
-        Ok(())
+        // SAFETY: the contract of the header.
+        unsafe { give(results, to) }
     });
 }
 

@@ -1,10 +1,10 @@
 //! Nodes that are being described: `TF_OperationDescription` (`tensorflow/c/c_api.h`).
 
-use crate::graph::{GraphState, TF_Graph, TF_Operation, TF_Output, outputs_of, shape_of};
+use crate::graph::{GraphState, TF_Graph, TF_Operation, TF_Output, shape_of};
 use crate::guard::{guard, guard_plain, handle, list, shared, text};
 use crate::{TF_Status, TF_Tensor};
 use ferroflow_base::{Result, Status, invalid_argument};
-use ferroflow_graph::NodeDescription;
+use ferroflow_graph::{NodeDescription, Output, no_output};
 use ferroflow_model::proto;
 use ferroflow_opdef::{AttrValue, Attrs, FuncRef};
 use ferroflow_tensor::DType;
@@ -111,13 +111,31 @@ pub unsafe extern "C" fn TF_SetDevice(desc: *mut TF_OperationDescription, device
     }
 }
 
+/// The source of an input; TensorFlow checks it before it looks at the op.
+///
+/// # Safety
+/// The node is NULL or lives.
+unsafe fn source(description: &NodeDescription, input: TF_Output) -> Result<Output> {
+    let op = description.op();
+    // SAFETY: as this function's.
+    let node = unsafe { input.oper.as_ref() }
+        .ok_or_else(|| invalid_argument!("Attempt to add nullptr Node to node with type {op}"))?;
+    // SAFETY: as this function's.
+    unsafe { input.output() }.map_err(|_| {
+        // SAFETY: as this function's; the graph lives as long as its nodes.
+        let inner = unsafe { node.graph() }.lock();
+        let n = inner.graph.node(node.id).map_or(0, |n| n.outputs.len());
+        no_output(op, node.name(), input.index.into(), n)
+    })
+}
+
 /// Adds an input, one tensor.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_AddInput(desc: *mut TF_OperationDescription, input: TF_Output) {
     // SAFETY: the contract of the header.
     unsafe {
         describe(desc, |d| {
-            d.add_input(input.output()?);
+            d.add_input(source(d, input)?);
             Ok(())
         })
     }
@@ -133,7 +151,9 @@ pub unsafe extern "C" fn TF_AddInputList(
     // SAFETY: the contract of the header.
     unsafe {
         describe(desc, |d| {
-            d.add_inputs(outputs_of(list(inputs, num_inputs))?);
+            let inputs = list(inputs, num_inputs).iter();
+            let sources = inputs.map(|input| source(d, *input));
+            d.add_inputs(sources.collect::<Result<_>>()?);
             Ok(())
         })
     }
@@ -183,7 +203,8 @@ unsafe fn bytes_at(value: *const c_void, length: usize) -> bytes::Bytes {
 /// # Errors
 /// INVALID_ARGUMENT if there is none.
 pub(crate) fn dtype_of(number: c_int) -> Result<DType> {
-    DType::from_number(number).ok_or_else(|| invalid_argument!("unknown dtype number {number}"))
+    DType::from_number(number)
+        .ok_or_else(|| invalid_argument!("AttrValue has invalid DataType enum: {number}"))
 }
 
 /// Declares functions that set an attr.
@@ -253,12 +274,12 @@ setters! {
         attrs: Attrs::default(),
     });
     /// Sets a shape; one of negative rank is unknown.
-    fn TF_SetAttrShape(dims: *const i64, num_dims: c_int) = AttrValue::Shape(shape_of(dims, num_dims)?);
+    fn TF_SetAttrShape(dims: *const i64, num_dims: c_int) = AttrValue::Shape(shape_of(dims, num_dims));
     /// Sets a list of shapes.
     fn TF_SetAttrShapeList(dims: *const *const i64, num_dims: *const c_int, num_shapes: c_int) = {
         let (dims, ranks) = (list(dims, num_shapes), list(num_dims, num_shapes));
         let items = dims.iter().zip(ranks);
-        list_attr(items.map(|(dims, rank)| Ok(AttrValue::Shape(shape_of(*dims, *rank)?))))?
+        list_attr(items.map(|(dims, rank)| Ok(AttrValue::Shape(shape_of(*dims, *rank)))))?
     };
 }
 

@@ -457,9 +457,17 @@ pub unsafe extern "C" fn TF_LoadSharedLibrary(
         let name = unsafe { text(library_filename) }?;
         // SAFETY: the client asks to run the library's initializers.
         let library = unsafe { libloading::os::unix::Library::new(name) };
-        let library = library.map_err(|e| not_found!("{name}: {e}"))?;
+        let library = library.map_err(|e| not_loaded(name, &e))?;
         Ok(library.into_raw())
     })
+}
+
+/// The error of a library that cannot be loaded, in the loader's words.
+pub(crate) fn not_loaded(name: &str, error: &libloading::Error) -> Status {
+    match std::error::Error::source(error) {
+        Some(loader) => not_found!("{loader}"),
+        None => not_found!("{name}: {error}"),
+    }
 }
 
 /// Finds a name in a library that was loaded.

@@ -1,6 +1,7 @@
 //! File systems of plugins (`tensorflow/c/experimental/filesystem/filesystem_interface.h`).
 
 use crate::env::TF_FileStatistics;
+use crate::env::not_loaded;
 use crate::guard::{guard, text};
 use crate::{TF_NewStatus, TF_Status};
 use ferroflow_base::{
@@ -522,7 +523,7 @@ pub unsafe extern "C" fn TF_RegisterFilesystemPlugin(
         let name = unsafe { text(plugin_filename) }?;
         // SAFETY: the client asks to run the library's initializers.
         let library = unsafe { libloading::Library::new(name) };
-        let library = library.map_err(|e| not_found!("{name}: {e}"))?;
+        let library = library.map_err(|e| not_loaded(name, &e))?;
         let library = std::mem::ManuallyDrop::new(library);
         type Init = unsafe extern "C" fn(*mut PluginInfo);
         // SAFETY: plugins define the function with this type.

@@ -269,19 +269,17 @@ unsafe fn checked(graph: &TF_Graph, inner: &Inner, output: TF_Output) -> Result<
     Ok(found)
 }
 
-/// A shape of the header: NULL and -1 dimensions are unknown.
+/// A shape of the header: one of negative rank is unknown, and so are negative dimensions.
 ///
 /// # Safety
 /// `dims` is NULL or has `num_dims` elements.
-///
-/// # Errors
-/// INVALID_ARGUMENT if a dimension is less than -1.
-pub(crate) unsafe fn shape_of(dims: *const i64, num_dims: c_int) -> Result<PartialShape> {
+pub(crate) unsafe fn shape_of(dims: *const i64, num_dims: c_int) -> PartialShape {
     if num_dims < 0 {
-        return Ok(PartialShape::unknown());
+        return PartialShape::unknown();
     }
     // SAFETY: as this function's.
-    PartialShape::from_tf(Some(unsafe { list(dims, num_dims) }))
+    let dims = unsafe { list(dims, num_dims) }.iter();
+    PartialShape::of(dims.map(|d| usize::try_from(*d).ok()))
 }
 
 /// Merges the shape of an output with what the client knows.
@@ -295,7 +293,7 @@ pub unsafe extern "C" fn TF_GraphSetTensorShape(
 ) {
     guard(status, (), || {
         // SAFETY: the contract of the header.
-        let (graph, shape) = unsafe { (shared(graph)?, shape_of(dims, num_dims)?) };
+        let (graph, shape) = unsafe { (shared(graph)?, shape_of(dims, num_dims)) };
         let mut inner = graph.state.lock();
         // SAFETY: the contract of the header.
         let output = unsafe { checked(graph, &inner, output) }.map_err(|e| {

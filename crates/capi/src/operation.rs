@@ -352,7 +352,7 @@ pub unsafe extern "C" fn TF_SetAttr(
             (shared(graph)?, shared(op)?, text(attr_name)?, bytes)
         };
         let value = <ferroflow_model::proto::AttrValue as prost::Message>::decode(bytes)
-            .map_err(|_| invalid_argument!("Unparseable AttrValue proto"))?;
+            .map_err(|_| invalid_argument!("Invalid AttrValue proto"))?;
         let value = ferroflow_graph::attr_of_proto(&value)?;
         graph.state.change(|g| {
             g.set_attr(node.id, name, value);

@@ -25,11 +25,11 @@ pub unsafe extern "C" fn TF_SessionPRunSetup(
     guard(status, (), || {
         // SAFETY: the contract of the header.
         let (session, out, request) = unsafe {
-            let request = Request {
-                inputs: list(inputs, ninputs),
-                outputs: list(outputs, noutputs),
-                targets: list(target_opers, ntargets),
-            };
+            let request = Request::new(
+                (inputs, ninputs),
+                (outputs, noutputs),
+                (target_opers, ntargets),
+            );
             (shared(session)?, unique(out_handle)?, request)
         };
         *out = std::ptr::null();
@@ -66,11 +66,11 @@ pub unsafe extern "C" fn TF_SessionPRun(
         to.fill(std::ptr::null_mut());
         // SAFETY: the contract of the header.
         let (session, name, request, values) = unsafe {
-            let request = Request {
-                inputs: list(inputs, ninputs),
-                outputs: list(outputs, noutputs),
-                targets: list(target_opers, ntargets),
-            };
+            let request = Request::new(
+                (inputs, ninputs),
+                (outputs, noutputs),
+                (target_opers, ntargets),
+            );
             let values = list(input_values, ninputs);
             (shared(session)?, text(prun_handle)?, request, values)
         };
@@ -79,16 +79,10 @@ pub unsafe extern "C" fn TF_SessionPRun(
         // SAFETY: the contract of the header.
         let tensors = values.iter().map(|v| unsafe { shared(*v) }?.to_engine());
         let tensors = tensors.collect::<Result<Vec<_>>>()?;
-        let feeds: Vec<_> = signature.feeds.into_iter().zip(tensors).collect();
         let results = match session.session() {
             Err(grpc) => {
-                let step = GrpcStep {
-                    feeds,
-                    fetches: signature.fetches,
-                    targets: signature.targets,
-                    options: None,
-                    partial_run: name.to_string(),
-                };
+                let mut step = GrpcStep::new(signature, tensors);
+                step.partial_run = name.to_string();
                 grpc.run(step)?.0
             }
             Ok(own) if own.has_partial_run(name) => {
@@ -96,6 +90,7 @@ pub unsafe extern "C" fn TF_SessionPRun(
                     timeout: session.step_limit,
                     ..Default::default()
                 };
+                let feeds = signature.feeds.into_iter().zip(tensors).collect();
                 own.partial_run(name, feeds, &signature.fetches, &options)?
             }
             Ok(_) => {

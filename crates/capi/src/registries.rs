@@ -1,8 +1,9 @@
 //! Lists of ops and kernels, and libraries with more of them (`tensorflow/c/c_api.h`).
 
+use crate::env::not_loaded;
 use crate::guard::{delete, guard, handle, list, shared, text, unique};
 use crate::{TF_Buffer, TF_Status};
-use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_model::proto;
 use ferroflow_opdef::Op;
 use ferroflow_runtime::registry;
@@ -86,7 +87,7 @@ pub unsafe extern "C" fn TF_LoadLibrary(
         let before = op_list()?;
         // SAFETY: the client asks to run the library's initializers.
         let library = unsafe { libloading::Library::new(name) };
-        let library = library.map_err(|e| not_found!("{name}: {e}"))?;
+        let library = library.map_err(|e| not_loaded(name, &e))?;
         let mut ops = op_list()?;
         ops.op
             .retain(|op| !before.op.iter().any(|old| old.name == op.name));
@@ -127,7 +128,7 @@ pub unsafe extern "C" fn TF_LoadPluggableDeviceLibrary(
         let name = unsafe { text(library_filename) }?;
         // SAFETY: the client asks to run the library's initializers.
         let library = unsafe { libloading::Library::new(name) };
-        library.map_err(|e| not_found!("{name}: {e}"))?;
+        library.map_err(|e| not_loaded(name, &e))?;
         Err(unimplemented_error!(
             "TF_LoadPluggableDeviceLibrary is not supported by Ferroflow: {name}"
         ))

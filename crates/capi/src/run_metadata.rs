@@ -21,22 +21,37 @@ pub(crate) struct Observed {
     pub(crate) message: Option<proto::RunOptions>,
     trace: Option<Arc<StepTrace>>,
     graphs: bool,
+    /// Whether the client wants the report.
+    reports: bool,
 }
 
 impl Observed {
-    /// The options in a buffer; what they ask to report is left out unless `reports`.
+    /// The options in a buffer; what they ask to report is left out if there is no buffer for the report.
     ///
     /// # Safety
-    /// The buffer is NULL or valid.
+    /// The buffers are NULL or valid.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if it does not hold options.
-    pub(crate) unsafe fn new(buffer: *const TF_Buffer, reports: bool) -> Result<Observed> {
-        if buffer.is_null() {
-            return Ok(Observed::default());
+    /// INVALID_ARGUMENT if the first does not hold options, or the other is not empty.
+    pub(crate) unsafe fn new(
+        run_options: *const TF_Buffer,
+        run_metadata: *const TF_Buffer,
+    ) -> Result<Observed> {
+        let reports = !run_metadata.is_null();
+        // SAFETY: as this function's.
+        if unsafe { run_metadata.as_ref() }.is_some_and(|m| !m.data.is_null()) {
+            return Err(invalid_argument!(
+                "Passing non-empty run_metadata is invalid."
+            ));
+        }
+        if run_options.is_null() {
+            return Ok(Observed {
+                reports,
+                ..Default::default()
+            });
         }
         // SAFETY: as this function's.
-        let options = proto::RunOptions::decode(unsafe { crate::buffer::bytes_of(buffer) })
+        let options = proto::RunOptions::decode(unsafe { crate::buffer::bytes_of(run_options) })
             .map_err(|_| invalid_argument!("Unparseable RunOptions proto"))?;
         let timeout = u64::try_from(options.timeout_in_ms)
             .ok()
@@ -52,10 +67,16 @@ impl Observed {
             trace,
             graphs: reports && options.output_partition_graphs,
             message: Some(options),
+            reports,
         })
     }
 
-    /// The report of a step that has ended.
+    /// Limits the step's time unless its own options do.
+    pub(crate) fn limit(&mut self, limit: Option<Duration>) {
+        self.options.timeout = self.options.timeout.or(limit);
+    }
+
+    /// The report of a step that has ended, if the client wants it.
     ///
     /// # Errors
     /// Those of exporting the signature's graphs.
@@ -63,7 +84,10 @@ impl Observed {
         &self,
         session: &Session,
         signature: impl FnOnce() -> Result<Signature>,
-    ) -> Result<proto::RunMetadata> {
+    ) -> Result<Option<proto::RunMetadata>> {
+        if !self.reports {
+            return Ok(None);
+        }
         let stats = self.trace.as_ref().map(|trace| {
             let placement = session.placement();
             let device_of = |node: &str| placement.get(node).map_or(DEVICE, String::as_str);
@@ -77,10 +101,10 @@ impl Observed {
         for node in nodes.filter(|n| n.device.is_empty()) {
             node.device = DEVICE.to_string();
         }
-        Ok(proto::RunMetadata {
+        Ok(Some(proto::RunMetadata {
             step_stats: stats,
             partition_graphs,
             ..Default::default()
-        })
+        }))
     }
 }

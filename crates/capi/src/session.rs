@@ -73,6 +73,25 @@ pub(crate) struct Request<'a> {
 }
 
 impl Request<'_> {
+    /// Arrays and the numbers of their elements.
+    ///
+    /// # Safety
+    /// The arrays are NULL or have that many elements, which live as long as the request.
+    pub(crate) unsafe fn new(
+        inputs: (*const TF_Output, c_int),
+        outputs: (*const TF_Output, c_int),
+        targets: (*const *const TF_Operation, c_int),
+    ) -> Self {
+        // SAFETY: as this function's.
+        unsafe {
+            Request {
+                inputs: list(inputs.0, inputs.1),
+                outputs: list(outputs.0, outputs.1),
+                targets: list(targets.0, targets.1),
+            }
+        }
+    }
+
     /// # Safety
     /// The nodes are NULL or live.
     unsafe fn key(&self, graph: &GraphState) -> Result<Key> {
@@ -100,7 +119,7 @@ impl Request<'_> {
         Ok(key)
     }
 
-    /// Fails if an output does not exist.
+    /// Fails if an output does not exist, or is fed and fetched.
     ///
     /// # Safety
     /// The nodes live.
@@ -110,7 +129,21 @@ impl Request<'_> {
             // SAFETY: as this function's.
             inner.graph.dtype(unsafe { output.output() }?)?;
         }
-        Ok(())
+        let is_fed = |o: &&TF_Output| {
+            let mut fed = self.inputs.iter();
+            fed.any(|i| (i.oper, i.index) == (o.oper, o.index))
+        };
+        match self.outputs.iter().find(is_fed) {
+            Some(both) => {
+                // SAFETY: as this function's.
+                let name = unsafe { shared(both.oper) }?.name();
+                Err(invalid_argument!(
+                    "{name}:{} is both fed and fetched.",
+                    both.index
+                ))
+            }
+            None => Ok(()),
+        }
     }
 
     /// # Safety
@@ -278,7 +311,6 @@ impl TF_Session {
         request: &Request,
         values: &[*const TF_Tensor],
         mut observed: Observed,
-        reports: bool,
     ) -> Result<(Vec<Tensor>, Option<proto::RunMetadata>)> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(closed());
@@ -291,34 +323,22 @@ impl TF_Session {
             Err(grpc) => {
                 // SAFETY: as this function's.
                 let signature = unsafe { request.signature() }?;
-                let step = GrpcStep {
-                    feeds: signature
-                        .feeds
-                        .into_iter()
-                        .zip(args.collect::<Result<Vec<_>>>()?)
-                        .collect(),
-                    fetches: signature.fetches,
-                    targets: signature.targets,
-                    options: observed.message,
-                    partial_run: String::new(),
-                };
+                let mut step = GrpcStep::new(signature, args.collect::<Result<_>>()?);
+                step.options = observed.message;
                 let (results, metadata) = grpc.run(step)?;
                 return Ok((results, Some(metadata)));
             }
         };
-        observed.options.timeout = observed.options.timeout.or(self.step_limit);
+        observed.limit(self.step_limit);
         // SAFETY: as this function's.
         let callable = unsafe { self.callable(session, request) }?;
         let args = args.collect::<Result<Vec<_>>>()?;
         let result = session.run_callable(&callable, args, &observed.options);
         // SAFETY: as this function's.
         let result = result.map_err(|e| unsafe { self.explained(e, request, values) })?;
-        if !reports {
-            return Ok((result, None));
-        }
         // SAFETY: as this function's.
         let metadata = observed.metadata(session, || unsafe { request.signature() })?;
-        Ok((result, Some(metadata)))
+        Ok((result, metadata))
     }
 
     /// The error of a step in TensorFlow's words.
@@ -470,35 +490,23 @@ pub unsafe extern "C" fn TF_SessionRun(
         to.fill(std::ptr::null_mut());
         // SAFETY: the contract of the header.
         let (session, request, values, observed) = unsafe {
-            let request = Request {
-                inputs: list(inputs, ninputs),
-                outputs: list(outputs, noutputs),
-                targets: list(target_opers, ntargets),
-            };
-            let values = list(input_values, ninputs);
             (
                 shared(session)?,
-                request,
-                values,
-                Observed::new(run_options_buffer, !run_metadata.is_null())?,
+                Request::new(
+                    (inputs, ninputs),
+                    (outputs, noutputs),
+                    (target_opers, ntargets),
+                ),
+                list(input_values, ninputs),
+                Observed::new(run_options_buffer, run_metadata)?,
             )
         };
         // SAFETY: the contract of the header.
-        if unsafe { run_metadata.as_ref() }.is_some_and(|m| !m.data.is_null()) {
-            return Err(invalid_argument!(
-                "Passing non-empty run_metadata is invalid."
-            ));
+        unsafe {
+            let (results, metadata) = session.run(&request, values, observed)?;
+            give(results, to)?;
+            report(metadata, run_metadata)
         }
-        let reports = !run_metadata.is_null();
-        // SAFETY: the contract of the header.
-        let (results, metadata) = unsafe { session.run(&request, values, observed, reports) }?;
-        // SAFETY: the contract of the header.
-        unsafe { give(results, to) }?;
-        if let Some(metadata) = metadata.filter(|_| reports) {
-            // SAFETY: the contract of the header.
-            unsafe { crate::buffer::fill_message(run_metadata, &metadata)? };
-        }
-        Ok(())
     });
 }
 
@@ -515,6 +523,21 @@ pub(crate) unsafe fn give(results: Vec<Tensor>, to: &mut [*mut TF_Tensor]) -> Re
         *to = handle(tensor);
     }
     Ok(())
+}
+
+/// Writes the report of a step, if the client wants it and there is one.
+///
+/// # Safety
+/// The buffer is NULL or valid.
+pub(crate) unsafe fn report(
+    metadata: Option<proto::RunMetadata>,
+    to: *mut TF_Buffer,
+) -> Result<()> {
+    match metadata {
+        // SAFETY: as this function's.
+        Some(metadata) if !to.is_null() => unsafe { crate::buffer::fill_message(to, &metadata) },
+        _ => Ok(()),
+    }
 }
 
 /// Loads a SavedModel into an empty graph and creates a session over it, with variables restored.
@@ -534,7 +557,7 @@ pub unsafe extern "C" fn TF_LoadSessionFromSavedModel(
         let (options, directory, graph) =
             unsafe { (shared(session_options)?, text(export_dir)?, shared(graph)?) };
         // SAFETY: the contract of the header.
-        unsafe { Observed::new(run_options, false) }?;
+        unsafe { Observed::new(run_options, std::ptr::null()) }?;
         if !graph.state.lock().graph.is_empty() {
             return Err(invalid_argument!("Graph is non-empty."));
         }

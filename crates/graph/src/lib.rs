@@ -44,7 +44,8 @@ pub use autodiff::{Gradient, GradientOptions, IndexedSlices, Unconnected};
 pub use builder::{GraphBuilder, OpBuilder, WhileOptions};
 pub use client::{
     ClientGraph, Consumer, FunctionRequest, ImportOptions, ImportResults, NodeDescription,
-    WhileLoop, attr_of_proto, attrs_of_proto, op_def_of_proto, op_def_to_proto,
+    PRODUCER, WhileLoop, attr_of_proto, attrs_of_proto, no_output, op_def_of_proto,
+    op_def_to_proto,
 };
 pub use costs::{CopyCosts, Costs, flops};
 pub use device::{DeviceSet, DeviceSpec};

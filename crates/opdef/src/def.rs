@@ -1,7 +1,7 @@
 //! [`OpDef`]: the schema of an op.
 
 use crate::{AttrValue, Attrs, Name, NodeClass};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_tensor::DType;
 use smallvec::SmallVec;
 
@@ -107,6 +107,34 @@ pub enum AttrType {
     Func,
 }
 
+impl AttrType {
+    /// All kinds.
+    pub const ALL: [AttrType; 8] = [
+        AttrType::Str,
+        AttrType::Int,
+        AttrType::Float,
+        AttrType::Bool,
+        AttrType::Type,
+        AttrType::Shape,
+        AttrType::Tensor,
+        AttrType::Func,
+    ];
+
+    /// Returns the name of the kind in an `OpDef`.
+    pub fn name(self) -> &'static str {
+        match self {
+            AttrType::Str => "string",
+            AttrType::Int => "int",
+            AttrType::Float => "float",
+            AttrType::Bool => "bool",
+            AttrType::Type => "type",
+            AttrType::Shape => "shape",
+            AttrType::Tensor => "tensor",
+            AttrType::Func => "func",
+        }
+    }
+}
+
 /// An attr of an op: kind, default, constraints.
 #[derive(Clone, Debug)]
 pub struct AttrDef {
@@ -137,18 +165,38 @@ impl AttrDef {
             return self.check_one(value);
         }
         let AttrValue::List(items) = value else {
-            return Err(invalid_argument!("attr '{}' must be a list", self.name));
+            return Err(self.has_other_type(value));
         };
         if let Some(min) = self.minimum
             && (items.len() as i64) < min
         {
             return Err(invalid_argument!(
-                "attr '{}' has {} elements, at least {min} are needed",
+                "Length for attr '{}' of {} must be at least minimum {min}",
                 self.name,
                 items.len()
             ));
         }
         items.iter().try_for_each(|item| self.check_one(item))
+    }
+
+    /// The error of a value of another type (`core/framework/attr_value_util.cc`).
+    #[cold]
+    fn has_other_type(&self, value: &AttrValue) -> Status {
+        let wanted = match self.is_list {
+            true => format!("list({})", self.ty.name()),
+            false => self.ty.name().to_string(),
+        };
+        let found = match value {
+            AttrValue::List(list) => list.first().map(|item| format!("list({})", item.kind())),
+            value => Some(value.kind().to_string()),
+        };
+        let text = match found {
+            Some(found) if !self.is_list || found.starts_with("list") => {
+                format!("had value with type '{found}' when '{wanted}' expected")
+            }
+            _ => format!("missing value with expected type '{wanted}'"),
+        };
+        invalid_argument!("AttrValue {text}\n\t for attr '{}'", self.name)
     }
 
     fn check_one(&self, value: &AttrValue) -> Result<()> {
@@ -164,11 +212,7 @@ impl AttrDef {
                 | (AttrType::Func, AttrValue::Func(_))
         );
         if !right_kind {
-            return Err(invalid_argument!(
-                "attr '{}' is not of kind {:?}",
-                self.name,
-                self.ty
-            ));
+            return Err(self.has_other_type(value));
         }
         if !self.allowed.is_empty() && !self.allowed.iter().any(|a| a.same_value(value)) {
             let allowed: Vec<String> = self
@@ -406,7 +450,7 @@ mod tests {
         check(
             "x: T -> | T: type",
             &[("T", true.into())],
-            "attr 'T' is not of kind Type",
+            "AttrValue had value with type 'bool' when 'type' expected\n\t for attr 'T'",
         );
     }
 

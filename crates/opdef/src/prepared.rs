@@ -291,7 +291,10 @@ fn infer_attrs(def: &OpDef, attrs: &mut Attrs, inputs: &[DType]) -> Result<()> {
         .iter()
         .find(|a| a.ty == AttrType::Type && a.default.is_none() && attrs.get(&a.name).is_none())
     {
-        Some(attr) => Err(invalid_argument!("op {op} needs the attr '{}'", attr.name)),
+        Some(attr) => Err(not_found!(
+            "No attr named '{}' in NodeDef:\n\t [[{{{{node {op}}}}}]]",
+            attr.name
+        )),
         None => Ok(()),
     }
 }
@@ -310,7 +313,7 @@ fn check_inputs(def: &OpDef, expected: &[DType], inputs: &[DType]) -> Result<()>
         None => Ok(()),
         Some((i, (want, got))) => Err(invalid_argument!(
             "cannot compute {op} as input #{i}(zero-based) was expected to be a {want} tensor but is \
-             a {got} tensor [Op:{op}]"
+             a {got} tensor"
         )),
     }
 }

@@ -1,6 +1,6 @@
 //! Schemas and attrs as text, the way TensorFlow's messages show them.
 
-use crate::{ArgDef, ArgType, AttrDef, AttrType, AttrValue, Attrs, OpDef};
+use crate::{ArgDef, ArgType, AttrDef, AttrValue, Attrs, OpDef};
 use ferroflow_base::general;
 use std::fmt::{Display, Formatter, Result, Write};
 
@@ -97,16 +97,7 @@ impl Display for ArgDef {
 /// Formats as `T:type,default=DT_FLOAT,allowed=[DT_FLOAT, DT_INT32]`.
 impl Display for AttrDef {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
-        let ty = match self.ty {
-            AttrType::Str => "string",
-            AttrType::Int => "int",
-            AttrType::Float => "float",
-            AttrType::Bool => "bool",
-            AttrType::Type => "type",
-            AttrType::Shape => "shape",
-            AttrType::Tensor => "tensor",
-            AttrType::Func => "func",
-        };
+        let ty = self.ty.name();
         match self.is_list {
             true => write!(f, "{}:list({ty})", self.name)?,
             false => write!(f, "{}:{ty}", self.name)?,

@@ -54,6 +54,19 @@ pub struct GrpcStep {
     pub partial_run: String,
 }
 
+impl GrpcStep {
+    /// Returns a step that feeds `args` in the order of the signature's feeds.
+    pub fn new(signature: Signature, args: Vec<Tensor>) -> GrpcStep {
+        GrpcStep {
+            feeds: signature.feeds.into_iter().zip(args).collect(),
+            fetches: signature.fetches,
+            targets: signature.targets,
+            options: None,
+            partial_run: String::new(),
+        }
+    }
+}
+
 /// The connection to a master.
 struct Master {
     peer: Peer,

@@ -87,9 +87,9 @@ impl CancelToken {
             return Err(cancelled!("Step was cancelled by an explicit call"));
         }
         match self.deadline {
-            Some(deadline) if Instant::now() >= deadline => Err(deadline_exceeded!(
-                "Timed out waiting for the step to finish"
-            )),
+            Some(deadline) if Instant::now() >= deadline => {
+                Err(deadline_exceeded!("Timed out waiting for notification"))
+            }
             _ => Ok(()),
         }
     }

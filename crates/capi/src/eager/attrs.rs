@@ -29,7 +29,9 @@ impl TFE_Op {
             Some(attr) => attr.name.clone(),
             None => Name::Owned(name.to_string()),
         };
-        if self.attrs.get(&name).is_none() && !self.is_inferred(&name) {
+        // Others than those of the op have no effect in TensorFlow either.
+        let is_new = self.attrs.get(&name).is_none() && !self.is_inferred(&name);
+        if declared.is_some() && is_new {
             self.attrs.set(name, value);
         }
     }

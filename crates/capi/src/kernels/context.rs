@@ -3,7 +3,7 @@
 use super::{Node, TF_StringView};
 use crate::guard::{guard, handle, list, shared, text, unique};
 use crate::{TF_Status, TF_Tensor};
-use ferroflow_base::{Result, Status, internal, invalid_argument};
+use ferroflow_base::{Result, Status, internal, invalid_argument, out_of_range};
 use ferroflow_opdef::{DEFAULT_CONTAINER, KernelCtx};
 use ferroflow_tensor::Tensor;
 use std::ffi::{c_char, c_int, c_void};
@@ -48,14 +48,14 @@ impl TF_OpKernelContext {
 
     fn input(&self, i: c_int) -> Result<&Tensor> {
         let input = usize::try_from(i).ok().and_then(|i| self.inputs.get(i));
-        input.ok_or_else(|| invalid_argument!("input index out of range"))
+        input.ok_or_else(|| out_of_range!("input index out of range"))
     }
 
     fn output(&mut self, i: c_int) -> Result<&mut Option<TF_Tensor>> {
         let output = usize::try_from(i)
             .ok()
             .and_then(|i| self.outputs.get_mut(i));
-        output.ok_or_else(|| invalid_argument!("output index out of range"))
+        output.ok_or_else(|| out_of_range!("output index out of range"))
     }
 
     fn dtype(&self, i: usize, is_input: bool) -> c_int {
@@ -70,9 +70,14 @@ impl TF_OpKernelContext {
 
     /// Allocates an output and returns a tensor with the same memory.
     fn allocate(&mut self, i: c_int, dtype: c_int, dims: &[i64]) -> Result<*mut TF_Tensor> {
+        let (n, name) = (self.outputs.len(), self.node().name.clone());
+        let output = self.output(i).map_err(|_| {
+            let name = name.to_string_lossy();
+            internal!("allocate_output with bad index={i} num_outputs={n} kernel={name}")
+        })?;
         let tensor = TF_Tensor::allocate_host(dtype, dims)?;
         let shared = tensor.share();
-        *self.output(i)? = Some(tensor);
+        *output = Some(tensor);
         Ok(handle(shared))
     }
 }
@@ -113,7 +118,7 @@ numbers! {
     /// Returns the number of the device.
     fn TF_GetDeviceId() -> c_int = |_ctx| 0, 0;
     /// Returns the version of graphs that TensorFlow 2.21 writes.
-    fn TF_GetGraphDefVersion() -> c_int = |_ctx| 2387, 0;
+    fn TF_GetGraphDefVersion() -> c_int = |_ctx| ferroflow_graph::PRODUCER, 0;
     /// Returns the node's name.
     fn TF_GetOpKernelName() -> TF_StringView =
         |ctx| TF_StringView::of(ctx.node().name.to_bytes()), TF_StringView::of(b"");
@@ -299,7 +304,7 @@ pub unsafe extern "C" fn TF_AllocateTemp(
     })
 }
 
-/// Declares functions that return whether an argument is in the host's memory, as all are.
+/// Declares functions that return whether a device keeps an argument in the host's memory: the CPU has no other.
 macro_rules! on_host {
     ($($(#[$doc:meta])* fn $name:ident;)*) => {
         $(
@@ -311,16 +316,16 @@ macro_rules! on_host {
                 status: *mut TF_Status,
             ) -> bool {
                 // SAFETY: the contract of the header.
-                guard(status, false, || unsafe { shared(ctx) }.map(|_| true))
+                guard(status, false, || unsafe { shared(ctx) }.map(|_| false))
             }
         )*
     };
 }
 
 on_host! {
-    /// Returns whether an input is in the host's memory.
+    /// Returns whether an input is kept in the host's memory.
     fn TF_IsHostMemoryInput;
-    /// Returns whether an output is in the host's memory.
+    /// Returns whether an output is kept in the host's memory.
     fn TF_IsHostMemoryOutput;
 }
 

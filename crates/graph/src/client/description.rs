@@ -110,13 +110,8 @@ impl ClientGraph {
         let def = self
             .op_def(&op)
             .map_err(|e| invalid_argument!("{} while building NodeDef '{name}'", e.message()))?;
-        let given = self.given(description, &def).map_err(|e| {
-            let text = format!(
-                "{} while building NodeDef '{name}' using {def}",
-                e.message()
-            );
-            Status::new(e.code(), text)
-        })?;
+        self.check_sources(&description)?;
+        let given = self.given(description, &def)?;
         let node = completed(given, &def).map_err(|e| {
             let text = match e.message().strip_prefix("NodeDef missing attr") {
                 Some(_) => format!("{}; NodeDef: {{{{node {name}}}}}", e.message()),
@@ -136,7 +131,7 @@ impl ClientGraph {
         let attrs: Vec<String> = node
             .attrs
             .iter()
-            .map(|(name, value)| format!("{name}={}", text(value)))
+            .map(|(name, value)| format!("{name}={value}"))
             .collect();
         let source = |o: &Output| {
             let name = self.node(o.node).map_or("", |n| &n.name);
@@ -161,35 +156,65 @@ impl ClientGraph {
         )
     }
 
+    /// Checks that the inputs are outputs of nodes of the graph.
+    fn check_sources(&self, description: &NodeDescription) -> Result<()> {
+        let outputs = description.args.iter().flat_map(|arg| match arg {
+            Arg::One(output) => std::slice::from_ref(output),
+            Arg::List(list) => list,
+        });
+        for output in outputs {
+            let node = self.node(output.node);
+            let (name, n) = node.map_or(("", 0), |n| (&n.name, n.outputs.len()));
+            if output.slot as usize >= n {
+                return Err(no_output(description.op(), name, output.slot.into(), n));
+            }
+        }
+        Ok(())
+    }
+
     /// The node without what follows from its op's definition.
     fn given(&self, description: NodeDescription, def: &Arc<OpDef>) -> Result<Node> {
-        let mut attrs = description.attrs;
-        if description.args.len() > def.inputs.len() {
-            return Err(invalid_argument!(
-                "More Input() calls than the {} input_args",
-                def.inputs.len()
-            ));
-        }
-        if description.args.len() < def.inputs.len() {
-            return Err(invalid_argument!(
-                "{} inputs specified of {} inputs in Op",
-                description.args.len(),
-                def.inputs.len()
-            ));
-        }
+        let mut attrs = description.attrs.clone();
+        let mut errors = Vec::new();
+        let (n_given, n_declared) = (description.args.len(), def.inputs.len());
         let mut inputs = smallvec::SmallVec::new();
         for (arg, given) in def.inputs.iter().zip(&description.args) {
             let given = match (given, arg) {
-                (Arg::One(output), _) => std::slice::from_ref(output),
                 (Arg::List(_), ArgDef::Single { name, .. }) => {
-                    return Err(invalid_argument!(
+                    errors.push(format!(
                         "List provided to input '{name}' when single Tensor expected"
                     ));
+                    continue;
                 }
+                (Arg::One(_), ArgDef::Repeated { name, .. } | ArgDef::List { name, .. }) => {
+                    errors.push(format!("Single tensor passed to '{name}', expected list"));
+                    continue;
+                }
+                (Arg::One(output), _) => std::slice::from_ref(output),
                 (Arg::List(list), _) => list,
             };
-            self.infer(arg, given, &mut attrs)?;
+            if let Err(e) = self.infer(arg, given, &description.attrs, &mut attrs) {
+                errors.push(e.message().to_string());
+            }
             inputs.extend_from_slice(given);
+        }
+        if n_given > n_declared {
+            errors.push(format!(
+                "More Input() calls than the {n_declared} input_args"
+            ));
+        } else if n_given < n_declared {
+            errors.push(format!(
+                "{n_given} inputs specified of {n_declared} inputs in Op"
+            ));
+        }
+        let place = format!("while building NodeDef '{}' using {def}", description.name);
+        match &errors[..] {
+            [] => {}
+            [error] => return Err(invalid_argument!("{error} {place}")),
+            all => {
+                let n = all.len();
+                return Err(invalid_argument!("{n} errors {place}:\n{}", all.join("\n")));
+            }
         }
         if !description.colocated.is_empty() {
             let list = description.colocated.iter().map(|c| AttrValue::str(c));
@@ -213,19 +238,29 @@ impl ClientGraph {
     }
 
     /// Checks the tensors of an input argument and sets the attrs that they determine.
-    fn infer(&self, arg: &ArgDef, given: &[Output], attrs: &mut Attrs) -> Result<()> {
+    fn infer(
+        &self,
+        arg: &ArgDef,
+        given: &[Output],
+        client: &Attrs,
+        attrs: &mut Attrs,
+    ) -> Result<()> {
+        let mut set = |name: &Name, value| {
+            let is_set = client.get(name).is_some();
+            set_inferred(attrs, name, value, is_set)
+        };
         let dtypes = given.iter().map(|output| self.dtype(*output));
         let dtypes: Vec<DType> = dtypes.collect::<Result<_>>()?;
         let ty = match arg {
             ArgDef::Single { ty, .. } => ty,
             ArgDef::Repeated { ty, number, .. } => {
                 let n = AttrValue::Int(dtypes.len() as i64);
-                set_inferred(attrs, number, n)?;
+                set(number, n)?;
                 ty
             }
             ArgDef::List { types, .. } => {
                 let list = dtypes.iter().map(|t| AttrValue::Type(*t)).collect();
-                return set_inferred(attrs, types, AttrValue::List(list));
+                return set(types, AttrValue::List(list));
             }
         };
         if let Some(other) = dtypes.iter().find(|t| *t != &dtypes[0]) {
@@ -237,7 +272,7 @@ impl ClientGraph {
         }
         for (dtype, output) in dtypes.iter().zip(given) {
             match ty {
-                ArgType::Attr(attr) => set_inferred(attrs, attr, AttrValue::Type(*dtype))?,
+                ArgType::Attr(attr) => set(attr, AttrValue::Type(*dtype))?,
                 ArgType::Fixed(wanted) if wanted == dtype => {}
                 ArgType::Fixed(wanted) => {
                     return Err(invalid_argument!(
@@ -266,6 +301,16 @@ impl ClientGraph {
     }
 }
 
+/// The error of an input that no node has as an output (`core/graph/node_builder.cc`).
+///
+/// `op` is that of the node to be added, `source` the other node, which has `n` outputs.
+pub fn no_output(op: &str, source: &str, slot: i64, n: usize) -> Status {
+    invalid_argument!(
+        "Attempt to add output {slot} of {source} not in range [0, {n}) to node with type {op}. Node: \
+         {{{{node {source}}}}}"
+    )
+}
+
 /// Fills in the defaults of attrs and derives the outputs.
 fn completed(mut node: Node, def: &OpDef) -> Result<Node> {
     def.complete_attrs(&mut node.attrs)?;
@@ -273,34 +318,19 @@ fn completed(mut node: Node, def: &OpDef) -> Result<Node> {
     Ok(node)
 }
 
-fn set_inferred(attrs: &mut Attrs, name: &Name, value: AttrValue) -> Result<()> {
+fn set_inferred(attrs: &mut Attrs, name: &Name, value: AttrValue, is_set: bool) -> Result<()> {
     match attrs.get(name) {
         Some(old) if old.same_value(&value) => Ok(()),
+        // Clients set attrs after the inputs, so what the inputs determine comes first.
+        Some(old) if is_set => Err(invalid_argument!(
+            "Inconsistent values for attr '{name}' {value} vs. {old}"
+        )),
         Some(old) => Err(invalid_argument!(
-            "Inconsistent values for attr '{name}' {} vs. {}",
-            text(old),
-            text(&value)
+            "Inconsistent values for attr '{name}' {old} vs. {value}"
         )),
         None => {
             attrs.set(name.clone(), value);
             Ok(())
         }
-    }
-}
-
-/// A value as TensorFlow's messages show it.
-fn text(value: &AttrValue) -> String {
-    match value {
-        AttrValue::Type(t) => format!("DT_{}", t.name().to_uppercase()),
-        AttrValue::Int(i) => i.to_string(),
-        AttrValue::Float(f) => f.to_string(),
-        AttrValue::Bool(b) => b.to_string(),
-        AttrValue::Str(s) => format!("\"{}\"", String::from_utf8_lossy(s)),
-        AttrValue::Shape(shape) => shape.to_string(),
-        AttrValue::List(list) => {
-            let items: Vec<String> = list.iter().map(text).collect();
-            format!("[{}]", items.join(", "))
-        }
-        other => format!("{other:?}"),
     }
 }

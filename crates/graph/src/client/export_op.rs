@@ -1,5 +1,6 @@
 //! Schemas in their file form (`core/framework/op_def.proto`).
 
+use super::deprecation;
 use crate::export::export_attr;
 use crate::import_attrs::{AttrScope, import_dtype};
 use ferroflow_base::{Result, invalid_argument};
@@ -22,6 +23,12 @@ pub fn op_def_to_proto(def: &OpDef) -> Result<proto::OpDef> {
         is_stateful: def.flags.stateful,
         allows_uninitialized_input: def.flags.allows_uninitialized_input,
         is_distributed_communication: def.flags.distributed,
+        deprecation: deprecation::of(&def.name).map(|(version, explanation)| {
+            proto::OpDeprecation {
+                version,
+                explanation: explanation.to_string(),
+            }
+        }),
         ..Default::default()
     })
 }
@@ -51,7 +58,7 @@ fn set_type(arg: &mut op_def::ArgDef, ty: &ArgType) {
 }
 
 fn attr_to_proto(attr: &AttrDef) -> Result<op_def::AttrDef> {
-    let kind = kind_name(attr.ty);
+    let kind = attr.ty.name();
     let allowed = (!attr.allowed.is_empty()).then(|| AttrValue::List(attr.allowed.clone()));
     Ok(op_def::AttrDef {
         name: attr.name.to_string(),
@@ -65,22 +72,6 @@ fn attr_to_proto(attr: &AttrDef) -> Result<op_def::AttrDef> {
         allowed_values: allowed.as_ref().map(export_attr).transpose()?,
         ..Default::default()
     })
-}
-
-const KINDS: [(&str, AttrType); 8] = [
-    ("string", AttrType::Str),
-    ("int", AttrType::Int),
-    ("float", AttrType::Float),
-    ("bool", AttrType::Bool),
-    ("type", AttrType::Type),
-    ("shape", AttrType::Shape),
-    ("tensor", AttrType::Tensor),
-    ("func", AttrType::Func),
-];
-
-fn kind_name(kind: AttrType) -> &'static str {
-    let row = KINDS.iter().find(|(_, k)| *k == kind);
-    row.map_or("", |(name, _)| name)
 }
 
 /// The schema that a file form, such as a function's signature, declares.
@@ -139,8 +130,8 @@ fn attr_of_proto(attr: &op_def::AttrDef) -> Result<AttrDef> {
         Some(kind) => (kind, true),
         None => (attr.r#type.as_str(), false),
     };
-    let known = KINDS.iter().find(|(name, _)| *name == kind);
-    let (_, ty) = known.ok_or_else(|| {
+    let known = AttrType::ALL.into_iter().find(|ty| ty.name() == kind);
+    let ty = known.ok_or_else(|| {
         invalid_argument!(
             "attr '{}' has the unknown type '{}'",
             attr.name,
@@ -151,7 +142,7 @@ fn attr_of_proto(attr: &op_def::AttrDef) -> Result<AttrDef> {
     let allowed = attr.allowed_values.as_ref().map(value).transpose()?;
     Ok(AttrDef {
         name: Name::Owned(attr.name.clone()),
-        ty: *ty,
+        ty,
         is_list,
         minimum: attr.has_minimum.then_some(attr.minimum),
         allowed: match allowed {

@@ -5,10 +5,13 @@ use crate::import::{check_versions, is_valid_name};
 use crate::import_attrs::AttrScope;
 use crate::import_functions::forget_scalar_shape;
 use crate::{Node, NodeId, Output, parse_tensor_name};
-use ferroflow_base::{Result, invalid_argument, not_found, topological_order};
+use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_model::proto::{GraphDef, NodeDef};
 use ferroflow_opdef::{AttrValue, NodeClass};
+use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::sync::Arc;
 
 /// How the nodes of a GraphDef are added.
@@ -63,6 +66,8 @@ struct Import<'a> {
     /// The nodes of the GraphDef by name, and their new names.
     names: FxHashMap<&'a str, String>,
     added: FxHashMap<&'a str, NodeId>,
+    /// The functions that nodes call, whose bodies were checked.
+    called: FxHashSet<&'a str>,
     /// The format version of the GraphDef.
     producer: i32,
     /// Inputs from nodes that come later: back edges of loops.
@@ -109,6 +114,7 @@ impl ClientGraph {
             used: FxHashSet::default(),
             names,
             added: FxHashMap::default(),
+            called: FxHashSet::default(),
             producer: def.versions.as_ref().map_or(0, |v| v.producer),
             later: Vec::new(),
             graph: self,
@@ -275,22 +281,27 @@ impl<'a> Import<'a> {
                 }
             }
         }
-        let order = topological_order(0..pending.len(), &mut pending, |n| {
-            readers[n].iter().copied()
-        });
-        if order.len() < def.node.len() {
-            return Err(invalid_argument!(
-                "{} nodes in a cycle",
-                def.node.len() - order.len()
-            ));
-        }
-        for i in order {
+        // TensorFlow adds the first node of the GraphDef that is ready, which clients see in the numbers of nodes.
+        let ready = (0..pending.len()).filter(|i| pending[*i] == 0);
+        let mut ready: BinaryHeap<_> = ready.map(Reverse).collect();
+        let mut n_left = def.node.len();
+        while let Some(Reverse(i)) = ready.pop() {
+            n_left -= 1;
             let node = &def.node[i];
             if !(self.options.skip_mapped_nodes && self.is_mapped(node)?) {
                 self.node(node)?;
             }
+            for reader in &readers[i] {
+                pending[*reader] -= 1;
+                if pending[*reader] == 0 {
+                    ready.push(Reverse(*reader));
+                }
+            }
         }
-        Ok(())
+        match n_left {
+            0 => Ok(()),
+            n => Err(invalid_argument!("{n} nodes in a cycle")),
+        }
     }
 
     /// Whether all outputs of a node are mapped.
@@ -320,11 +331,13 @@ impl<'a> Import<'a> {
             ));
         }
         let op = self.graph.op_def(&def.op)?;
-        let at = |e: ferroflow_base::Status| e.at_node(&def.name, &def.op);
+        let at = |e: Status| e.at_node(&def.name, &def.op);
+        super::deprecation::check(&def.op, self.producer)?;
+        self.check_call(&def.op)?;
         let mut attrs = AttrScope::default()
             .attrs(&def.attr, Some(&op))
             .map_err(at)?;
-        op.complete_attrs(&mut attrs).map_err(at)?;
+        op.complete_attrs(&mut attrs).map_err(|e| shown(e, def))?;
         forget_scalar_shape(&op.name, &mut attrs, self.producer);
         self.check_classes(&def.name, &attrs)?;
         self.rename_classes(&mut attrs);
@@ -395,10 +408,34 @@ impl<'a> Import<'a> {
                 }
             }
         }
-        self.check(&node).map_err(at)?;
+        self.check(def, &node).map_err(at)?;
         let id = self.graph.insert(node)?;
         self.added.insert(&def.name, id);
         self.declare_shapes(id, declared)
+    }
+
+    /// Checks the body of a function that is called: TensorFlow infers shapes through it.
+    fn check_call(&mut self, name: &'a str) -> Result<()> {
+        let Some(function) = self.graph.functions.get(name).cloned() else {
+            return Ok(());
+        };
+        if !self.called.insert(name) {
+            return Ok(());
+        }
+        for node in &function.node_def {
+            self.graph.op_def(&node.op)?;
+        }
+        for output in function.signature.iter().flat_map(|s| &s.output_arg) {
+            if !function.ret.contains_key(&output.name) {
+                let ty = DType::from_number(output.r#type);
+                let ty = ty.map_or(output.type_attr.as_str(), |t| t.name());
+                let name = &output.name;
+                return Err(invalid_argument!(
+                    "Return {name} missing.\n\tIn function output {name}:{ty}"
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Takes over the shapes that the attr `_output_shapes` of a node declares.
@@ -431,9 +468,9 @@ impl<'a> Import<'a> {
         Ok(())
     }
 
-    fn check(&self, node: &Node) -> Result<()> {
+    fn check(&self, def: &NodeDef, node: &Node) -> Result<()> {
         let dtypes = node.def.input_dtypes(&node.attrs)?;
-        crate::graph::check_arity(node, &dtypes)?;
+        crate::graph::check_arity(node, &dtypes).map_err(|e| shown(e, def))?;
         let references = node.def.input_references(&node.attrs)?;
         for (i, (input, dtype)) in node.inputs.iter().zip(dtypes).enumerate() {
             let wanted = crate::graph::Wanted {
@@ -441,7 +478,13 @@ impl<'a> Import<'a> {
                 is_reference: references.get(i) == Some(&true),
             };
             if let Some(from) = self.graph.node(input.node) {
-                crate::graph::check_edge(node, i, wanted, from, input.slot as usize)?;
+                let slot = input.slot as usize;
+                if crate::graph::check_edge(node, i, wanted, from, slot).is_err() {
+                    // Errors have the name of the GraphDef.
+                    let mut node = node.clone();
+                    node.name.clone_from(&def.name);
+                    crate::graph::check_edge(&node, i, wanted, from, slot)?;
+                }
             }
         }
         Ok(())
@@ -536,6 +579,14 @@ impl<'a> Import<'a> {
         }
         Ok(results)
     }
+}
+
+/// An error with the node that it is about, as TensorFlow's checks of a NodeDef end (`core/framework/node_def_util.cc`).
+fn shown(error: Status, node: &NodeDef) -> Status {
+    Status::new(
+        error.code(),
+        format!("{}; NodeDef: {{{{node {}}}}}", error.message(), node.name),
+    )
 }
 
 /// An input's node and slot.

@@ -2,6 +2,7 @@
 //! checked and its output shapes are inferred when it is added
 //! (`tensorflow/c/c_api.cc`, `core/common_runtime/shape_refiner.cc`).
 
+mod deprecation;
 mod description;
 mod export_op;
 mod fingerprint;
@@ -13,7 +14,7 @@ mod shapes;
 mod tests;
 mod while_loop;
 
-pub use description::NodeDescription;
+pub use description::{NodeDescription, no_output};
 pub use export_op::{op_def_of_proto, op_def_to_proto};
 pub use function::FunctionRequest;
 pub use import::{ImportOptions, ImportResults};
@@ -35,7 +36,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The GraphDef version of graphs that are built here (TensorFlow 2.21).
-const PRODUCER: i32 = 2474;
+pub const PRODUCER: i32 = 2474;
 
 /// A graph that grows node by node; nodes are never removed.
 ///
@@ -224,14 +225,20 @@ impl ClientGraph {
     /// # Errors
     /// OUT_OF_RANGE or INVALID_ARGUMENT if there is no such input or output, or the dtypes differ.
     pub fn update_edge(&mut self, source: Output, node: NodeId, i: usize) -> Result<()> {
-        let dtype = self.dtype(source)?;
-        let old = self.graph.get(node).and_then(|n| n.inputs.get(i)).copied();
-        let old = old.ok_or_else(|| {
+        let is_over = |what: &str, index: usize, n: Option<usize>| {
             out_of_range!(
-                "Node '{}' does not have input {i}",
-                self.graph.get(node).map_or("", |n| &n.name)
+                "Cannot update edge. {what} index [{index}] is greater than the number of total {}s [{}].",
+                what.to_lowercase(),
+                n.unwrap_or(0)
             )
-        })?;
+        };
+        let n_outputs = self.graph.get(source.node).map(|n| n.outputs.len());
+        let dtype = self
+            .dtype(source)
+            .map_err(|_| is_over("Output", source.slot as usize, n_outputs))?;
+        let inputs = self.graph.get(node).map(|n| &n.inputs);
+        let old = inputs.and_then(|inputs| inputs.get(i)).copied();
+        let old = old.ok_or_else(|| is_over("Input", i, inputs.map(|inputs| inputs.len())))?;
         let wanted = self.dtype(old)?;
         if wanted != dtype {
             return Err(invalid_argument!(

@@ -176,10 +176,10 @@ impl EagerContext {
         self.functions.add(function)
     }
 
-    /// Removes a function.
+    /// Removes a function, which was added once, or takes one of several additions back.
     ///
     /// # Errors
-    /// NOT_FOUND if there is none of this name.
+    /// INVALID_ARGUMENT if there is none of this name.
     pub fn remove_function(&self, name: &str) -> Result<()> {
         self.functions.remove(name)?;
         self.clear_caches();

@@ -44,9 +44,12 @@ struct State {
 }
 
 impl State {
-    /// Keeps the first error.
+    /// Keeps the first error, with TensorFlow's remark for the calls that get it instead of running.
     fn fail(&mut self, error: &Status) {
-        self.error.get_or_insert_with(|| error.clone());
+        let cancels = "\tEncountered when executing an operation using EagerExecutor. This error cancels all \
+                       future operations and poisons their output tensors.";
+        self.error
+            .get_or_insert_with(|| error.clone().note(cancels));
     }
 }
 

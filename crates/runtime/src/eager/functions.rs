@@ -16,7 +16,13 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 /// The functions of a context, by name.
 #[derive(Default)]
-pub(crate) struct Functions(RwLock<BTreeMap<String, Arc<FunctionDef>>>);
+pub(crate) struct Functions(RwLock<BTreeMap<String, Added>>);
+
+/// A function that was added, perhaps several times: it stays until it was removed as often.
+struct Added {
+    function: Arc<FunctionDef>,
+    times: usize,
+}
 
 /// A call that a session runs.
 pub(super) struct FunctionCall {
@@ -40,35 +46,45 @@ impl Functions {
             ));
         }
         let mut functions = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        match functions.get(&name) {
-            Some(old) if !ferroflow_graph::same_function(old, &function) => Err(invalid_argument!(
+        let added = functions.entry(name.clone()).or_insert_with(|| Added {
+            function: function.clone(),
+            times: 0,
+        });
+        if !ferroflow_graph::same_function(&added.function, &function) {
+            return Err(invalid_argument!(
                 "Cannot add function '{name}' because a different function with the same name already \
                  exists."
-            )),
-            Some(_) => Ok(()),
-            None => {
-                functions.insert(name, function);
-                Ok(())
-            }
+            ));
         }
+        added.times += 1;
+        Ok(())
     }
 
     pub(super) fn remove(&self, name: &str) -> Result<()> {
         let mut functions = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let removed = functions.remove(name);
-        let missing = || invalid_argument!("Tried to remove non-existent function '{name}'.");
-        removed.map(drop).ok_or_else(missing)
+        let Some(added) = functions.get_mut(name) else {
+            return Err(invalid_argument!(
+                "Tried to remove non-existent function '{name}'."
+            ));
+        };
+        added.times -= 1;
+        if added.times == 0 {
+            functions.remove(name);
+        }
+        Ok(())
     }
 
     pub(crate) fn get(&self, name: &str) -> Option<Arc<FunctionDef>> {
         let functions = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        functions.get(name).cloned()
+        functions.get(name).map(|added| added.function.clone())
     }
 
     pub(super) fn all(&self) -> Vec<(String, Arc<FunctionDef>)> {
         let functions = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let functions = functions.iter();
-        functions.map(|(n, f)| (n.clone(), f.clone())).collect()
+        functions
+            .map(|(n, added)| (n.clone(), added.function.clone()))
+            .collect()
     }
 
     /// Compiles a call of a function, or of an op that calls some; `inputs` are dtypes and devices.
@@ -105,7 +121,7 @@ impl Functions {
         });
         let functions = self.0.read().unwrap_or_else(PoisonError::into_inner);
         let library = FunctionDefLibrary {
-            function: functions.values().map(|f| (**f).clone()).collect(),
+            function: functions.values().map(|f| (*f.function).clone()).collect(),
             ..Default::default()
         };
         drop(functions);
