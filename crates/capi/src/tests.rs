@@ -218,7 +218,28 @@ fn errors() {
             c.add("Neg", "n", &[NO_INPUT], |_| ());
         },
         3,
-        "Node is null",
+        "Attempt to add nullptr Node to node with type Neg",
+    );
+    check_error(
+        |c| {
+            let x = c.placeholder("x");
+            c.add("Neg", "n", &[TF_Output { index: -1, ..x }], |_| ());
+        },
+        3,
+        "Attempt to add output -1 of x not in range [0, 1) to node with type Neg. Node: {{node x}}",
+    );
+    check_error(
+        // SAFETY: the session was just created.
+        |c| unsafe {
+            let x = c.placeholder("x");
+            let session = c.session();
+            c.run(session, x, 2.0, x);
+            let status = TF_NewStatus();
+            TF_DeleteSession(session, status);
+            TF_DeleteStatus(status);
+        },
+        3,
+        "x:0 is both fed and fetched.",
     );
     check_error(
         // SAFETY: NULL is tolerated.

@@ -1,6 +1,8 @@
 //! Plans of Fourier transforms. The planners of rustfft and realfft are generic: each crate that calls them compiles
 //! all their algorithms again, about half a megabyte for each real type. Here they are compiled once.
 
+#![forbid(unsafe_code)]
+
 pub use realfft::{ComplexToReal, FftError, RealToComplex};
 pub use rustfft::{Fft, FftDirection};
 

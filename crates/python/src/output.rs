@@ -57,9 +57,9 @@ impl PyTensor {
             None => true,
         };
         match (is_wanted, dtype) {
-            (false, Some(_)) if copy == Some(false) => Err(PyValueError::new_err(
-                "another dtype cannot be had without a copy",
-            )),
+            (false, Some(_)) if copy == Some(false) => {
+                Err(PyValueError::new_err("another dtype needs a copy"))
+            }
             (false, Some(dtype)) => found.call_method1(intern!(py, "astype"), (dtype,)),
             _ if copy == Some(true) => found.call_method0(intern!(py, "copy")),
             _ => Ok(found),

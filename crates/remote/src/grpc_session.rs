@@ -17,7 +17,7 @@ use ferroflow_model::{tensor_from_proto, tensor_to_proto};
 use ferroflow_runtime::{Signature, Tensor};
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use tokio::runtime::Runtime;
 
 /// A session that a master runs, such as that of a TensorFlow server. The master has it from the
@@ -71,31 +71,37 @@ impl GrpcStep {
 struct Master {
     peer: Peer,
     target: String,
-    runtime: Runtime,
+}
+
+/// Returns the runtime of all connections to masters, which has one thread.
+fn runtime() -> Result<&'static Runtime> {
+    static RUNTIME: OnceLock<std::io::Result<Runtime>> = OnceLock::new();
+    let runtime = RUNTIME.get_or_init(|| {
+        tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("ferroflow-grpc-session")
+            .enable_all()
+            .build()
+    });
+    let failed = |e| internal!("starting the thread of the connections to masters: {e}");
+    runtime.as_ref().map_err(failed)
 }
 
 impl Master {
     fn connect(target: &str) -> Result<Master> {
         let address = target.strip_prefix("grpc://").unwrap_or(target);
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("ferroflow-grpc-session")
-            .enable_all()
-            .build()
-            .map_err(|e| internal!("starting the thread of a session's connection: {e}"))?;
         let name = TaskName {
             job: "master".to_string(),
             index: 0,
         };
         let tasks = BTreeMap::from([(0, address.to_string())]);
-        let handle = runtime.handle().clone();
+        let handle = runtime()?.handle().clone();
         let connections = Connections::new(Security::default(), random_u64(), handle.clone());
         let cluster = BTreeMap::from([(name.job.clone(), tasks)]);
         let peer = Peers::new(&cluster, Arc::new(connections), handle).get(&name)?;
         Ok(Master {
             peer,
             target: target.to_string(),
-            runtime,
         })
     }
 
@@ -104,8 +110,7 @@ impl Master {
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
-        self.runtime
-            .block_on(self.peer.call_master(method, request))
+        runtime()?.block_on(self.peer.call_master(method, request))
     }
 }
 

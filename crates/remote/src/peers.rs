@@ -24,6 +24,8 @@ const WINDOW: u32 = 8 << 20;
 pub(crate) const KEEPALIVE: Duration = Duration::from_secs(9);
 /// How long a task that cannot be reached is told what has ended.
 const NOTIFY_LIMIT: Duration = Duration::from_secs(300);
+/// Where the methods of masters are.
+const MASTER: &str = "/tensorflow.MasterService/";
 /// What the text about the origin of an error begins with.
 const ORIGIN: &str = "Additional GRPC error information from remote target";
 /// Interval between messages about a task that does not answer.
@@ -205,11 +207,7 @@ impl Peer {
         Q: Message + 'static,
         R: Message + Default + 'static,
     {
-        let answer = self.call_path(format!("/tensorflow.MasterService/{method}"), request);
-        answer.await.map_err(|e| {
-            let own = e.message().split(&format!("\n{ORIGIN}")).next();
-            Status::new(e.code(), own.unwrap_or_default())
-        })
+        self.call_path(format!("{MASTER}{method}"), request).await
     }
 
     async fn call_path<Q, R>(&self, path: String, request: Q) -> Result<R>
@@ -367,7 +365,11 @@ impl Peer {
         Status::new(code, self.with_origin(e.message(), path))
     }
 
+    /// The text of an error with the task that it comes from, unless a master tells of its session.
     fn with_origin(&self, message: &str, path: &str) -> String {
+        if path.starts_with(MASTER) {
+            return message.to_string();
+        }
         format!(
             "{message}\n{ORIGIN} {} while calling {path}:\n:{{}}",
             self.task

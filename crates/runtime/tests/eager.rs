@@ -223,7 +223,7 @@ const ERRORS: &[(&str, Program, Code, &str)] = &[
     (
         "a type that nothing says",
         |e| first(e, "Cast", vec![handle(&[1], [1.0])], Attrs::default()),
-        Code::InvalidArgument,
+        Code::NotFound,
         "DstT",
     ),
     (

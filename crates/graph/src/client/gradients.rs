@@ -81,7 +81,6 @@ impl ClientGraph {
         }
         self.check_reached(ys, xs)?;
         let scope = self.gradient_scope(prefix)?;
-        let mut dtypes = ys.iter().filter_map(|y| self.graph.dtype(*y));
         let registry: &'static Registry = self.registry();
         let mut builder = GraphBuilder::from_graph(self.graph.clone(), registry);
         let mut given: Vec<Option<Output>> = grad_ys.iter().map(|g| Some(*g)).collect();
@@ -90,13 +89,21 @@ impl ClientGraph {
                 given.push(Some(builder.op("OnesLike").input(*y).output()?));
             }
         }
+        // Values such as those of comparisons have no derivatives.
+        let has_some = |y: &Output| self.graph.dtype(*y) != Some(DType::Bool);
+        let of_ys = ys.iter().zip(given).filter(|(y, _)| has_some(y));
+        let (ys, given): (Vec<Output>, Vec<_>) = of_ys.map(|(y, g)| (*y, g)).unzip();
+        let mut dtypes = ys.iter().filter_map(|y| self.graph.dtype(*y));
         let options = GradientOptions {
             name: scope.clone(),
-            grad_ys: given,
             integers: dtypes.any(DType::is_integer),
+            grad_ys: given,
             ..Default::default()
         };
-        let gradients = builder.gradients(ys, xs, &options).map_err(of_client)?;
+        let gradients = match ys.is_empty() {
+            true => vec![None; xs.len()],
+            false => builder.gradients(&ys, xs, &options).map_err(of_client)?,
+        };
         let renumbered = self.adopt(builder.graph(), &scope)?;
         let new = |output: Output| {
             let node = renumbered.get(&output.node).copied().unwrap_or(output.node);

@@ -206,44 +206,6 @@ impl ClientGraph {
         }
         Ok(names)
     }
-
-    /// What [`reset`](Self::reset) returns to.
-    pub(super) fn mark(&self) -> Mark {
-        Mark {
-            n_nodes: self.len(),
-            functions: self.functions.clone(),
-            gradients: self.gradients.clone(),
-            scopes: self.scopes.clone(),
-            producer: self.graph.producer,
-        }
-    }
-
-    /// Removes the nodes and functions that were added after the mark.
-    pub(super) fn reset(&mut self, mark: Mark) {
-        while self.len() > mark.n_nodes {
-            self.graph.pop();
-        }
-        let n = mark.n_nodes;
-        self.consumers.truncate(n);
-        self.control_outputs.truncate(n);
-        for list in &mut self.consumers {
-            list.retain(|c| c.node.index() < n);
-        }
-        for list in &mut self.control_outputs {
-            list.retain(|id| id.index() < n);
-        }
-        (self.functions, self.gradients) = (mark.functions, mark.gradients);
-        (self.scopes, self.graph.producer) = (mark.scopes, mark.producer);
-    }
-}
-
-/// The size of a graph at some time.
-pub(super) struct Mark {
-    n_nodes: usize,
-    functions: std::collections::BTreeMap<String, Arc<ferroflow_model::proto::FunctionDef>>,
-    gradients: std::collections::BTreeMap<String, String>,
-    scopes: FxHashSet<String>,
-    producer: i32,
 }
 
 fn by_name(map: &[(TensorName, Output)]) -> FxHashMap<(&str, usize), Output> {

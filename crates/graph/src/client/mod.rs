@@ -9,6 +9,7 @@ mod fingerprint;
 mod function;
 mod gradients;
 mod import;
+mod mark;
 mod shapes;
 #[cfg(test)]
 mod tests;

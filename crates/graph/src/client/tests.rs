@@ -75,8 +75,8 @@ fn nodes_are_added() {
         "Neg",
         &[&["x:1"]],
         &[],
-        "OUT_OF_RANGE: Node 'x' (type: 'Placeholder', num of outputs: 1) does not have output 1 while \
-         building NodeDef 'new' using Op<name=Neg; signature=x:T -> y:T; attr=T:type,default=DT_FLOAT>",
+        "INVALID_ARGUMENT: Attempt to add output 1 of x not in range [0, 1) to node with type Neg. Node: \
+         {{node x}}",
     );
     check_add(
         "new = NoOp",
@@ -108,6 +108,31 @@ fn nodes_are_added() {
         &[],
         "INVALID_ARGUMENT: List provided to input 'x' when single Tensor expected while building NodeDef \
          'new' using Op<name=Neg; signature=x:T -> y:T; attr=T:type,default=DT_FLOAT>",
+    );
+    check_add(
+        xy,
+        "Mul",
+        &[&["x", "x"]],
+        &[],
+        "INVALID_ARGUMENT: 2 errors while building NodeDef 'new' using Op<name=Mul; signature=x:T, y:T -> z:T; \
+         attr=T:type,default=DT_FLOAT>:\nList provided to input 'x' when single Tensor expected\n1 inputs \
+         specified of 2 inputs in Op",
+    );
+    check_add(
+        xy,
+        "AddN",
+        &[&["x"]],
+        &[],
+        "INVALID_ARGUMENT: Single tensor passed to 'inputs', expected list while building NodeDef 'new' using \
+         Op<name=AddN; signature=inputs:N*T -> sum:T; attr=N:int,min=1; attr=T:type>",
+    );
+    check_add(
+        xy,
+        "Neg",
+        &[&["x"]],
+        &[("T", DType::Int32)],
+        "INVALID_ARGUMENT: Inconsistent values for attr 'T' DT_FLOAT vs. DT_INT32 while building NodeDef 'new' \
+         using Op<name=Neg; signature=x:T -> y:T; attr=T:type,default=DT_FLOAT>",
     );
 }
 
@@ -190,6 +215,52 @@ fn graph_defs_are_imported() {
             ..Default::default()
         },
         "INVALID_ARGUMENT: Requested return tensor 'z:0' not found in graph def",
+    );
+}
+
+#[test]
+fn nodes_are_numbered_as_by_tensorflow() {
+    let graph = graph("a = Placeholder\nd = Neg(a)\nb = Placeholder\ne = Neg(f)\nf = Placeholder");
+    let names = (0..graph.len()).filter_map(|i| graph.node(NodeId::new(i)));
+    let names: Vec<&str> = names.map(|n| n.name.as_str()).collect();
+    assert_eq!(names, ["a", "d", "b", "f", "e"]);
+}
+
+#[test]
+fn bodies_of_called_functions_are_checked() {
+    let body = graph("X = Placeholder\ny = Neg(X)");
+    let request = FunctionRequest {
+        name: "f",
+        inputs: &[output(&body, "X")],
+        outputs: &[output(&body, "y")],
+        ..Default::default()
+    };
+    let function = body.to_function(&request).expect("valid");
+    let check = |change: fn(&mut FunctionDef), expect: &str| {
+        let mut function = function.clone();
+        change(&mut function);
+        let called = NodeDef {
+            name: "call".to_string(),
+            op: "f".to_string(),
+            input: vec!["x".to_string()],
+            ..Default::default()
+        };
+        let mut def = def("x = Placeholder");
+        def.node.push(called);
+        def.library.get_or_insert_default().function.push(function);
+        let mut graph = ClientGraph::new(registry());
+        let result = graph.import(&def, &ImportOptions::default()).map(drop);
+        assert_eq!(shown(&graph, result), expect);
+    };
+    check(|_| {}, "x = Placeholder(); call = f(x)");
+    check(
+        |f| f.node_def[0].op = "Nope".to_string(),
+        "NOT_FOUND: Op type not registered 'Nope' in binary running on this machine. Make sure the Op and Kernel \
+         are registered in the binary running in this process.",
+    );
+    check(
+        |f| f.ret.clear(),
+        "INVALID_ARGUMENT: Return y missing.\n\tIn function output y:float",
     );
 }
 

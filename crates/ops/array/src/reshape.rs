@@ -1,7 +1,7 @@
 //! Reshape (TensorFlow: `core/kernels/reshape_op.cc`).
 
 use crate::shape_ops::{reshape, reshape_gradient, reshape_to};
-use ferroflow_base::Result;
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::indices::{self, constant};
 use ferroflow_opdef::{Cost, Op, ShapeCtx};
 use ferroflow_tensor::{PartialShape, Shape};
@@ -30,7 +30,7 @@ pub(crate) fn reshape_shape(ctx: &mut ShapeCtx) -> Result<()> {
         return Ok(());
     };
     if let Some(full) = input.to_full() {
-        let shape = reshape_to(&sizes, &full)?;
+        let shape = reshape_to(&sizes, &full).map_err(|e| in_graph(e, &sizes, &full))?;
         ctx.set(0, (&shape).into());
         return Ok(());
     }
@@ -42,4 +42,22 @@ pub(crate) fn reshape_shape(ctx: &mut ShapeCtx) -> Result<()> {
     }
     ctx.set(0, PartialShape::of(dims));
     Ok(())
+}
+
+/// The error of a node that is added to a graph, which differs from the kernel's
+/// (`core/framework/common_shape_fns.cc`).
+fn in_graph(error: Status, sizes: &[i64], from: &Shape) -> Status {
+    let n = from.num_elements();
+    let n_unknown = sizes.iter().filter(|d| **d == -1).count();
+    let known = sizes.iter().filter(|d| **d >= 0);
+    let known = known.fold(1i64, |n, d| n.saturating_mul(*d));
+    let dims = sizes.iter().map(|d| usize::try_from(*d).ok());
+    match n_unknown {
+        0 => invalid_argument!(
+            "Cannot reshape a tensor with {n} elements to shape {} ({known} elements)",
+            PartialShape::of(dims)
+        ),
+        1 => invalid_argument!("Dimension size must be evenly divisible by {known} but is {n}"),
+        _ => error,
+    }
 }

@@ -5,12 +5,12 @@
 //! of the next datasets is believed if there are such datasets.
 
 use crate::common::{dataset, is_any, make};
-use crate::options::collect_options;
+use crate::options::{checked, collect_options, through_of};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::{indices, shapes};
 use ferroflow_model::proto::{NameAttrList, attr_value::Value};
-use ferroflow_opdef::{AttrValue, KernelBuild, Op, OpKernel, StepServices};
-use ferroflow_resources::dataset::{Components, Dataset, DatasetIterator, Source};
+use ferroflow_opdef::{AttrValue, KernelBuild, Op, OpKernel};
+use ferroflow_resources::dataset::Dataset;
 use prost::Message;
 use prost::encoding::decode_varint;
 use std::sync::Arc;
@@ -40,62 +40,39 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(assert_previous),
 ];
 
-/// A dataset with the elements of its input and assertions about its neighbors.
-struct Asserted {
-    input: Arc<Dataset>,
-    /// Of the datasets before it.
-    previous: Vec<String>,
-}
-
-impl Source for Asserted {
-    fn iterator(self: Arc<Self>) -> Result<Box<dyn DatasetIterator>> {
-        let mut before = Some(self.input.clone());
-        for (i, wanted) in self.previous.iter().enumerate() {
-            let Some(found) = before else {
-                return Err(invalid_argument!(
-                    "Asserted previous {} transformations but encountered only {i}.",
-                    self.previous.len()
-                ));
-            };
-            check_previous(&found, wanted).map_err(|e| {
-                let at = format!("Failure checking transformations at offset {i}: ");
-                e.prefixed(&at)
-            })?;
-            before = found.source.inputs().pop();
-        }
-        self.input.iterator()
-    }
-
-    fn cardinality(&self) -> i64 {
-        self.input.cardinality()
-    }
-
-    fn get(&self, index: u64, services: &StepServices) -> Result<Option<Components>> {
-        self.input.source.get(index, services)
-    }
-
-    fn inputs(&self) -> Vec<Arc<Dataset>> {
-        vec![self.input.clone()]
-    }
-}
-
 fn assert_next(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     make(build, |ctx, _| {
         crate::common::names(ctx.input(1)?, "transformations")?;
-        Ok(Arc::new(Asserted {
-            input: dataset(ctx, 0)?,
-            previous: Vec::new(),
-        }))
+        Ok(through_of(dataset(ctx, 0)?))
     })
 }
 
 fn assert_previous(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     make(build, |ctx, _| {
-        Ok(Arc::new(Asserted {
-            input: dataset(ctx, 0)?,
-            previous: crate::common::names(ctx.input(1)?, "transformations")?,
+        let asserted = crate::common::names(ctx.input(1)?, "transformations")?;
+        Ok(checked(dataset(ctx, 0)?, move |input| {
+            check_all_previous(input, &asserted)
         }))
     })
+}
+
+/// Checks a dataset and those before it.
+fn check_all_previous(input: &Arc<Dataset>, asserted: &[String]) -> Result<()> {
+    let mut before = Some(input.clone());
+    for (i, wanted) in asserted.iter().enumerate() {
+        let Some(found) = before else {
+            return Err(invalid_argument!(
+                "Asserted previous {} transformations but encountered only {i}.",
+                asserted.len()
+            ));
+        };
+        check_previous(&found, wanted).map_err(|e| {
+            let at = format!("Failure checking transformations at offset {i}: ");
+            e.prefixed(&at)
+        })?;
+        before = found.source.inputs().pop();
+    }
+    Ok(())
 }
 
 /// Checks a dataset against a NameAttrList in text form.

@@ -273,34 +273,52 @@ pub(crate) const OPS: &[Op] = &[
         .kernel(counter),
 ];
 
+/// What may refuse an iterator of a dataset.
+type Check = Box<dyn Fn(&Arc<Dataset>) -> Result<()> + Send + Sync>;
+
 /// A dataset with the elements of another one.
-struct Through(Arc<Dataset>);
+struct Through {
+    input: Arc<Dataset>,
+    check: Option<Check>,
+}
 
 impl Source for Through {
     fn iterator(self: Arc<Self>) -> Result<Box<dyn DatasetIterator>> {
-        self.0.iterator()
+        if let Some(check) = &self.check {
+            check(&self.input)?;
+        }
+        self.input.iterator()
     }
 
     fn cardinality(&self) -> i64 {
-        self.0.cardinality()
+        self.input.cardinality()
     }
 
     fn get(&self, index: u64, services: &StepServices) -> Result<Option<Components>> {
-        self.0.source.get(index, services)
+        self.input.source.get(index, services)
     }
 
     fn inputs(&self) -> Vec<Arc<Dataset>> {
-        vec![self.0.clone()]
+        vec![self.input.clone()]
     }
 }
 
 /// Returns the elements of a dataset.
 pub(crate) fn through_of(input: Arc<Dataset>) -> Arc<dyn Source> {
-    Arc::new(Through(input))
+    Arc::new(Through { input, check: None })
+}
+
+/// Returns the elements of a dataset, whose iterators `check` may refuse.
+pub(crate) fn checked(
+    input: Arc<Dataset>,
+    check: impl Fn(&Arc<Dataset>) -> Result<()> + Send + Sync + 'static,
+) -> Arc<dyn Source> {
+    let check: Option<Check> = Some(Box::new(check));
+    Arc::new(Through { input, check })
 }
 
 fn passed(ctx: &KernelCtx) -> Made {
-    Ok(Arc::new(Through(dataset(ctx, 0)?)))
+    Ok(through_of(dataset(ctx, 0)?))
 }
 
 fn through(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
