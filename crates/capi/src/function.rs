@@ -5,7 +5,7 @@ use crate::guard::{
     delete, guard, guard_plain, handle, list, list_mut, shared, text, texts, unique,
 };
 use crate::{TF_Buffer, TF_Status};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_graph::{FunctionRequest, NodeId};
 use ferroflow_model::proto::{AttrValue, FunctionDef};
 use prost::Message;
@@ -89,18 +89,15 @@ pub unsafe extern "C" fn TF_GraphToFunctionWithControlOutputs(
             let name = text(fn_name)?;
             let (inputs, outputs) = (list(inputs, ninputs), list(outputs, noutputs));
             let in_graph = |list: &[TF_Output], what: (&str, &str)| {
-                let is_foreign = |o: &&TF_Output| {
-                    let oper = o.oper.as_ref();
-                    oper.is_none_or(|oper| !oper.is_in(&graph.state))
-                };
-                let i = list.iter().position(|o| is_foreign(&o));
-                i.map_or(Ok(()), |i| {
-                    Err(invalid_argument!(
-                        "Node is null\n\tEncountered while processing {} {i} {} function '{name}'",
-                        what.0,
-                        what.1
-                    ))
-                })
+                for (i, output) in list.iter().enumerate() {
+                    graph.check_node(output.oper).map_err(|e| {
+                        let (e, (what, way)) = (e.message(), what);
+                        invalid_argument!(
+                            "{e}\n\tEncountered while processing {what} {i} {way} function '{name}'"
+                        )
+                    })?;
+                }
+                Ok::<(), Status>(())
             };
             in_graph(inputs, ("input", "into"))?;
             in_graph(outputs, ("output", "from"))?;

@@ -188,6 +188,31 @@ impl TF_Output {
     }
 }
 
+impl TF_Graph {
+    /// Checks that a node is in the graph (`Graph::IsValidNode`).
+    ///
+    /// # Safety
+    /// The node is NULL or lives.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it is not.
+    pub(crate) unsafe fn check_node(&self, oper: *const TF_Operation) -> Result<()> {
+        // SAFETY: as this function's.
+        let oper = unsafe { oper.as_ref() }.ok_or_else(|| invalid_argument!("Node is null"))?;
+        if oper.is_in(&self.state) {
+            return Ok(());
+        }
+        // TensorFlow's graphs have two nodes of their own.
+        let (id, n) = (oper.id.index() + 2, self.state.lock().graph.len() + 2);
+        Err(match id < n {
+            true => invalid_argument!(
+                "Node with id {id} is different from the passed in node. Does it belong to a different graph?"
+            ),
+            false => invalid_argument!("node id {id} is >= than number of nodes in graph {n}"),
+        })
+    }
+}
+
 /// The outputs in the terms of the graph.
 ///
 /// # Safety

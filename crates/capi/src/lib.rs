@@ -78,10 +78,23 @@ pub use while_loop::*;
 
 use ferroflow_runtime::Pool;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
 
 /// The threads of all sessions and eager contexts that do not ask for some of their own.
 pub(crate) fn shared_pool() -> Arc<Pool> {
-    static POOL: OnceLock<Arc<Pool>> = OnceLock::new();
-    let make = || Arc::new(Pool::new(Pool::available_threads()));
+    let make = || {
+        // SAFETY: the function may run at any time; a failure only leaves threads to the end of the process.
+        unsafe { libc::atexit(end_pool) };
+        Arc::new(Pool::new(Pool::available_threads()))
+    };
     POOL.get_or_init(make).clone()
+}
+
+/// Ends idle threads before the library is unloaded or the process ends, so that leak checkers find nothing of theirs.
+extern "C" fn end_pool() {
+    if let Some(pool) = POOL.get() {
+        pool.end_idle(Duration::from_millis(20));
+    }
 }

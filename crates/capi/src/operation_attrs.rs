@@ -147,7 +147,7 @@ pub unsafe extern "C" fn TF_OperationGetAttrMetadata(
     }
 }
 
-fn wrong_kind(found: &AttrValue, kind: &str) -> ferroflow_base::Status {
+pub(crate) fn wrong_kind(found: &AttrValue, kind: &str) -> ferroflow_base::Status {
     let found = found.kind();
     invalid_argument!("AttrValue had value with type '{found}' when '{kind}' expected")
 }

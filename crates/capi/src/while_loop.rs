@@ -296,11 +296,17 @@ pub unsafe extern "C" fn TF_AddGradientsWithPrefix(
     guard(status, (), || {
         // SAFETY: the contract of the header.
         let (graph, ys, xs, grad_ys, to) = unsafe {
+            let graph = shared(g)?;
+            let outputs = |values: *mut TF_Output, n| {
+                let values = list(values.cast_const(), n);
+                values.iter().try_for_each(|v| graph.check_node(v.oper))?;
+                outputs_of(values)
+            };
             (
-                shared(g)?,
-                outputs_of(list(y.cast_const(), ny))?,
-                outputs_of(list(x.cast_const(), nx))?,
-                outputs_of(list(dx.cast_const(), ny))?,
+                graph,
+                outputs(y, ny)?,
+                outputs(x, nx)?,
+                outputs(dx, ny)?,
                 list_mut(dy, nx),
             )
         };

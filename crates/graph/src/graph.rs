@@ -124,10 +124,10 @@ impl Graph {
     }
 
     /// Removes the node that was added last.
-    pub(crate) fn pop(&mut self) {
-        if let Some(Some(node)) = self.nodes.pop() {
-            self.by_name.remove(&node.name);
-        }
+    pub(crate) fn pop(&mut self) -> Option<Node> {
+        let node = self.nodes.pop()??;
+        self.by_name.remove(&node.name);
+        Some(node)
     }
 
     /// Removes a node; the caller has redirected its consumers.

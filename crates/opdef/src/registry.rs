@@ -6,7 +6,9 @@ use crate::{
     OpKernel, no_kernel,
 };
 use ferroflow_base::{Result, already_exists, invalid_argument, not_found};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxBuildHasher, FxHashMap};
+use std::collections::BTreeMap;
+use std::hash::BuildHasher;
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 /// A source file's name without extension, and its ops.
@@ -16,13 +18,23 @@ pub type OpFile = (&'static str, &'static [Op]);
 pub type OpGroup = (&'static str, &'static [OpFile]);
 
 /// Ops by name. Signatures are parsed on first lookup.
+///
+/// Its maps are arrays and B-trees: to leak checkers, what only the pointers of a hash table reach, which point into
+/// its memory, is possibly lost at the end of the process.
 pub struct Registry {
-    ops: FxHashMap<&'static str, Entry>,
+    /// The hashes of the names, ascending.
+    hashes: Vec<u64>,
+    /// In the order of the hashes.
+    ops: Vec<Entry>,
     /// Ops that a program defined while it ran.
-    defined: RwLock<FxHashMap<&'static str, (&'static Op, Arc<OpDef>)>>,
+    defined: RwLock<BTreeMap<&'static str, (&'static Op, Arc<OpDef>)>>,
     /// Kernels that a program registered while it ran, and the built-in one of their op, by the op that
     /// nodes have for the label.
-    kernels: RwLock<FxHashMap<String, Arc<[Arc<KernelDef>]>>>,
+    kernels: RwLock<BTreeMap<String, Arc<[Arc<KernelDef>]>>>,
+}
+
+fn hash(name: &str) -> u64 {
+    FxBuildHasher.hash_one(name)
 }
 
 struct Entry {
@@ -55,7 +67,10 @@ impl Registry {
                 }));
             }
         }
+        let mut ops: Vec<Entry> = ops.into_values().collect();
+        ops.sort_by_cached_key(|entry| hash(entry.op.op.name));
         Registry {
+            hashes: ops.iter().map(|entry| hash(entry.op.op.name)).collect(),
             ops,
             defined: RwLock::default(),
             kernels: RwLock::default(),
@@ -113,7 +128,7 @@ impl Registry {
     fn insert(&self, def: OpDef, op: Op) -> Result<()> {
         let name = op.name;
         let mut defined = self.defined.write().unwrap_or_else(PoisonError::into_inner);
-        if self.ops.contains_key(name) || defined.contains_key(name) {
+        if self.entry(name).is_some() || defined.contains_key(name) {
             return Err(already_exists!("Op with name {name}"));
         }
         defined.insert(name, (Box::leak(Box::new(op)), Arc::new(def)));
@@ -254,9 +269,17 @@ impl Registry {
         Ok(defs)
     }
 
+    fn entry(&self, name: &str) -> Option<&Entry> {
+        let hash = hash(name);
+        let first = self.hashes.partition_point(|h| *h < hash);
+        let equal = self.hashes[first..].iter().take_while(|h| **h == hash);
+        let mut entries = self.ops[first..].iter().zip(equal);
+        entries.find_map(|(entry, _)| (entry.op.op.name == name).then_some(entry))
+    }
+
     /// Returns the op called `name`, if any.
     pub fn op(&self, name: &str) -> Option<&'static Op> {
-        if let Some(entry) = self.ops.get(name) {
+        if let Some(entry) = self.entry(name) {
             return Some(entry.op.op);
         }
         let defined = self.defined.read().unwrap_or_else(PoisonError::into_inner);
@@ -268,7 +291,7 @@ impl Registry {
     /// # Errors
     /// INTERNAL if the op's signature does not parse.
     pub fn def(&self, name: &str) -> Result<Option<Arc<OpDef>>> {
-        let Some(entry) = self.ops.get(name) else {
+        let Some(entry) = self.entry(name) else {
             let defined = self.defined.read().unwrap_or_else(PoisonError::into_inner);
             return Ok(defined.get(name).map(|(_, def)| def.clone()));
         };
@@ -281,12 +304,12 @@ impl Registry {
 
     /// Returns all ops, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = &'static Op> {
-        self.ops.values().map(|e| e.op.op)
+        self.ops.iter().map(|e| e.op.op)
     }
 
     /// Returns all ops with their groups and files, sorted by name.
     pub fn sorted(&self) -> Vec<RegisteredOp> {
-        let mut all: Vec<RegisteredOp> = self.ops.values().map(|e| e.op).collect();
+        let mut all: Vec<RegisteredOp> = self.ops.iter().map(|e| e.op).collect();
         all.sort_unstable_by_key(|e| e.op.name);
         all
     }

@@ -30,6 +30,7 @@ pub mod special;
 pub mod special_gamma;
 mod table;
 pub mod transpose;
+pub mod truncate;
 mod vector;
 
 pub use isa::{Isa, vectorized};

@@ -172,7 +172,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// ```
 pub struct Pool {
     shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl Pool {
@@ -222,7 +222,10 @@ impl Pool {
                 .ok()
         };
         let threads = deques.into_iter().enumerate().filter_map(spawn).collect();
-        Pool { shared, threads }
+        Pool {
+            shared,
+            threads: Mutex::new(threads),
+        }
     }
 
     /// Returns the number of processors that this process may use.
@@ -278,19 +281,46 @@ impl Pool {
     pub fn notify(&self) {
         self.shared.sleepers.wake(true);
     }
+
+    /// Asks all threads to end, and waits for those that do so within `limit`: for pools that nothing drops before
+    /// the process ends. Tasks that are queued later only run on threads that help.
+    ///
+    /// ```
+    /// use ferroflow_sync::{Parallelism, Pool};
+    /// let pool = Pool::new(3);
+    /// pool.end_idle(std::time::Duration::from_secs(10));
+    /// pool.run_blocks(4, &|_| {});
+    /// ```
+    pub fn end_idle(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        for thread in self.stop() {
+            while !thread.is_finished() && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_micros(50));
+            }
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
+        }
+    }
+
+    /// Asks all threads to end; returns those that are not the calling one.
+    fn stop(&self) -> Vec<JoinHandle<()>> {
+        self.shared.stop.store(true, Ordering::Release);
+        self.notify();
+        let spares = self.shared.spares.stop();
+        let mut threads = std::mem::take(&mut *lock(&self.threads));
+        threads.extend(spares);
+        // The last owner may be a task of the pool itself; a thread cannot join itself.
+        let me = std::thread::current().id();
+        threads.retain(|thread| thread.thread().id() != me);
+        threads
+    }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.notify();
-        let me = std::thread::current().id();
-        let spares = self.shared.spares.stop();
-        for thread in self.threads.drain(..).chain(spares) {
-            // The last owner may be a task of the pool itself; a thread cannot join itself.
-            if thread.thread().id() != me {
-                let _ = thread.join();
-            }
+        for thread in self.stop() {
+            let _ = thread.join();
         }
     }
 }

@@ -449,7 +449,7 @@ pub unsafe extern "C" fn TFE_AbortCollectiveOps(ctx: *mut TFE_Context, status: *
 unsafe fn cluster_of(ctx: *const TFE_Context) -> Result<Arc<EagerCluster>> {
     // SAFETY: as this function's.
     let cluster = unsafe { shared(ctx) }?.cluster();
-    cluster.ok_or_else(|| failed_precondition!("Coordination service is not enabled."))
+    cluster.ok_or_else(|| failed_precondition!("Coordination service agent is not enabled."))
 }
 
 /// Returns whether a task answers.

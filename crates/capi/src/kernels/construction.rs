@@ -2,6 +2,7 @@
 
 use super::{Node, TF_StringView};
 use crate::guard::{guard, handle, list_mut, shared, text, unique};
+use crate::operation_attrs::wrong_kind;
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_graph::export_attr;
@@ -176,9 +177,7 @@ macro_rules! getters {
                     let (ctx, name, val) = given;
                     match ctx.attr(name)? {
                         $pat => *val = $value,
-                        _ => return Err(invalid_argument!(
-                            concat!("attr '{}' is not of kind ", $kind), name
-                        )),
+                        found => return Err(wrong_kind(found, $kind)),
                     }
                     Ok(())
                 });
@@ -202,9 +201,7 @@ macro_rules! getters {
                         for (val, item) in vals.iter_mut().zip(ctx.items(name)?) {
                             match item {
                                 $pat => *val = $value,
-                                _ => return Err(invalid_argument!(
-                                    concat!("attr '{}' is not a list of kind ", $kind), name
-                                )),
+                                found => return Err(wrong_kind(found, $kind)),
                             }
                         }
                         Ok(())

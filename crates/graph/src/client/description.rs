@@ -119,15 +119,11 @@ impl ClientGraph {
             };
             Status::new(e.code(), text)
         })?;
-        let summary = self.summary(&node);
-        self.insert(node).map_err(|e| match e.node() {
-            Some(_) => Status::new(e.code(), format!("{} for {summary}.", e.message())),
-            None => Status::new(e.code(), e.message().to_string()).at_node(&name, &op),
-        })
+        self.insert(node)
     }
 
     /// A node as TensorFlow's messages show it, with the shapes of its inputs.
-    fn summary(&self, node: &Node) -> String {
+    pub(super) fn summary(&self, node: &Node) -> String {
         let attrs: Vec<String> = node
             .attrs
             .iter()

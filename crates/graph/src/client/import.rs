@@ -441,12 +441,13 @@ impl<'a> Import<'a> {
             };
             if let Some(from) = self.graph.node(input.node) {
                 let slot = input.slot as usize;
-                if crate::graph::check_edge(node, i, wanted, from, slot).is_err() {
-                    // Errors have the name of the GraphDef.
+                if slot >= from.outputs.len() {
+                    // This error has the name of the GraphDef.
                     let mut node = node.clone();
                     node.name.clone_from(&def.name);
                     crate::graph::check_edge(&node, i, wanted, from, slot)?;
                 }
+                crate::graph::check_edge(node, i, wanted, from, slot)?;
             }
         }
         Ok(())

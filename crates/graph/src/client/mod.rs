@@ -26,7 +26,7 @@ use crate::export::export_node;
 use crate::import_attrs::AttrScope;
 use crate::shapes::ShapeRefiner;
 use crate::{Graph, Node, NodeId, Output};
-use ferroflow_base::{Result, invalid_argument, not_found, out_of_range};
+use ferroflow_base::{Result, Status, invalid_argument, not_found, out_of_range};
 use ferroflow_model::proto::{
     self, FunctionDef, FunctionDefLibrary, GradientDef, GraphDef, NodeDef,
 };
@@ -182,8 +182,10 @@ impl ClientGraph {
         }
         let id = self.graph.add(node)?;
         if let Err(error) = self.refiner.visit(&self.graph, id, self.registry) {
-            self.graph.pop();
-            return Err(error);
+            let node = self.graph.pop();
+            let summary = node.map_or_else(String::new, |n| self.summary(&n));
+            let text = format!("{} for {summary}.", error.message());
+            return Err(Status::new(error.code(), text));
         }
         self.connect(id);
         self.add_scopes(&name);

@@ -9,6 +9,7 @@ use ferroflow_functors::unary::{
     CHEAP, ConvertFn, NarrowOutput, UnaryFn, WidenInput, unary_kernel,
 };
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_primitives::truncate::Truncate;
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, Element, bf16, dispatch, f16};
 
 /// Cast.
@@ -70,26 +71,20 @@ macro_rules! floats {
         impl CastTo<i32> for $from {
             #[inline(always)]
             fn cast(self) -> i32 {
-                match (-2147483648.0..2147483648.0).contains(&self) {
-                    true => self as i32,
-                    false => i32::MIN,
-                }
+                self.to_i32()
             }
         }
         impl CastTo<i64> for $from {
             #[inline(always)]
             fn cast(self) -> i64 {
-                match (i64::MIN as $from..-(i64::MIN as $from)).contains(&self) {
-                    true => self as i64,
-                    false => i64::MIN,
-                }
+                self.to_i64()
             }
         }
         impl CastTo<u32> for $from {
             #[inline(always)]
             fn cast(self) -> u32 {
                 match (-2147483648.0..4294967296.0).contains(&self) {
-                    true => self as i64 as u32,
+                    true => self.to_i64() as u32,
                     false => 1 << 31,
                 }
             }
@@ -99,7 +94,7 @@ macro_rules! floats {
             fn cast(self) -> u64 {
                 let half = -(i64::MIN as $from);
                 match self {
-                    x if (-half..half).contains(&x) => x as i64 as u64,
+                    x if (-half..half).contains(&x) => x.to_i64() as u64,
                     x if (half..2.0 * half).contains(&x) => x as u64,
                     _ => 1 << 63,
                 }

@@ -10,7 +10,7 @@ impl EagerCluster {
     fn agent(&self) -> Result<Arc<Agent>> {
         self.shared.check()?;
         let agent = self.shared.task.coordination.agent();
-        agent.map_err(|_| failed_precondition!("Coordination service is not enabled."))
+        agent.map_err(|_| failed_precondition!("Coordination service agent is not enabled."))
     }
 
     /// Sets a value that all tasks may ask for.
