@@ -293,7 +293,10 @@ impl Pool {
     /// ```
     pub fn end_idle(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
-        for thread in self.stop() {
+        let threads = self.stop();
+        // A thread of the pool cannot wait for itself.
+        let is_own = self.shared.with_deque(|deque| deque.is_some());
+        for thread in threads.into_iter().filter(|_| !is_own) {
             while !thread.is_finished() && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_micros(50));
             }
@@ -303,24 +306,25 @@ impl Pool {
         }
     }
 
-    /// Asks all threads to end; returns those that are not the calling one.
+    /// Asks all threads to end; returns them.
     fn stop(&self) -> Vec<JoinHandle<()>> {
         self.shared.stop.store(true, Ordering::Release);
         self.notify();
         let spares = self.shared.spares.stop();
         let mut threads = std::mem::take(&mut *lock(&self.threads));
         threads.extend(spares);
-        // The last owner may be a task of the pool itself; a thread cannot join itself.
-        let me = std::thread::current().id();
-        threads.retain(|thread| thread.thread().id() != me);
         threads
     }
 }
 
 impl Drop for Pool {
     fn drop(&mut self) {
+        let me = std::thread::current().id();
         for thread in self.stop() {
-            let _ = thread.join();
+            // The last owner may be a task of the pool itself; a thread cannot join itself.
+            if thread.thread().id() != me {
+                let _ = thread.join();
+            }
         }
     }
 }
