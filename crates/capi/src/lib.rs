@@ -94,7 +94,9 @@ pub(crate) fn shared_pool() -> Arc<Pool> {
 
 /// Ends idle threads before the library is unloaded or the process ends, so that leak checkers find nothing of theirs.
 extern "C" fn end_pool() {
-    if let Some(pool) = POOL.get() {
-        pool.end_idle(Duration::from_millis(20));
-    }
+    guard::guard_plain((), || {
+        if let Some(pool) = POOL.get() {
+            pool.end_idle(Duration::from_millis(20));
+        }
+    });
 }

@@ -422,6 +422,10 @@ impl Shared {
     /// Calls `f` with the deque that the calling thread has in this pool.
     fn with_deque<R>(&self, f: impl FnOnce(Option<&Deque<Task>>) -> R) -> R {
         let me = self as *const Shared as usize;
+        // A thread that ends, such as the main one in exit handlers, has no locals any more.
+        if LOCAL.try_with(|_| ()).is_err() {
+            return f(None);
+        }
         LOCAL.with_borrow(|local| match local {
             Some((pool, deque)) if *pool == me => f(Some(deque)),
             _ => f(None),
@@ -490,6 +494,35 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Uses a pool when the thread ends.
+    struct Late(Arc<Pool>, Arc<AtomicUsize>);
+
+    impl Drop for Late {
+        fn drop(&mut self) {
+            let done = &self.1;
+            self.0.run_blocks(3, &|_| {
+                done.fetch_add(1, Ordering::Relaxed);
+            });
+            self.0.end_idle(Duration::from_secs(60));
+        }
+    }
+
+    #[test]
+    fn threads_that_end_may_use_a_pool() {
+        thread_local! {
+            static LATE: RefCell<Option<Late>> = const { RefCell::new(None) };
+        }
+        let (pool, done) = (Arc::new(Pool::new(2)), Arc::new(AtomicUsize::new(0)));
+        let late = Late(pool.clone(), done.clone());
+        let thread = std::thread::spawn(move || {
+            // Locals are dropped in reverse order of their first uses: that of the pool goes first.
+            LATE.set(Some(late));
+            pool.run_blocks(3, &|_| {});
+        });
+        thread.join().expect("no panic");
+        assert_eq!(done.load(Ordering::Relaxed), 3);
+    }
 
     #[test]
     fn every_block_runs_once_nested_and_from_many_threads() {

@@ -4,6 +4,7 @@ use ferroflow_base::{Result, Status, internal};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 
 /// A call. It gets the error of an earlier one, if any, instead of being allowed to run, and a function that
 /// takes its own error, before anything shows that the call has failed.
@@ -39,7 +40,7 @@ struct State {
     queue: VecDeque<Task>,
     error: Option<Status>,
     is_busy: bool,
-    has_thread: bool,
+    thread: Option<JoinHandle<()>>,
     is_closed: bool,
 }
 
@@ -122,12 +123,12 @@ impl Executor {
         if let Some(error) = &state.error {
             return Err(error.clone());
         }
-        if !state.has_thread {
+        if state.thread.is_none() {
             let shared = self.shared.clone();
             let thread = std::thread::Builder::new().name("eager".to_string());
             let spawned = thread.spawn(move || shared.run());
-            spawned.map_err(|e| internal!("no thread for an executor: {e}"))?;
-            state.has_thread = true;
+            let no_thread = |e| internal!("no thread for an executor: {e}");
+            state.thread = Some(spawned.map_err(no_thread)?);
         }
         state.queue.push_back(task);
         drop(state);
@@ -165,9 +166,16 @@ impl Executor {
 }
 
 impl Drop for Executor {
-    /// Lets the thread end once its queue is empty.
+    /// Lets the thread end once its queue is empty; waits for it if it is.
     fn drop(&mut self) {
-        self.shared.lock().is_closed = true;
+        let mut state = self.shared.lock();
+        state.is_closed = true;
+        let is_idle = state.queue.is_empty() && !state.is_busy;
+        let thread = state.thread.take().filter(|_| is_idle);
+        drop(state);
         self.shared.changed.notify_all();
+        if let Some(thread) = thread {
+            let _ = thread.join();
+        }
     }
 }
