@@ -96,7 +96,7 @@ pub(crate) fn shared_pool() -> Arc<Pool> {
 extern "C" fn end_pool() {
     guard::guard_plain((), || {
         if let Some(pool) = POOL.get() {
-            pool.end_idle(Duration::from_millis(20));
+            pool.end_idle(Duration::from_millis(100));
         }
     });
 }
