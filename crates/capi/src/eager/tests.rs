@@ -133,7 +133,9 @@ fn errors_of_asynchronous_calls_stay() {
     assert!(c.values(bad).is_empty());
     assert_eq!(c.outcome().0, 3, "{:?}", c.outcome());
     assert!(c.execute(c.op("AddV2", &[two, two])).is_null());
-    assert_eq!(c.outcome().0, 3);
+    let (code, text) = c.outcome();
+    assert_eq!(code, 3);
+    assert!(text.contains("\n\tEncountered when executing an operation using EagerExecutor."));
     // SAFETY: the context lives.
     unsafe {
         let executor = TFE_ContextGetExecutorForThread(c.context);
@@ -155,6 +157,14 @@ fn bad_calls_are_errors() {
     let x = c.vector(&[1.0]);
     assert!(c.execute(c.op("AddV2", &[x])).is_null());
     assert_eq!(c.outcome().0, 3, "too few inputs");
+    let op = c.op("Identity", &[x]);
+    // SAFETY: the op lives.
+    unsafe { TFE_OpSetAttrInt(op, c"no_such_attr".as_ptr(), 1) };
+    let same = c.execute(op);
+    assert_eq!(c.values(same), [1.0], "an attr that the op does not have");
+    assert!(c.execute(c.op("Cast", &[x])).is_null());
+    let text = "No attr named 'DstT' in NodeDef:\n\t [[{{node Cast}}]]";
+    assert_eq!(c.outcome(), (5, text.to_string()));
     let op = c.op("Identity", &[x]);
     // SAFETY: the op lives; there is no room for its output.
     unsafe {
@@ -179,7 +189,7 @@ fn bad_calls_are_errors() {
         TFE_DeleteCancellationManager(null_mut());
         TFE_DeleteTensorDebugInfo(null_mut());
     }
-    delete(&[x]);
+    delete(&[x, same]);
 }
 
 #[test]
@@ -240,7 +250,16 @@ fn functions_see_the_variables_of_the_context() {
             delete(&[y]);
         }
         assert_eq!(TFE_ContextHasFunction(c.context, c"add_to".as_ptr()), 1);
+        // What was added twice is removed twice.
+        TFE_ContextAddFunctionDef(c.context, bytes.as_ptr().cast(), bytes.len(), c.status);
+        for left in [1, 0] {
+            TFE_ContextRemoveFunction(c.context, c"add_to".as_ptr(), c.status);
+            c.expect_ok("removed");
+            let has = TFE_ContextHasFunction(c.context, c"add_to".as_ptr());
+            assert_eq!(has, left);
+        }
         TFE_ContextRemoveFunction(c.context, c"add_to".as_ptr(), c.status);
+        assert_eq!(c.outcome().0, 3);
         assert!(c.op("add_to", &[]).is_null());
         delete(&[variable, x]);
     }

@@ -255,4 +255,66 @@ fn imports_are_checked_as_in_tensorflow() {
         assert_eq!((code, rank), (3, -2), "{text}");
         assert!(message.contains(expected), "{message}");
     }
+    let removed = format!(
+        "versions {{ producer: 2000 }} {X} node {{ name: 'y' op: 'BatchMatrixInverse' input: 'x'
+         attr {{ key: 'T' value {{ type: DT_FLOAT }} }} }}"
+    );
+    let text = "Op BatchMatrixInverse is not available in GraphDef version 2000. It has been removed in version 13. \
+                Use MatrixInverse instead..";
+    assert_eq!(imported(&removed), (12, text.to_string(), -2));
+}
+
+#[test]
+fn runs_of_graph_defs_are_reported() {
+    let client = Client::new();
+    let x = client.placeholder("x");
+    client.add("Neg", "y", &[x], |_| ());
+    let run = |options: &[u8]| {
+        let mut result = null_mut();
+        // SAFETY: all objects live; the run takes its input over.
+        unsafe {
+            let session_options = TF_NewSessionOptions();
+            let session = TF_NewDeprecatedSession(session_options, client.status);
+            let graph = TF_NewBuffer();
+            TF_GraphToGraphDef(client.graph, graph, client.status);
+            let bytes = graph.as_ref().expect("a buffer");
+            TF_ExtendGraph(session, bytes.data, bytes.length, client.status);
+            let options = TF_NewBufferFromString(options.as_ptr().cast(), options.len());
+            let report = TF_NewBuffer();
+            TF_Run(
+                session,
+                options,
+                &c"x:0".as_ptr(),
+                &scalar(3.0),
+                1,
+                &c"y:0".as_ptr(),
+                &mut result,
+                1,
+                null(),
+                0,
+                report,
+                client.status,
+            );
+            let bytes = report.as_ref().expect("a buffer");
+            let bytes = crate::guard::list(bytes.data.cast::<u8>(), bytes.length);
+            let found = proto::RunMetadata::decode(bytes).expect("metadata");
+            for buffer in [graph, options, report] {
+                TF_DeleteBuffer(buffer);
+            }
+            TF_DeleteTensor(result);
+            let outcome = client.outcome();
+            TF_DeleteDeprecatedSession(session, client.status);
+            TF_DeleteSessionOptions(session_options);
+            (outcome, found.step_stats.is_some())
+        }
+    };
+    let traced = proto::RunOptions {
+        trace_level: proto::run_options::TraceLevel::FullTrace as i32,
+        ..Default::default()
+    };
+    let ok = (0, String::new());
+    assert_eq!(run(&traced.encode_to_vec()), (ok.clone(), true));
+    assert_eq!(run(&[]), (ok, false));
+    let garbage = (3, "Unparseable RunOptions proto".to_string());
+    assert_eq!(run(b"\xff"), (garbage, false));
 }
