@@ -11,24 +11,24 @@ use crate::step_stats::StepTrace;
 use crate::task::Task;
 use ferroflow_base::{Code, Result, Status, deadline_exceeded, internal};
 use ferroflow_model::proto::{
-    CleanupAllRequest, CleanupAllResponse, CleanupGraphRequest, CleanupGraphResponse, ConfigProto,
-    CreateWorkerSessionRequest, CreateWorkerSessionResponse, DeleteWorkerSessionRequest,
-    DeleteWorkerSessionResponse, DeregisterGraphRequest, DeregisterGraphResponse, DeviceAttributes,
-    ExecutorOpts, GetStatusRequest, GetStatusResponse, GraphDef, NamedTensorProto,
-    RegisterGraphRequest, RegisterGraphResponse, RunGraphRequest, RunGraphResponse, ServerDef,
+    CleanupGraphRequest, CleanupGraphResponse, ConfigProto, CreateWorkerSessionRequest,
+    CreateWorkerSessionResponse, DeleteWorkerSessionRequest, DeleteWorkerSessionResponse,
+    DeregisterGraphRequest, DeregisterGraphResponse, DeviceAttributes, ExecutorOpts,
+    GetStatusRequest, GetStatusResponse, GraphDef, NamedTensorProto, RegisterGraphRequest,
+    RegisterGraphResponse, RunGraphRequest, RunGraphResponse, ServerDef,
 };
 use ferroflow_runtime::cluster::{Cluster, ClusterStep, RegisteredGraph, RunDone};
 use ferroflow_runtime::{CancelToken, DeviceSet, DeviceSpec, Rendezvous, TraceSink};
 use ferroflow_tensor::Tensor;
 use std::any::Any;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 /// How long closing a session waits for its workers.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The tasks of a session, the own one first.
 pub(crate) struct GrpcCluster {
@@ -43,6 +43,14 @@ pub(crate) struct GrpcCluster {
     task_of: Vec<usize>,
     handle: String,
     config: ConfigProto,
+    /// Whether the sessions of the workers have ended, or are not the cluster's to end.
+    is_closed: AtomicBool,
+}
+
+impl Drop for GrpcCluster {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 impl GrpcCluster {
@@ -91,6 +99,7 @@ impl GrpcCluster {
             task_of,
             handle: handle.to_string(),
             config: config.clone(),
+            is_closed: AtomicBool::new(false),
         };
         runtime.block_on(cluster.create_worker_sessions(cancel))?;
         Ok(Some(Arc::new(cluster)))
@@ -141,6 +150,7 @@ impl GrpcCluster {
                 allow_soft_placement: true,
                 ..Default::default()
             },
+            is_closed: AtomicBool::new(true),
         })
     }
 
@@ -198,6 +208,9 @@ impl GrpcCluster {
 
     /// Ends the sessions of the workers; those that do not answer are left alone.
     pub(crate) fn close(&self) {
+        if self.is_closed.swap(true, Ordering::Relaxed) {
+            return;
+        }
         for peer in &self.others {
             let request = DeleteWorkerSessionRequest {
                 session_handle: self.handle.clone(),
@@ -265,35 +278,6 @@ pub(crate) async fn get_statuses(
         });
     }
     Ok(statuses.into_iter().flatten().collect())
-}
-
-/// `CleanupAll` of the tasks that match the filters; errors are only logged.
-pub(crate) fn cleanup_others(task: &Task, containers: &[String], filters: &[String]) {
-    let filters: Vec<DeviceSpec> = filters.iter().flat_map(|f| DeviceSpec::parse(f)).collect();
-    let others = task.peers.tasks().filter(|t| **t != task.server.task);
-    let wanted = others.filter(|t| {
-        let device = format!("{t}/device:CPU:0");
-        filters.is_empty() || filters.iter().any(|f| f.matches(&device))
-    });
-    let peers: Vec<Peer> = wanted.flat_map(|t| task.peers.get(t)).collect();
-    let request = CleanupAllRequest {
-        container: containers.to_vec(),
-    };
-    task.peers.runtime().block_on(async {
-        let mut calls = JoinSet::new();
-        for peer in peers {
-            let request = request.clone();
-            calls.spawn(async move {
-                let call = peer.call::<_, CleanupAllResponse>("CleanupAll", request);
-                match tokio::time::timeout(CLOSE_TIMEOUT, call).await {
-                    Ok(Ok(_)) => {}
-                    Ok(Err(e)) => tracing::warn!("CleanupAll of {}: {}", peer.task, e.message()),
-                    Err(_) => tracing::warn!("CleanupAll of {}: no answer", peer.task),
-                }
-            });
-        }
-        while calls.join_next().await.is_some() {}
-    });
 }
 
 impl Cluster for GrpcCluster {
