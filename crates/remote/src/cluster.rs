@@ -196,6 +196,7 @@ impl GrpcCluster {
             incarnations: self.devices.iter().map(|d| d.incarnation).collect(),
             soft,
             sends_bfloat16: options.is_some_and(|o| o.enable_bfloat16_sendrecv),
+            schedules_recvs: options.is_some_and(|o| o.enable_recv_scheduling),
         }
     }
 

@@ -59,6 +59,47 @@ fn floats_travel_as_bfloat16_on_request() {
 }
 
 #[test]
+fn results_do_not_depend_on_when_tensors_are_received() {
+    let world = World::new(3, 0);
+    let config = ConfigProto {
+        graph_options: Some(GraphOptions {
+            enable_recv_scheduling: true,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    // Task 0 needs `b` and task 1 needs `a` long after they are computed.
+    let mut lines = format!("{X}a = Square{T}(x) @0\nb = Exp{T}(a) @1\nc0 = Neg{T}(x) @0\n");
+    for i in 1..40 {
+        lines += &format!("c{i} = Neg{T}(c{}) @0\n", i - 1);
+    }
+    lines += &format!(
+        "y = Mul{T}(c39, b) @0\nd = AddV2{T}(y, a) @1\ne = NoOp(^b, ^d) @2\nz = Neg{T}(d, ^e) @2"
+    );
+    let scheduled = world.session(&lines, config.clone()).unwrap();
+    let plain = world.session(&lines, ConfigProto::default()).unwrap();
+    for x in [0.5f32, -2.0, 1.5] {
+        for fetch in ["b:0", "z:0"] {
+            let expected = world.step(&plain, x, fetch, "").unwrap();
+            let got = world.step(&scheduled, x, fetch, "").unwrap();
+            assert_eq!(got, expected, "{fetch} {x}");
+        }
+    }
+    // What is computed after a loop, of tensors that the loop needs.
+    let mut lines = LOOP.replace("(one) @1", "(w29) @1") + "\n";
+    lines += &format!("w0 = Neg{T}(one) @0\n");
+    for i in 1..30 {
+        lines += &format!("w{i} = Neg{T}(w{}) @0\n", i - 1);
+    }
+    lines += &format!("after = AddV2{T}(xa, w29) @0\nv = Neg{T}(after) @1");
+    let scheduled = world.session(&lines, config).unwrap();
+    for (x, doubled) in [(0.0, 1024.0), (9.0, 2.0), (99.0, 1.0)] {
+        let got = world.step(&scheduled, x, "v:0", "").unwrap();
+        assert_eq!(got, -(doubled + 1.0), "{x}");
+    }
+}
+
+#[test]
 fn lists_of_tensors_go_to_other_tasks() {
     let world = World::new(2, 0);
     let shape =

@@ -15,6 +15,7 @@ use ferroflow_executor::Executor;
 use ferroflow_graph::{
     ClientDevice, Graph, NodeClass, NodeId, Partition, Patch, PlacedGraph, Placement, PrunedGraph,
     Signature, TensorConnection, args_to_send_recv, export_graph, partition, partition_by_task,
+    schedule_recvs,
 };
 use ferroflow_program::OpSegment;
 use std::sync::Arc;
@@ -119,7 +120,12 @@ impl Session {
     }
 
     pub(super) fn executor(&self, graph: PlacedGraph) -> Result<Arc<Executor>> {
-        let graph = graph.try_map(|graph| self.run_added(PassGroup::PostPartitioning, graph))?;
+        let graph = graph.try_map(|graph| {
+            if self.options.devices.schedules_recvs {
+                schedule_recvs(graph, registry())?;
+            }
+            self.run_added(PassGroup::PostPartitioning, graph)
+        })?;
         let resources = &self.options.resources;
         let kept = resources.session_local("op segment", || Ok(OpSegment::default()))?;
         let plan = compile_in(graph, registry(), &self.options.compile, &kept)?;
