@@ -67,7 +67,7 @@ pub use partition::{Partition, PlacedGraph, partition, partition_by_task};
 pub use patch::Patch;
 pub use placement::{Placement, PlacementReason};
 pub use prune::{ARG, PrunedGraph, RETVAL, Signature, TensorConnection, parse_tensor_name, prune};
-pub use recv_scheduling::schedule_recvs;
+pub use recv_scheduling::{complete_start_times, schedule_recvs};
 pub use same_function::same_function;
 pub use shape_values::integers;
 pub use shapes::{HandleData, ShapeMap, infer_shapes};

@@ -1,7 +1,7 @@
 //! Partitions a graph into one for each device or task (TensorFlow: `core/graph/graph_partition.cc`).
 
 use crate::control_loops::{ControlLoops, colocate_control_flow, empty_constant};
-use crate::recv_scheduling::{set_start_times, set_transfer_times};
+use crate::recv_scheduling::{complete_start_times, set_start_times};
 use crate::{DeviceSet, Graph, Node, NodeId, Output, PrunedGraph, ShapeMap, infer_shapes};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
@@ -138,7 +138,7 @@ fn cut(
     if devices.schedules_recvs {
         parts
             .iter_mut()
-            .try_for_each(|part| set_transfer_times(&mut part.graph))?;
+            .try_for_each(|part| complete_start_times(&mut part.graph))?;
     }
     Ok(Some(parts))
 }

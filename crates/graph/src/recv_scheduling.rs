@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 /// The attr with the earliest time at which a node can start, in microseconds.
-const START: &str = "_start_time";
+pub(crate) const START: &str = "_start_time";
 /// The estimate of every node, in microseconds.
 const NODE: i64 = 1;
 /// The estimate of a copy between devices, in microseconds.
@@ -99,12 +99,13 @@ fn set_start_time(graph: &mut Graph, id: NodeId, time: i64) {
     }
 }
 
-/// Sets the start times of nodes that cutting has added to a part: those on the way out start with the
-/// node whose tensor they send, those on the way in with the first one that reads theirs.
+/// Sets the start times of the nodes of a part that have none, as those that cutting has added: nodes on
+/// the way out start with the one whose tensor they send, nodes on the way in with the first one that reads
+/// theirs. A worker may refuse a part in which one is missing, as TensorFlow's does.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if the graph has a cycle.
-pub(crate) fn set_transfer_times(graph: &mut Graph) -> Result<()> {
+pub fn complete_start_times(graph: &mut Graph) -> Result<()> {
     let order = topological_order(graph)?;
     let consumers = Consumers::new(graph);
     for &id in order.iter().rev() {
@@ -357,6 +358,13 @@ mod tests {
             "b 12, b2 1, b3 13, a2/_recv_0 12, a/_recv_1 1, a/_done_1 1",
         ];
         assert_eq!(times.collect::<Vec<_>>(), expect);
+    }
+
+    #[test]
+    fn a_part_without_start_times_starts_at_once() {
+        let mut graph = graph("a = Placeholder\nb = Neg(a)\nc = NoOp(^b)").expect("valid");
+        complete_start_times(&mut graph).expect("no cycle");
+        assert!(graph.iter().all(|(_, node)| start_time(node) == Some(0)));
     }
 
     #[test]

@@ -14,8 +14,8 @@ use ferroflow_model::proto::{
     CleanupGraphRequest, CleanupGraphResponse, ConfigProto, CreateWorkerSessionRequest,
     CreateWorkerSessionResponse, DeleteWorkerSessionRequest, DeleteWorkerSessionResponse,
     DeregisterGraphRequest, DeregisterGraphResponse, DeviceAttributes, ExecutorOpts,
-    GetStatusRequest, GetStatusResponse, GraphDef, NamedTensorProto, RegisterGraphRequest,
-    RegisterGraphResponse, RunGraphRequest, RunGraphResponse, ServerDef,
+    GetStatusRequest, GetStatusResponse, GraphDef, GraphOptions, NamedTensorProto,
+    RegisterGraphRequest, RegisterGraphResponse, RunGraphRequest, RunGraphResponse, ServerDef,
 };
 use ferroflow_runtime::cluster::{Cluster, ClusterStep, RegisteredGraph, RunDone};
 use ferroflow_runtime::{CancelToken, DeviceSet, DeviceSpec, Rendezvous, TraceSink};
@@ -224,6 +224,20 @@ impl GrpcCluster {
         }
     }
 
+    /// The options of a part. TensorFlow's workers would wait for ever in loops whose Recv nodes they have
+    /// scheduled.
+    fn graph_options(&self, peer: &Peer, part: &GraphDef) -> Option<GraphOptions> {
+        let mut options = self.config.graph_options.clone();
+        let has_loop = || part.node.iter().any(|n| n.op == "NextIteration");
+        if let Some(options) = &mut options
+            && !peer.link.is_known()
+            && has_loop()
+        {
+            options.enable_recv_scheduling = false;
+        }
+        options
+    }
+
     /// The incarnation of a task's first device.
     fn incarnation_of(&self, task: usize) -> u64 {
         let first = self.task_of.iter().position(|of| *of == task);
@@ -297,8 +311,8 @@ impl Cluster for GrpcCluster {
         let request = RegisterGraphRequest {
             session_handle: self.handle.clone(),
             create_worker_session_called: true,
+            graph_options: self.graph_options(peer, &graph),
             graph_def: Some(graph),
-            graph_options: self.config.graph_options.clone(),
             config_proto: Some(self.config.clone()),
             ..Default::default()
         };

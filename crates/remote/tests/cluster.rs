@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
-use world::{World, graph};
+use world::{LOOP, World, graph};
 
 const X: &str = "x = Placeholder{dtype=type: DT_FLOAT}() @0\n";
 const T: &str = "{T=type: DT_FLOAT}";
@@ -147,28 +147,6 @@ fn tasks_trust_each_other() {
         assert_eq!(answer.unwrap_err().code(), Code::Unauthenticated);
     }
 }
-
-/// `i` from `x` up to ten on task 0, `a` doubled in each iteration on task 1.
-const LOOP: &str = "
-    x = Placeholder{dtype=type: DT_FLOAT}() @0
-    ten = Const{dtype=type: DT_FLOAT; value=tensor { dtype: DT_FLOAT tensor_shape { } float_val: 10 }}() @0
-    one = Const{dtype=type: DT_FLOAT; value=tensor { dtype: DT_FLOAT tensor_shape { } float_val: 1 }}() @0
-    ei = Enter{T=type: DT_FLOAT; frame_name=s: 'f'}(x) @0
-    ea = Enter{T=type: DT_FLOAT; frame_name=s: 'f'}(one) @1
-    et = Enter{T=type: DT_FLOAT; frame_name=s: 'f'; is_constant=b: true}(ten) @0
-    eo = Enter{T=type: DT_FLOAT; frame_name=s: 'f'; is_constant=b: true}(one) @0
-    mi = Merge{T=type: DT_FLOAT; N=i: 2}(ei, ni) @0
-    ma = Merge{T=type: DT_FLOAT; N=i: 2}(ea, na) @1
-    p = Less{T=type: DT_FLOAT}(mi, et) @0
-    c = LoopCond(p) @0
-    si = Switch{T=type: DT_FLOAT}(mi, c) @0
-    sa = Switch{T=type: DT_FLOAT}(ma, c) @1
-    i2 = AddV2{T=type: DT_FLOAT}(si:1, eo) @0
-    a2 = AddV2{T=type: DT_FLOAT}(sa:1, sa:1) @1
-    ni = NextIteration{T=type: DT_FLOAT}(i2) @0
-    na = NextIteration{T=type: DT_FLOAT}(a2) @1
-    xi = Exit{T=type: DT_FLOAT}(si) @0
-    xa = Exit{T=type: DT_FLOAT}(sa) @1";
 
 #[test]
 fn loops_and_conditionals_span_tasks() {

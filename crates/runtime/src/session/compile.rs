@@ -14,8 +14,8 @@ use ferroflow_compile::{
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
     ClientDevice, Graph, NodeClass, NodeId, Partition, Patch, PlacedGraph, Placement, PrunedGraph,
-    Signature, TensorConnection, args_to_send_recv, export_graph, partition, partition_by_task,
-    schedule_recvs,
+    Signature, TensorConnection, args_to_send_recv, complete_start_times, export_graph, partition,
+    partition_by_task, schedule_recvs,
 };
 use ferroflow_program::OpSegment;
 use std::sync::Arc;
@@ -330,7 +330,10 @@ impl Session {
         };
         let feeds = names(&partition.feeds, &signature.feeds);
         let fetches = names(&partition.fetches, &signature.fetches);
-        let graph = args_to_send_recv(partition.graph, &feeds, &fetches, &client, registry())?;
+        let mut graph = args_to_send_recv(partition.graph, &feeds, &fetches, &client, registry())?;
+        if devices.schedules_recvs {
+            graph = graph.try_map(complete_start_times)?;
+        }
         let mut def = export_graph(graph.graph())?;
         for node in def.node.iter_mut().filter(|n| n.device.is_empty()) {
             node.device.clone_from(&client.name);
