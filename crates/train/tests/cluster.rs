@@ -5,7 +5,10 @@ mod tasks;
 
 use ferroflow_base::Code;
 use ferroflow_graph::Output;
-use ferroflow_runtime::{DType, Result, SavedModel, SessionOptions, Signature, Tensor};
+use ferroflow_runtime::building::AttrValue;
+use ferroflow_runtime::{
+    DType, PartialShape, Result, SavedModel, SessionOptions, Signature, Tensor,
+};
 use ferroflow_testkit::folder::Folder;
 use ferroflow_train::{
     Activation, Callback, Clip, Dataset, EpochReport, FitOptions, Goal, Network, Optimizer,
@@ -239,6 +242,85 @@ fn a_stopped_callback_and_errors_end_all_workers() {
     let wrong = Dataset::new(vec![("x", Tensor::from_slice([2, 3], &[0f32; 6]).unwrap())]);
     let failed = trainer.fit(&wrong.unwrap(), &options, &mut []);
     assert_eq!(failed.unwrap_err().code(), Code::InvalidArgument);
+}
+
+/// Each worker fills its table, which lists the words of a file.
+#[test]
+fn workers_have_tables_of_their_own() {
+    let folder = Folder::new("cluster-tables");
+    let file = folder.0.join("words.txt");
+    std::fs::write(&file, "sun\nmoon\nstar\n").unwrap();
+    let run = |tasks: Option<&Tasks>, options| {
+        let mut net = Network::new(1);
+        let path = net.asset(&file)?;
+        let table = net
+            .op("HashTableV2")
+            .attr("key_dtype", AttrValue::Type(DType::String))
+            .attr("value_dtype", AttrValue::Type(DType::Int64))
+            .output()?;
+        let fill = net.op("InitializeTableFromTextFileV2");
+        let fill = fill.input(table).input(path);
+        let fill = fill.attr("key_index", AttrValue::Int(-2));
+        let fill = fill.attr("value_index", AttrValue::Int(-1)).build()?;
+        net.table_initializer(fill);
+        let none = net.builder().constant("none", Tensor::scalar(-1i64))?;
+        let words = net.input("words", DType::String, &[None])?;
+        let ids = net.op("LookupTableFindV2").input(table);
+        let ids = ids.input(words).input(none).output()?;
+        let shape = AttrValue::Shape(PartialShape::of([None]));
+        let ids = net.op("EnsureShape").input(ids).attr("shape", shape);
+        let ids = ids.output()?;
+        let meaning = net.embedding("meaning", ids, 3, 2)?;
+        let zero = net.op("ZerosLike").input(meaning).output()?;
+        let loss = net.mean_squared_error(meaning, zero)?;
+        let descent = Optimizer::gradient_descent(0.5);
+        match tasks {
+            None => drop(net.minimize(loss, &descent)?),
+            Some(tasks) => net.minimize_over(loss, &descent, tasks)?,
+        }
+        let trainer = Trainer::new(net, options)?;
+        let words = ["moon", "sun", "star", "moon"].map(|w| w.as_bytes().to_vec().into());
+        let words = Tensor::from_strings([4], words.to_vec());
+        let batch = [("words".to_string(), words?)];
+        (0..3)
+            .map(|_| trainer.step(&batch))
+            .collect::<Result<Vec<f32>>>()
+    };
+    let expected = run(None, SessionOptions::default()).unwrap();
+    let tasks = Tasks::of_job("worker", 2);
+    let losses = run(Some(&tasks), start(2, 0)).unwrap();
+    for (loss, expected) in losses.iter().zip(&expected) {
+        assert!((loss - expected).abs() < 1e-5, "{loss} {expected}");
+    }
+    assert!(losses[2] < losses[0]);
+}
+
+#[test]
+fn workers_draw_numbers_of_their_own() {
+    let mut net = Network::new(3);
+    let x = net.input("x", DType::Float, &[None, Some(4)]).unwrap();
+    let layer = net.dense("layer", x, 50, None).unwrap();
+    let dropped = net.dropout(layer, 0.5).unwrap();
+    let loss = net.mean_squared_error(dropped, layer).unwrap();
+    let descent = Optimizer::gradient_descent(1e-3);
+    let tasks = Tasks::of_job("worker", 2);
+    net.minimize_over(loss, &descent, &tasks).unwrap();
+    let trainer = Trainer::new(net, start(2, 0)).unwrap();
+    let kept: Vec<String> = {
+        let graph = trainer.session().graph();
+        let nodes = graph.iter().map(|(_, node)| &node.name);
+        let of_workers = nodes.filter(|n| n.contains("worker_") && n.ends_with("/GreaterEqual"));
+        of_workers.map(|name| format!("{name}:0")).collect()
+    };
+    assert_eq!(kept.len(), 2);
+    let feeds = [
+        ("x:0", Tensor::from_slice([8, 4], &[1f32; 32]).unwrap()),
+        ("training:0", Tensor::scalar(true)),
+    ];
+    let fetches: Vec<&str> = kept.iter().map(String::as_str).collect();
+    let kept = trainer.session().run(&feeds, &fetches, &["train"]).unwrap();
+    let kept: Vec<&[bool]> = kept.iter().map(|k| k.slice().unwrap()).collect();
+    assert_ne!(kept[0], kept[1]);
 }
 
 /// The error of training over these tasks, in a session on its own.
