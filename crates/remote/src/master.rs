@@ -128,9 +128,34 @@ impl Master {
         })
     }
 
-    /// The options of a session of this process over all tasks of the cluster; see
-    /// [`Server::session_options`](crate::Server::session_options).
-    pub(crate) fn session_options(&self, config: &ConfigProto) -> Result<SessionOptions> {
+    /// Returns the options of a session of this process that has the devices of all tasks of the server's
+    /// cluster, and waits until they answer. Its part of a step runs in this process, without a call. Other tasks
+    /// fetch tensors from there, so that the server [runs](crate::Server::run) before the first step, on
+    /// another thread. What the other tasks keep for these sessions ends with the last one that has these options.
+    ///
+    /// ```no_run
+    /// use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions};
+    /// use ferroflow_runtime::Session;
+    /// # let graph = Default::default();
+    /// let cluster = "chief=localhost:2222;worker=localhost:2223,localhost:2224";
+    /// let def = ServerDef::from_flags(cluster, "chief", 0)?;
+    /// let server = Server::bind(ServerOptions {
+    ///     address: "127.0.0.1:2222".parse().unwrap(),
+    ///     monitor: None,
+    ///     tls: None,
+    ///     max_message: usize::MAX,
+    ///     master: MasterOptions { server: def, ..Default::default() },
+    /// })?;
+    /// let master = server.master();
+    /// std::thread::spawn(|| server.run(std::future::pending()));
+    /// let session = Session::create(graph, master.session_options(&Default::default())?)?;
+    /// # Ok::<(), ferroflow_base::Status>(())
+    /// ```
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the configuration is not supported; DEADLINE_EXCEEDED, which names the tasks that did not
+    /// answer, after its `operation_timeout_in_ms`, if that is set.
+    pub fn session_options(&self, config: &ConfigProto) -> Result<SessionOptions> {
         check_threads(config)?;
         if config.cluster_def.is_some() {
             return Err(invalid_argument!(

@@ -9,9 +9,7 @@ use crate::service::{CoordinationService, EagerEndpoint, Endpoint, MasterService
 use crate::task::Task;
 use crate::worker::Worker;
 use ferroflow_base::{Code, Result, Status};
-use ferroflow_model::proto::ConfigProto;
 use ferroflow_rpc::{Calls, MAX_STEPS, TlsOptions, TlsPem, finish};
-use ferroflow_runtime::SessionOptions;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -130,35 +128,10 @@ impl Server {
         self.master.task()
     }
 
-    /// Returns the options of a session of this process that has the devices of all tasks of the server's
-    /// cluster, and waits until they answer. Its part of a step runs in this process, without a call. Other tasks
-    /// fetch tensors from there, so that [`run`](Self::run) has to be called before the first step, on
-    /// another thread. The sessions of the other tasks end with the last session that has these options.
-    ///
-    /// ```no_run
-    /// use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions};
-    /// use ferroflow_runtime::Session;
-    /// # let graph = Default::default();
-    /// let cluster = "chief=localhost:2222;worker=localhost:2223,localhost:2224";
-    /// let def = ServerDef::from_flags(cluster, "chief", 0)?;
-    /// let server = Server::bind(ServerOptions {
-    ///     address: "127.0.0.1:2222".parse().unwrap(),
-    ///     monitor: None,
-    ///     tls: None,
-    ///     max_message: usize::MAX,
-    ///     master: MasterOptions { server: def, ..Default::default() },
-    /// })?;
-    /// let options = server.session_options(&Default::default())?;
-    /// std::thread::spawn(|| server.run(std::future::pending()));
-    /// let session = Session::create(graph, options)?;
-    /// # Ok::<(), ferroflow_base::Status>(())
-    /// ```
-    ///
-    /// # Errors
-    /// INVALID_ARGUMENT if the configuration is not supported; DEADLINE_EXCEEDED, which names the tasks that did not
-    /// answer, after its `operation_timeout_in_ms`, if that is set.
-    pub fn session_options(&self, config: &ConfigProto) -> Result<SessionOptions> {
-        self.master.session_options(config)
+    /// The sessions of the server; with it this process [has sessions](Master::session_options) over all tasks of
+    /// the cluster, too.
+    pub fn master(&self) -> Arc<Master> {
+        self.master.clone()
     }
 
     /// The runtime that serves, for a `stop` of [`run`](Self::run) that listens before the server does.

@@ -122,8 +122,9 @@ fn train(cluster: &str) -> Result<()> {
         tasks = tasks.with_parameters("ps", servers).asynchronous();
     }
     println!("waiting for {workers} workers and {servers} parameter servers");
-    let options = chief.session_options(&Default::default())?;
+    let master = chief.master();
     std::thread::spawn(|| chief.run(std::future::pending()));
+    let options = master.session_options(&Default::default())?;
     let accuracy = fit(&tasks, options)?;
     println!(
         "{:.1} % of held-out digits read correctly",

@@ -15,7 +15,7 @@ use ferroflow_train::{
     StepReport, Tasks, Trainer,
 };
 use std::collections::BTreeSet;
-use tasks::start;
+use tasks::{Cluster, start};
 
 const BATCH: usize = 6;
 
@@ -242,6 +242,31 @@ fn a_stopped_callback_and_errors_end_all_workers() {
     let wrong = Dataset::new(vec![("x", Tensor::from_slice([2, 3], &[0f32; 6]).unwrap())]);
     let failed = trainer.fit(&wrong.unwrap(), &options, &mut []);
     assert_eq!(failed.unwrap_err().code(), Code::InvalidArgument);
+}
+
+#[test]
+fn training_continues_after_a_task_was_lost() {
+    let folder = Folder::new("cluster-restart");
+    let adam = Optimizer::adam(0.01);
+    let tasks = Tasks::of_job("worker", 2);
+    let mut cluster = Cluster::new(2, 0);
+    let spread = (cluster.options(), BATCH);
+    let (mut trainer, _, last) = train(dense, &adam, Some(&tasks), spread).unwrap();
+    trainer.save(&folder.0, 1).unwrap();
+    let step = trainer.global_step().unwrap();
+    cluster.stop("worker", 1);
+    let failed = trainer.fit(&examples(49), &FitOptions::default(), &mut []);
+    let code = failed.unwrap_err().code();
+    assert!(
+        matches!(code, Code::Unavailable | Code::Aborted),
+        "{code:?}"
+    );
+    drop(trainer);
+    cluster.restart("worker", 1);
+    let spread = (cluster.options(), BATCH);
+    let (mut trainer, ..) = train(dense, &adam, Some(&tasks), spread).unwrap();
+    assert_eq!(trainer.restore(&folder.0).unwrap(), Some(step));
+    assert_eq!(trainer.evaluate(&examples(49), 256).unwrap(), last.metrics);
 }
 
 /// Each worker fills its table, which lists the words of a file.
