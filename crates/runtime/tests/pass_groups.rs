@@ -153,6 +153,12 @@ fn parts_receive_what_they_need_late_not_early() {
         let x = [("x:0", Tensor::scalar(0.5f32))];
         let y = session.run(&x, &["y:0"], &[]).expect("runs");
         let waits = std::mem::take(&mut *WAITS.lock().expect("no panic"));
+        // The compiler keeps the edges.
+        let parts = session.partition_graphs(&signature("x:0", "y:0"));
+        let parts = parts.expect("valid");
+        let recvs = parts.iter().flat_map(|p| &p.node);
+        let recvs = recvs.filter(|n| n.op == "_Recv" && !n.input.is_empty());
+        assert_eq!(recvs.count(), usize::from(schedules_recvs));
         (y[0].to_scalar::<f32>().expect("a scalar"), waits)
     };
     let (expected, none) = run(false);

@@ -119,13 +119,18 @@ impl Session {
         })
     }
 
-    pub(super) fn executor(&self, graph: PlacedGraph) -> Result<Arc<Executor>> {
-        let graph = graph.try_map(|graph| {
+    /// Rewrites the part of a device before it is optimized.
+    pub(super) fn rewrite_part(&self, graph: PlacedGraph) -> Result<PlacedGraph> {
+        graph.try_map(|graph| {
             if self.options.devices.schedules_recvs {
                 schedule_recvs(graph, registry())?;
             }
             self.run_added(PassGroup::PostPartitioning, graph)
-        })?;
+        })
+    }
+
+    pub(super) fn executor(&self, graph: PlacedGraph) -> Result<Arc<Executor>> {
+        let graph = self.rewrite_part(graph)?;
         let resources = &self.options.resources;
         let kept = resources.session_local("op segment", || Ok(OpSegment::default()))?;
         let plan = compile_in(graph, registry(), &self.options.compile, &kept)?;
