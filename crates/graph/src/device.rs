@@ -144,6 +144,9 @@ pub struct DeviceSet {
     pub soft: bool,
     /// Whether floats travel between tasks as bfloat16, which halves their bytes and keeps 8 bits of precision.
     pub sends_bfloat16: bool,
+    /// Whether tensors from other tasks are received only shortly before they are needed
+    /// (`GraphOptions.enable_recv_scheduling`).
+    pub schedules_recvs: bool,
 }
 
 /// The prefix of a colocation constraint in the attr `_class`.

@@ -1,6 +1,7 @@
 //! Feeds and fetches that a step exchanges with its client through its rendezvous.
 
 use crate::graph::def_of;
+use crate::recv_scheduling::START;
 use crate::{Graph, NodeId, PrunedGraph};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
@@ -65,8 +66,10 @@ pub fn args_to_send_recv(
             )
             .with("recv_device", text(&device.name))
             .with("client_terminated", AttrValue::Bool(true));
-        if let Some(shape) = node.attrs.get("_shape") {
-            attrs.set("_shape", shape.clone());
+        for kept in ["_shape", START] {
+            if let Some(value) = node.attrs.get(kept) {
+                attrs.set(kept, value.clone());
+            }
         }
         node.device.clone_from(&device.name);
         node.def = def_of(registry, op)?;

@@ -1,6 +1,7 @@
 //! Partitions a graph into one for each device or task (TensorFlow: `core/graph/graph_partition.cc`).
 
 use crate::control_loops::{ControlLoops, colocate_control_flow, empty_constant};
+use crate::recv_scheduling::{complete_start_times, set_start_times};
 use crate::{DeviceSet, Graph, Node, NodeId, Output, PrunedGraph, ShapeMap, infer_shapes};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
@@ -117,6 +118,9 @@ fn cut(
     let shapes = infer_shapes(graph, registry).unwrap_or_default();
     let mut graph = graph.clone();
     let loops = ControlLoops::add(&mut graph, &mut places, part_of, registry)?;
+    if devices.schedules_recvs {
+        set_start_times(&mut graph, &places)?;
+    }
     let cut = Cut {
         graph: &graph,
         places: &places,
@@ -130,7 +134,13 @@ fn cut(
         new_id: vec![NodeId::new(0); graph.id_bound()],
         parts: Vec::new(),
     };
-    cut.run(&numbers).map(Some)
+    let mut parts = cut.run(&numbers)?;
+    if devices.schedules_recvs {
+        parts
+            .iter_mut()
+            .try_for_each(|part| complete_start_times(&mut part.graph))?;
+    }
+    Ok(Some(parts))
 }
 
 /// An edge between partitions: a tensor, or only a control dependency.

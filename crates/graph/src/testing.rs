@@ -15,6 +15,7 @@ const OPS: &[Op] = &[
     ),
     Op::new("Const", "-> output: dtype | value: tensor; dtype: type"),
     Op::new("NoOp", "->"),
+    Op::new("ControlTrigger", "->"),
     Op::new("_Arg", "-> output: T | T: type; index: int"),
     Op::new("_Retval", "input: T -> | T: type; index: int"),
     Op::new("Identity", "input: T -> output: T | T: type = float").gradient(|g| g.set(0, g.dy(0))),

@@ -11,24 +11,24 @@ use crate::step_stats::StepTrace;
 use crate::task::Task;
 use ferroflow_base::{Code, Result, Status, deadline_exceeded, internal};
 use ferroflow_model::proto::{
-    CleanupAllRequest, CleanupAllResponse, CleanupGraphRequest, CleanupGraphResponse, ConfigProto,
-    CreateWorkerSessionRequest, CreateWorkerSessionResponse, DeleteWorkerSessionRequest,
-    DeleteWorkerSessionResponse, DeregisterGraphRequest, DeregisterGraphResponse, DeviceAttributes,
-    ExecutorOpts, GetStatusRequest, GetStatusResponse, GraphDef, NamedTensorProto,
+    CleanupGraphRequest, CleanupGraphResponse, ConfigProto, CreateWorkerSessionRequest,
+    CreateWorkerSessionResponse, DeleteWorkerSessionRequest, DeleteWorkerSessionResponse,
+    DeregisterGraphRequest, DeregisterGraphResponse, DeviceAttributes, ExecutorOpts,
+    GetStatusRequest, GetStatusResponse, GraphDef, GraphOptions, NamedTensorProto,
     RegisterGraphRequest, RegisterGraphResponse, RunGraphRequest, RunGraphResponse, ServerDef,
 };
 use ferroflow_runtime::cluster::{Cluster, ClusterStep, RegisteredGraph, RunDone};
 use ferroflow_runtime::{CancelToken, DeviceSet, DeviceSpec, Rendezvous, TraceSink};
 use ferroflow_tensor::Tensor;
 use std::any::Any;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 /// How long closing a session waits for its workers.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The tasks of a session, the own one first.
 pub(crate) struct GrpcCluster {
@@ -43,6 +43,14 @@ pub(crate) struct GrpcCluster {
     task_of: Vec<usize>,
     handle: String,
     config: ConfigProto,
+    /// Whether the sessions of the workers have ended, or are not the cluster's to end.
+    is_closed: AtomicBool,
+}
+
+impl Drop for GrpcCluster {
+    fn drop(&mut self) {
+        self.close();
+    }
 }
 
 impl GrpcCluster {
@@ -91,6 +99,7 @@ impl GrpcCluster {
             task_of,
             handle: handle.to_string(),
             config: config.clone(),
+            is_closed: AtomicBool::new(false),
         };
         runtime.block_on(cluster.create_worker_sessions(cancel))?;
         Ok(Some(Arc::new(cluster)))
@@ -141,6 +150,7 @@ impl GrpcCluster {
                 allow_soft_placement: true,
                 ..Default::default()
             },
+            is_closed: AtomicBool::new(true),
         })
     }
 
@@ -186,6 +196,7 @@ impl GrpcCluster {
             incarnations: self.devices.iter().map(|d| d.incarnation).collect(),
             soft,
             sends_bfloat16: options.is_some_and(|o| o.enable_bfloat16_sendrecv),
+            schedules_recvs: options.is_some_and(|o| o.enable_recv_scheduling),
         }
     }
 
@@ -198,6 +209,9 @@ impl GrpcCluster {
 
     /// Ends the sessions of the workers; those that do not answer are left alone.
     pub(crate) fn close(&self) {
+        if self.is_closed.swap(true, Ordering::Relaxed) {
+            return;
+        }
         for peer in &self.others {
             let request = DeleteWorkerSessionRequest {
                 session_handle: self.handle.clone(),
@@ -208,6 +222,20 @@ impl GrpcCluster {
                 CLOSE_TIMEOUT,
             );
         }
+    }
+
+    /// The options of a part. TensorFlow's workers would wait for ever in loops whose Recv nodes they have
+    /// scheduled.
+    fn graph_options(&self, peer: &Peer, part: &GraphDef) -> Option<GraphOptions> {
+        let mut options = self.config.graph_options.clone();
+        let has_loop = || part.node.iter().any(|n| n.op == "NextIteration");
+        if let Some(options) = &mut options
+            && !peer.link.is_known()
+            && has_loop()
+        {
+            options.enable_recv_scheduling = false;
+        }
+        options
     }
 
     /// The incarnation of a task's first device.
@@ -267,35 +295,6 @@ pub(crate) async fn get_statuses(
     Ok(statuses.into_iter().flatten().collect())
 }
 
-/// `CleanupAll` of the tasks that match the filters; errors are only logged.
-pub(crate) fn cleanup_others(task: &Task, containers: &[String], filters: &[String]) {
-    let filters: Vec<DeviceSpec> = filters.iter().flat_map(|f| DeviceSpec::parse(f)).collect();
-    let others = task.peers.tasks().filter(|t| **t != task.server.task);
-    let wanted = others.filter(|t| {
-        let device = format!("{t}/device:CPU:0");
-        filters.is_empty() || filters.iter().any(|f| f.matches(&device))
-    });
-    let peers: Vec<Peer> = wanted.flat_map(|t| task.peers.get(t)).collect();
-    let request = CleanupAllRequest {
-        container: containers.to_vec(),
-    };
-    task.peers.runtime().block_on(async {
-        let mut calls = JoinSet::new();
-        for peer in peers {
-            let request = request.clone();
-            calls.spawn(async move {
-                let call = peer.call::<_, CleanupAllResponse>("CleanupAll", request);
-                match tokio::time::timeout(CLOSE_TIMEOUT, call).await {
-                    Ok(Ok(_)) => {}
-                    Ok(Err(e)) => tracing::warn!("CleanupAll of {}: {}", peer.task, e.message()),
-                    Err(_) => tracing::warn!("CleanupAll of {}: no answer", peer.task),
-                }
-            });
-        }
-        while calls.join_next().await.is_some() {}
-    });
-}
-
 impl Cluster for GrpcCluster {
     fn task_of(&self, device: usize) -> usize {
         self.task_of.get(device).copied().unwrap_or(0)
@@ -312,8 +311,8 @@ impl Cluster for GrpcCluster {
         let request = RegisterGraphRequest {
             session_handle: self.handle.clone(),
             create_worker_session_called: true,
+            graph_options: self.graph_options(peer, &graph),
             graph_def: Some(graph),
-            graph_options: self.config.graph_options.clone(),
             config_proto: Some(self.config.clone()),
             ..Default::default()
         };

@@ -1,6 +1,6 @@
 //! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
 
-use crate::cluster::{GrpcCluster, cleanup_others};
+use crate::cluster::GrpcCluster;
 use crate::collectives::steps::GraphKeys;
 use crate::config::{compile_options, isolates_state, log_placement, session_task};
 use crate::device::{Devices, ServerDef, random_u64};
@@ -100,11 +100,7 @@ impl Master {
         cancel: &CancelToken,
     ) -> Result<CreateSessionResponse> {
         let config = request.config.unwrap_or_default();
-        if config.use_per_session_threads || !config.session_inter_op_thread_pool.is_empty() {
-            return Err(invalid_argument!(
-                "Distributed session does not support session thread pool options."
-            ));
-        }
+        check_threads(&config)?;
         let own_devices = match &config.cluster_def {
             None => self.task.devices.clone(),
             Some(cluster) => {
@@ -132,6 +128,81 @@ impl Master {
         })
     }
 
+    /// Returns the options of a session of this process that has the devices of all tasks of the server's
+    /// cluster, and waits until they answer. Its part of a step runs in this process, without a call. Other tasks
+    /// fetch tensors from there, so that the server [runs](crate::Server::run) before the first step, on
+    /// another thread. What the other tasks keep for these sessions ends with the last one that has these options.
+    ///
+    /// ```no_run
+    /// use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions};
+    /// use ferroflow_runtime::Session;
+    /// # let graph = Default::default();
+    /// let cluster = "chief=localhost:2222;worker=localhost:2223,localhost:2224";
+    /// let def = ServerDef::from_flags(cluster, "chief", 0)?;
+    /// let server = Server::bind(ServerOptions {
+    ///     address: "127.0.0.1:2222".parse().unwrap(),
+    ///     monitor: None,
+    ///     tls: None,
+    ///     max_message: usize::MAX,
+    ///     master: MasterOptions { server: def, ..Default::default() },
+    /// })?;
+    /// let master = server.master();
+    /// std::thread::spawn(|| server.run(std::future::pending()));
+    /// let session = Session::create(graph, master.session_options(&Default::default())?)?;
+    /// # Ok::<(), ferroflow_base::Status>(())
+    /// ```
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the configuration is not supported; DEADLINE_EXCEEDED, which names the tasks that did not
+    /// answer, after its `operation_timeout_in_ms`, if that is set.
+    pub fn session_options(&self, config: &ConfigProto) -> Result<SessionOptions> {
+        check_threads(config)?;
+        if config.cluster_def.is_some() {
+            return Err(invalid_argument!(
+                "a session of a server's process has the server's cluster: leave out cluster_def"
+            ));
+        }
+        let handle = format!("{:016x}", random_u64());
+        let cancel = CancelToken::new();
+        let timeout = millis(config.operation_timeout_in_ms);
+        let limited = timeout.map(|t| cancel.with_timeout(t));
+        let cancel = limited.as_ref().unwrap_or(&cancel);
+        let (own, peers) = (&self.task.devices, &self.task.peers);
+        let cluster = GrpcCluster::connect(&self.task, own, peers, &handle, config, cancel)?;
+        Ok(self.options_of(config, own, peers, cluster))
+    }
+
+    /// The options of a session of these tasks.
+    fn options_of(
+        &self,
+        config: &ConfigProto,
+        own_devices: &Arc<Devices>,
+        peers: &Arc<Peers>,
+        cluster: Option<Arc<GrpcCluster>>,
+    ) -> SessionOptions {
+        let resources = match isolates_state(config) {
+            true => Resources::default(),
+            false => self.task.resources.fork_session(),
+        };
+        self.task.join_collectives(&resources, own_devices, peers);
+        let devices = match &cluster {
+            Some(cluster) => cluster.device_set(config.allow_soft_placement),
+            None => own_devices.set(config.allow_soft_placement),
+        };
+        let graph_options = config.graph_options.as_ref();
+        SessionOptions {
+            pool: Some(self.task.pool.clone()),
+            resources,
+            compile: compile_options(config),
+            devices,
+            cluster: cluster.map(|c| -> Arc<dyn Cluster> { c }),
+            place_pruned_graph: graph_options.is_some_and(|g| g.place_pruned_graph),
+            freeze_variables: false,
+            check_feed_shapes: false,
+            ..Default::default()
+        }
+    }
+
     /// Returns a session over `graph`.
     fn open(
         &self,
@@ -141,28 +212,10 @@ impl Master {
         peers: &Arc<Peers>,
         cluster: Option<Arc<GrpcCluster>>,
     ) -> Result<MasterSession> {
-        let resources = match isolates_state(config) {
-            true => Resources::default(),
-            false => self.task.resources.fork_session(),
-        };
-        self.task.join_collectives(&resources, &own_devices, peers);
-        let graph_keys = resources.collectives().map(|_| GraphKeys::new(&graph));
-        let devices = match &cluster {
-            Some(cluster) => cluster.device_set(config.allow_soft_placement),
-            None => own_devices.set(config.allow_soft_placement),
-        };
+        let options = self.options_of(config, &own_devices, peers, cluster.clone());
+        let collectives = options.resources.collectives();
+        let graph_keys = collectives.map(|_| GraphKeys::new(&graph));
         let graph_options = config.graph_options.as_ref();
-        let options = SessionOptions {
-            pool: Some(self.task.pool.clone()),
-            resources,
-            compile: compile_options(config),
-            devices,
-            cluster: cluster.clone().map(|c| -> Arc<dyn Cluster> { c }),
-            place_pruned_graph: graph_options.is_some_and(|g| g.place_pruned_graph),
-            freeze_variables: false,
-            check_feed_shapes: false,
-            ..Default::default()
-        };
         let experimental = config.experimental.as_ref();
         let logged = config.log_device_placement.then(|| graph.clone());
         let session = Session::create(graph, options)?;
@@ -293,7 +346,8 @@ impl Master {
             session.close();
         }
         self.task.clear(&request.container);
-        cleanup_others(&self.task, &request.container, &request.device_filters);
+        self.task
+            .clear_others(&request.container, &request.device_filters);
         ResetResponse {}
     }
 
@@ -447,5 +501,15 @@ impl Master {
     pub(crate) fn close_all(&self) {
         let sessions: Vec<_> = lock(&self.sessions).drain().collect();
         sessions.iter().for_each(|(_, s)| s.close());
+    }
+}
+
+/// Fails if a session asks for threads of its own.
+fn check_threads(config: &ConfigProto) -> Result<()> {
+    match config.use_per_session_threads || !config.session_inter_op_thread_pool.is_empty() {
+        true => Err(invalid_argument!(
+            "Distributed session does not support session thread pool options."
+        )),
+        false => Ok(()),
     }
 }

@@ -128,6 +128,12 @@ impl Server {
         self.master.task()
     }
 
+    /// The sessions of the server; with it this process [has sessions](Master::session_options) over all tasks of
+    /// the cluster, too.
+    pub fn master(&self) -> Arc<Master> {
+        self.master.clone()
+    }
+
     /// The runtime that serves, for a `stop` of [`run`](Self::run) that listens before the server does.
     pub fn handle(&self) -> &tokio::runtime::Handle {
         self.runtime.handle()

@@ -1,19 +1,21 @@
 //! [`Task`]: what the master and the worker of a server share.
 
+use crate::cluster::CLOSE_TIMEOUT;
 use crate::collectives::{CollectiveManager, SessionCollectives};
 use crate::config::addresses;
 use crate::coordination::Coordination;
 use crate::device::{Devices, ServerDef};
 use crate::handles::HandleTable;
 use crate::master::MasterOptions;
-use crate::peers::{Connections, Peers};
+use crate::peers::{Connections, Peer, Peers};
 use crate::rendezvous::RendezvousManager;
 use crate::worker_session::WorkerSessions;
 use ferroflow_base::Result;
-use ferroflow_model::proto::ConfigProto;
-use ferroflow_runtime::{DEFAULT_CONTAINER, Pool, Resources, RunOptions};
+use ferroflow_model::proto::{CleanupAllRequest, CleanupAllResponse, ConfigProto};
+use ferroflow_runtime::{DEFAULT_CONTAINER, DeviceSpec, Pool, Resources, RunOptions};
 use std::sync::Arc;
 use tokio::runtime::Handle;
+use tokio::task::JoinSet;
 
 /// A task: its place in the cluster, its devices and what they hold.
 pub(crate) struct Task {
@@ -125,5 +127,36 @@ impl Task {
             [] => self.resources.clear(DEFAULT_CONTAINER),
             some => some.iter().for_each(|c| self.resources.clear(c)),
         }
+    }
+
+    /// `CleanupAll` of the tasks that match the filters; errors are only logged.
+    pub(crate) fn clear_others(&self, containers: &[String], filters: &[String]) {
+        let filters: Vec<DeviceSpec> = filters.iter().flat_map(|f| DeviceSpec::parse(f)).collect();
+        let others = self.peers.tasks().filter(|t| **t != self.server.task);
+        let wanted = others.filter(|t| {
+            let device = format!("{t}/device:CPU:0");
+            filters.is_empty() || filters.iter().any(|f| f.matches(&device))
+        });
+        let peers: Vec<Peer> = wanted.flat_map(|t| self.peers.get(t)).collect();
+        let request = CleanupAllRequest {
+            container: containers.to_vec(),
+        };
+        self.peers.runtime().block_on(async {
+            let mut calls = JoinSet::new();
+            for peer in peers {
+                let request = request.clone();
+                calls.spawn(async move {
+                    let call = peer.call::<_, CleanupAllResponse>("CleanupAll", request);
+                    match tokio::time::timeout(CLOSE_TIMEOUT, call).await {
+                        Ok(Ok(_)) => {}
+                        Ok(Err(e)) => {
+                            tracing::warn!("CleanupAll of {}: {}", peer.task, e.message())
+                        }
+                        Err(_) => tracing::warn!("CleanupAll of {}: no answer", peer.task),
+                    }
+                });
+            }
+            while calls.join_next().await.is_some() {}
+        });
     }
 }

@@ -17,7 +17,7 @@ use ferroflow_model::proto::{
     GetStatusResponse, GraphDef, RecvTensorRequest, RecvTensorResponse, RegisterGraphRequest,
     RegisterGraphResponse, attr_value,
 };
-use ferroflow_runtime::{Resources, Session, SessionOptions, Signature};
+use ferroflow_runtime::{DeviceSet, Resources, Session, SessionOptions, Signature};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -143,6 +143,8 @@ impl Worker {
             request.create_worker_session_called,
         )?;
         let config = request.config_proto.unwrap_or_default();
+        let graph_options = request.graph_options.as_ref();
+        let schedules_recvs = graph_options.is_some_and(|o| o.enable_recv_scheduling);
         let graph = request.graph_def.unwrap_or_default();
         if let Some(node) = graph.node.iter().find(|n| n.device.is_empty()) {
             return Err(invalid_argument!("Missing device name in: {}", node.name));
@@ -156,7 +158,10 @@ impl Worker {
             pool: Some(self.task.pool.clone()),
             resources: session.resources.clone(),
             compile: compile_options(&config),
-            devices: session.devices.set(config.allow_soft_placement),
+            devices: DeviceSet {
+                schedules_recvs,
+                ..session.devices.set(config.allow_soft_placement)
+            },
             freeze_variables: false,
             check_feed_shapes: false,
             ..Default::default()

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tonic::codegen::http::uri::PathAndQuery;
 use tonic::{Code, Request, Status};
 use tonic_prost::ProstCodec;
-use world::{World, graph};
+use world::{LOOP, World, graph};
 
 const X: &str = "x = Placeholder{dtype=type: DT_FLOAT}() @0\n";
 const T: &str = "{T=type: DT_FLOAT}";
@@ -55,6 +55,47 @@ fn floats_travel_as_bfloat16_on_request() {
         let session = world.session(&lines, config).unwrap();
         let got = world.step(&session, 1.0 + 1.0 / 1024.0, "b:0", "").unwrap();
         assert_eq!(got, expected);
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_when_tensors_are_received() {
+    let world = World::new(3, 0);
+    let config = ConfigProto {
+        graph_options: Some(GraphOptions {
+            enable_recv_scheduling: true,
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    // Task 0 needs `b` and task 1 needs `a` long after they are computed.
+    let mut lines = format!("{X}a = Square{T}(x) @0\nb = Exp{T}(a) @1\nc0 = Neg{T}(x) @0\n");
+    for i in 1..40 {
+        lines += &format!("c{i} = Neg{T}(c{}) @0\n", i - 1);
+    }
+    lines += &format!(
+        "y = Mul{T}(c39, b) @0\nd = AddV2{T}(y, a) @1\ne = NoOp(^b, ^d) @2\nz = Neg{T}(d, ^e) @2"
+    );
+    let scheduled = world.session(&lines, config.clone()).unwrap();
+    let plain = world.session(&lines, ConfigProto::default()).unwrap();
+    for x in [0.5f32, -2.0, 1.5] {
+        for fetch in ["b:0", "z:0"] {
+            let expected = world.step(&plain, x, fetch, "").unwrap();
+            let got = world.step(&scheduled, x, fetch, "").unwrap();
+            assert_eq!(got, expected, "{fetch} {x}");
+        }
+    }
+    // What is computed after a loop, of tensors that the loop needs.
+    let mut lines = LOOP.replace("(one) @1", "(w29) @1") + "\n";
+    lines += &format!("w0 = Neg{T}(one) @0\n");
+    for i in 1..30 {
+        lines += &format!("w{i} = Neg{T}(w{}) @0\n", i - 1);
+    }
+    lines += &format!("after = AddV2{T}(xa, w29) @0\nv = Neg{T}(after) @1");
+    let scheduled = world.session(&lines, config).unwrap();
+    for (x, doubled) in [(0.0, 1024.0), (9.0, 2.0), (99.0, 1.0)] {
+        let got = world.step(&scheduled, x, "v:0", "").unwrap();
+        assert_eq!(got, -(doubled + 1.0), "{x}");
     }
 }
 
@@ -106,28 +147,6 @@ fn tasks_trust_each_other() {
         assert_eq!(answer.unwrap_err().code(), Code::Unauthenticated);
     }
 }
-
-/// `i` from `x` up to ten on task 0, `a` doubled in each iteration on task 1.
-const LOOP: &str = "
-    x = Placeholder{dtype=type: DT_FLOAT}() @0
-    ten = Const{dtype=type: DT_FLOAT; value=tensor { dtype: DT_FLOAT tensor_shape { } float_val: 10 }}() @0
-    one = Const{dtype=type: DT_FLOAT; value=tensor { dtype: DT_FLOAT tensor_shape { } float_val: 1 }}() @0
-    ei = Enter{T=type: DT_FLOAT; frame_name=s: 'f'}(x) @0
-    ea = Enter{T=type: DT_FLOAT; frame_name=s: 'f'}(one) @1
-    et = Enter{T=type: DT_FLOAT; frame_name=s: 'f'; is_constant=b: true}(ten) @0
-    eo = Enter{T=type: DT_FLOAT; frame_name=s: 'f'; is_constant=b: true}(one) @0
-    mi = Merge{T=type: DT_FLOAT; N=i: 2}(ei, ni) @0
-    ma = Merge{T=type: DT_FLOAT; N=i: 2}(ea, na) @1
-    p = Less{T=type: DT_FLOAT}(mi, et) @0
-    c = LoopCond(p) @0
-    si = Switch{T=type: DT_FLOAT}(mi, c) @0
-    sa = Switch{T=type: DT_FLOAT}(ma, c) @1
-    i2 = AddV2{T=type: DT_FLOAT}(si:1, eo) @0
-    a2 = AddV2{T=type: DT_FLOAT}(sa:1, sa:1) @1
-    ni = NextIteration{T=type: DT_FLOAT}(i2) @0
-    na = NextIteration{T=type: DT_FLOAT}(a2) @1
-    xi = Exit{T=type: DT_FLOAT}(si) @0
-    xa = Exit{T=type: DT_FLOAT}(sa) @1";
 
 #[test]
 fn loops_and_conditionals_span_tasks() {

@@ -111,6 +111,62 @@ fn groups_run_in_order() {
     );
 }
 
+/// The `_Recv` nodes that wait, and for what.
+static WAITS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+
+#[test]
+fn parts_receive_what_they_need_late_not_early() {
+    let attr = "attr { key: 'T' value { type: DT_FLOAT } }";
+    let mut graph = format!(
+        "node {{ name: 'x' op: 'Placeholder' attr {{ key: 'dtype' value {{ type: DT_FLOAT }} }} }}
+         node {{ name: 'a' op: 'Exp' input: 'x' device: '/cpu:1' {attr} }}
+         node {{ name: 'y' op: 'Mul' input: 'c29' input: 'a' {attr} }}
+         node {{ name: 'c0' op: 'Neg' input: 'x' {attr} }}\n"
+    );
+    for i in 1..30 {
+        graph += &format!(
+            "node {{ name: 'c{i}' op: 'Neg' input: 'c{}' {attr} }}\n",
+            i - 1
+        );
+    }
+    let run = |schedules_recvs| {
+        let mut options = SessionOptions {
+            devices: DeviceSet {
+                schedules_recvs,
+                ..two_devices()
+            },
+            ..Default::default()
+        };
+        let look = Pass {
+            name: "look",
+            about: "remembers what is waited for",
+            run: |graph, _| {
+                let recvs = graph.iter().filter(|(_, n)| n.op() == "_Recv");
+                let names =
+                    recvs.flat_map(|(_, n)| n.controls.iter().map(|c| &graph.node(*c).name));
+                WAITS.lock().expect("no panic").extend(names.cloned());
+                Ok(())
+            },
+        };
+        options.passes.add(PassGroup::PostPartitioning, look);
+        let session = Session::from_text(&graph, options).expect("valid");
+        let x = [("x:0", Tensor::scalar(0.5f32))];
+        let y = session.run(&x, &["y:0"], &[]).expect("runs");
+        let waits = std::mem::take(&mut *WAITS.lock().expect("no panic"));
+        // The compiler keeps the edges.
+        let parts = session.partition_graphs(&signature("x:0", "y:0"));
+        let parts = parts.expect("valid");
+        let recvs = parts.iter().flat_map(|p| &p.node);
+        let recvs = recvs.filter(|n| n.op == "_Recv" && !n.input.is_empty());
+        assert_eq!(recvs.count(), usize::from(schedules_recvs));
+        (y[0].to_scalar::<f32>().expect("a scalar"), waits)
+    };
+    let (expected, none) = run(false);
+    assert!(none.is_empty(), "{none:?}");
+    // `y` starts after 31 microseconds; six before, `a` is asked for.
+    assert_eq!(run(true), (expected, vec!["synch_25".to_string()]));
+}
+
 #[test]
 fn errors_name_the_pass() {
     let mut options = SessionOptions::default();

@@ -122,6 +122,10 @@ impl Trainer {
         let wanted = wanted.map(|name| name.split(':').next().unwrap_or(name));
         let kept = needed(&def, wanted.chain(self.initializers(graph)));
         def.node.retain(|n| kept.contains(n.name.as_str()));
+        if self.is_spread {
+            // The model is for any session, not for the tasks that trained it.
+            def.node.iter_mut().for_each(|n| n.device.clear());
+        }
         let assets = self.assets.iter();
         let assets: Vec<(&str, &Path)> = assets
             .map(|(tensor, file)| (tensor.as_str(), file.as_path()))

@@ -44,7 +44,9 @@ mod network;
 mod optimizer;
 mod records;
 mod recurrent;
+mod replicas;
 mod saver;
+mod tasks;
 mod tensorboard;
 mod trainer;
 mod update;
@@ -58,6 +60,7 @@ pub use network::{Network, Variable};
 pub use optimizer::{Clip, Optimizer, Rule};
 pub use records::Records;
 pub use recurrent::Recurrent;
+pub use tasks::{Tasks, Updates};
 pub use tensorboard::TensorBoard;
 pub use trainer::{FitOptions, Trainer};
 

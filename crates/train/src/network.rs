@@ -1,6 +1,7 @@
 //! [`Network`]: a graph being built, with its variables.
 
 use super::optimizer::Optimizer;
+use super::tasks::Tasks;
 use ferroflow_base::{Result, already_exists, invalid_argument};
 use ferroflow_graph::{GraphBuilder, NodeId, Output, infer_shapes, is_valid_name};
 use ferroflow_opdef::AttrValue;
@@ -27,6 +28,17 @@ pub struct Variable {
     pub(crate) initial: Output,
     /// The op that assigns the initial value.
     pub(crate) initializer: NodeId,
+    /// The device that has it, if [`Tasks`] have chosen one.
+    pub(crate) device: String,
+}
+
+/// A step that trains.
+#[derive(Clone, Debug)]
+pub(super) struct TrainStep {
+    /// The tensor to fetch for its loss.
+    pub(super) loss: String,
+    /// The node to run.
+    pub(super) train: String,
 }
 
 /// A graph being built, with variables, layers and losses.
@@ -36,8 +48,10 @@ pub struct Network {
     pub(super) builder: GraphBuilder<'static>,
     pub(super) variables: Vec<Variable>,
     pub(super) inputs: Vec<String>,
-    pub(super) loss: Option<Output>,
-    pub(super) train_op: Option<NodeId>,
+    /// The steps that train: one, or one of each worker.
+    pub(super) steps: Vec<TrainStep>,
+    /// The tasks that train, if they are several.
+    pub(super) tasks: Option<Tasks>,
     pub(super) global_step: Option<Variable>,
     pub(super) metrics: Vec<(String, Output)>,
     /// Whether a step is a training step, once a layer needs it.
@@ -55,8 +69,8 @@ impl Network {
             builder: GraphBuilder::new(registry()),
             variables: Vec::new(),
             inputs: Vec::new(),
-            loss: None,
-            train_op: None,
+            steps: Vec::new(),
+            tasks: None,
             global_step: None,
             metrics: Vec::new(),
             training: None,
@@ -217,6 +231,7 @@ impl Network {
             value,
             initial,
             initializer,
+            device: String::new(),
         };
         self.variables.push(variable.clone());
         Ok(variable)
@@ -328,6 +343,18 @@ impl Network {
         Ok(step)
     }
 
+    /// Makes the nodes that `f` adds on `device`; an empty one is none in particular.
+    pub(super) fn on<T>(
+        &mut self,
+        device: &str,
+        f: impl FnOnce(&mut Self) -> Result<T>,
+    ) -> Result<T> {
+        let outer = self.builder.set_device(device);
+        let result = f(self);
+        self.builder.set_device(&outer);
+        result
+    }
+
     /// Adds the op that minimizes `loss`, a scalar, by updating all trainable variables that it
     /// depends on, and counts the step.
     ///
@@ -335,7 +362,41 @@ impl Network {
     /// INVALID_ARGUMENT if the loss is not a scalar, depends on no trainable variable, or on an op
     /// without gradient, which the error names.
     pub fn minimize(&mut self, loss: Output, optimizer: &Optimizer) -> Result<NodeId> {
-        if self.train_op.is_some() {
+        let added = self.add_steps(loss, optimizer, &Tasks::local())?;
+        let train = added.first().copied();
+        train.ok_or_else(|| invalid_argument!("training takes a worker"))
+    }
+
+    /// Like [`Network::minimize`], by several tasks of a cluster: the network's variables are spread over the
+    /// tasks that have [parameters](Tasks::parameters), and the forward pass and its gradients are
+    /// computed by each worker for its part of a batch. Every other node, such as a metric, is where
+    /// the trainer is.
+    ///
+    /// The loss must be a mean over the examples of a batch, as those of this type are, to which
+    /// terms that do not depend on examples may be added.
+    ///
+    /// # Errors
+    /// As for [`Network::minimize`]; INVALID_ARGUMENT if the tasks have no worker or no parameters.
+    pub fn minimize_over(
+        &mut self,
+        loss: Output,
+        optimizer: &Optimizer,
+        tasks: &Tasks,
+    ) -> Result<()> {
+        tasks.check()?;
+        self.add_steps(loss, optimizer, tasks)?;
+        self.tasks = Some(tasks.clone());
+        Ok(())
+    }
+
+    /// Adds the steps that train; returns their nodes.
+    fn add_steps(
+        &mut self,
+        loss: Output,
+        optimizer: &Optimizer,
+        tasks: &Tasks,
+    ) -> Result<Vec<NodeId>> {
+        if !self.steps.is_empty() {
             return Err(invalid_argument!("the network already minimizes a loss"));
         }
         let shapes = infer_shapes(self.builder.graph(), registry()).unwrap_or_default();
@@ -349,16 +410,26 @@ impl Network {
         ["loss", "learning_rate", "train"]
             .iter()
             .try_for_each(|name| self.claim(name))?;
-        let trained = optimizer.minimize(self, loss)?;
-        let step = self.global_step()?;
-        let one = self.builder.constant("Const", Tensor::scalar(1i64))?;
-        let mut count = self.op("AssignAddVariableOp").input(step.handle).input(one);
-        for node in trained {
-            count = count.control(node);
+        let updates = optimizer.minimize(self, loss, tasks)?;
+        let home = tasks.home();
+        let step = self.on(home, Network::global_step)?;
+        let mut added = Vec::new();
+        for (loss, updated) in updates {
+            let one = Tensor::scalar(1i64);
+            let one = self.on(home, |net| net.builder.constant("Const", one))?;
+            let mut count = self.op("AssignAddVariableOp").input(step.handle).input(one);
+            for node in updated {
+                count = count.control(node);
+            }
+            let train = count.name("train").build()?;
+            let loss = self.op("Identity").name("loss").input(loss).output()?;
+            let graph = self.builder.graph();
+            self.steps.push(TrainStep {
+                loss: format!("{}:0", graph.node(loss.node).name),
+                train: graph.node(train).name.clone(),
+            });
+            added.push(train);
         }
-        let train_op = count.name("train").build()?;
-        self.loss = Some(self.name("loss", loss)?);
-        self.train_op = Some(train_op);
-        Ok(train_op)
+        Ok(added)
     }
 }

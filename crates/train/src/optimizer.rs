@@ -1,9 +1,10 @@
 //! [`Optimizer`]: update rules of variables by their gradients.
 
+use super::tasks::Tasks;
 use super::update::UpdateBuilder;
-use super::{LearningRateSchedule, Network, Variable};
+use super::{LearningRateSchedule, Network, replicas};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_graph::{Gradient, GradientOptions, NodeId, Output};
+use ferroflow_graph::{NodeId, Output};
 
 /// How to clip gradients (Pascanu et al. 2013).
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -231,35 +232,43 @@ impl Optimizer {
         self
     }
 
-    /// Adds the updates of all trainable variables that `loss` depends on.
-    pub(super) fn minimize(&self, net: &mut Network, loss: Output) -> Result<Vec<NodeId>> {
+    /// Adds the updates of all trainable variables that `loss` depends on: for each step that trains,
+    /// its loss and the nodes that update.
+    pub(super) fn minimize(
+        &self,
+        net: &mut Network,
+        loss: Output,
+        tasks: &Tasks,
+    ) -> Result<Vec<(Output, Vec<NodeId>)>> {
         self.rule.check()?;
         self.rate.check()?;
         self.clip.map_or(Ok(()), Clip::check)?;
-        let trainable = net.variables.iter().filter(|v| v.trainable);
-        let variables: Vec<Variable> = trainable.cloned().collect();
-        let values: Vec<Output> = variables.iter().map(|v| v.value).collect();
-        let options = GradientOptions::default();
-        let gradients = net
-            .builder
-            .gradients_as_slices(&[loss], &values, &options)?;
-        let pairs = variables.into_iter().zip(gradients);
-        let mut pairs: Vec<(Variable, Gradient)> =
-            pairs.filter_map(|(v, g)| Some((v, g?))).collect();
-        if pairs.is_empty() {
-            return Err(invalid_argument!("no trainable variable affects the loss"));
+        let replicas = replicas::of_loss(net, loss, tasks)?;
+        let mut steps = Vec::new();
+        for (loss, mut pairs) in replicas::gradients(net, &replicas, tasks)? {
+            if pairs.is_empty() {
+                return Err(invalid_argument!("no trainable variable affects the loss"));
+            }
+            if let Some(clip) = self.clip {
+                super::clip::clip(net, clip, &mut pairs, tasks.home())?;
+            }
+            steps.push((loss, pairs));
         }
-        if let Some(clip) = self.clip {
-            super::clip::clip(net, clip, &mut pairs)?;
+        let home = tasks.home();
+        let rate = net.on(home, |net| {
+            let rate = self.rate.build(net)?;
+            net.name("learning_rate", rate)
+        })?;
+        let mut update = UpdateBuilder::new(net, self.rule, rate, home)?;
+        let mut added = Vec::new();
+        for (loss, pairs) in &steps {
+            let mut done = Vec::new();
+            for (variable, gradient) in pairs {
+                done.push(update.variable(variable, gradient)?);
+            }
+            update.finish(&mut done)?;
+            added.push((*loss, done));
         }
-        let rate = self.rate.build(net)?;
-        let rate = net.name("learning_rate", rate)?;
-        let mut update = UpdateBuilder::new(net, self.rule, rate)?;
-        let mut done = Vec::new();
-        for (variable, gradient) in &pairs {
-            done.push(update.variable(variable, gradient)?);
-        }
-        update.finish(&mut done)?;
-        Ok(done)
+        Ok(added)
     }
 }

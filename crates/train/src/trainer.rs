@@ -1,13 +1,17 @@
 //! [`Trainer`]: a session over a network, the training loop, checkpoints.
 
 use super::callbacks::{Callback, EpochReport, Goal, StepReport};
-use super::network::Variable;
-use super::{Dataset, Examples, Network, saver};
+use super::network::{TrainStep, Variable};
+use super::tasks::Tasks;
+use super::{Batches, Dataset, Examples, Network, saver};
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_model::{CheckpointState, TensorBundle, make_folder};
 use ferroflow_runtime::{Session, SessionOptions};
 use ferroflow_tensor::Tensor;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Options of the training loop.
@@ -15,7 +19,7 @@ use std::time::Instant;
 pub struct FitOptions {
     /// Passes over the data.
     pub epochs: usize,
-    /// Examples per step.
+    /// Examples per step, of each worker if there are several (see [`Tasks`](super::Tasks)).
     pub batch: usize,
     /// Seed of the order of examples; without it they are not shuffled.
     pub shuffle: Option<u64>,
@@ -44,15 +48,22 @@ pub struct Trainer {
     pub(super) assets: Vec<(String, PathBuf)>,
     pub(super) has_tables: bool,
     has_modes: bool,
-    can_train: bool,
+    /// The steps that train; several are of workers that train each alone.
+    steps: Vec<TrainStep>,
+    /// The number of workers that share a batch.
+    parts: usize,
+    /// Whether nodes are placed on tasks of a cluster.
+    pub(super) is_spread: bool,
     epochs_done: usize,
 }
 
 impl Trainer {
-    /// Opens a session and initializes all variables.
+    /// Opens a session and initializes all variables. For a network that several tasks train, the
+    /// options are those of a session of their cluster.
     ///
     /// # Errors
-    /// Those of compiling and running the initializers.
+    /// Those of compiling and running the initializers; INVALID_ARGUMENT if the session does not have
+    /// a device that a variable is placed on.
     pub fn new(mut net: Network, options: SessionOptions) -> Result<Trainer> {
         net.global_step()?;
         saver::add(&mut net)?;
@@ -74,7 +85,9 @@ impl Trainer {
             assets,
             has_tables: !net.tables.is_empty(),
             has_modes: net.training.is_some(),
-            can_train: net.train_op.is_some(),
+            steps: net.steps,
+            parts: net.tasks.as_ref().map_or(1, Tasks::parts),
+            is_spread: net.tasks.is_some(),
             epochs_done: 0,
         })
     }
@@ -101,29 +114,81 @@ impl Trainer {
         wanted.map(|(name, t)| (name.as_str(), t.clone())).collect()
     }
 
-    /// Runs one training step; returns the loss of the batch before it.
+    /// Runs one training step, of the first worker if each trains alone; returns the loss of the batch
+    /// before it.
     ///
     /// # Errors
     /// FAILED_PRECONDITION if the network does not minimize a loss; INVALID_ARGUMENT if feeds are
     /// missing or do not fit; those of kernels.
     pub fn step(&self, batch: &[(String, Tensor)]) -> Result<f32> {
-        self.step_at(batch).map(|[loss, _]| loss)
+        self.run_step(0, batch).map(|[loss, _]| loss)
     }
 
-    /// Returns a step's loss and learning rate.
-    fn step_at(&self, batch: &[(String, Tensor)]) -> Result<[f32; 2]> {
-        if !self.can_train {
-            return Err(failed_precondition!(
+    /// Runs a step of a worker; returns its loss and learning rate.
+    fn run_step(&self, worker: usize, batch: &[(String, Tensor)]) -> Result<[f32; 2]> {
+        let step = self.steps.get(worker).ok_or_else(|| {
+            failed_precondition!(
                 "the network has no loss to minimize: call minimize before creating the trainer"
-            ));
-        }
+            )
+        })?;
         let mut feeds = self.feeds(batch);
         if self.has_modes {
             feeds.push(("training:0", Tensor::scalar(true)));
         }
-        let fetches = ["loss:0", "learning_rate:0"];
-        let values = self.session.run(&feeds, &fetches, &["train"])?;
+        let fetches = [step.loss.as_str(), "learning_rate:0"];
+        let values = self.session.run(&feeds, &fetches, &[&step.train])?;
         Ok([values[0].to_scalar()?, values[1].to_scalar()?])
+    }
+
+    /// Runs a step for each batch, and `each` with its loss and learning rate after it, until that
+    /// stops; returns what it returned last. Workers that train alone take batches in turn.
+    fn run_steps(
+        &self,
+        mut batches: Batches,
+        mut each: impl FnMut([f32; 2]) -> Result<Goal>,
+    ) -> Result<Goal> {
+        if self.steps.len() < 2 {
+            for batch in batches {
+                if each(self.run_step(0, &batch?)?)? == Goal::Stop {
+                    return Ok(Goal::Stop);
+                }
+            }
+            return Ok(Goal::Continue);
+        }
+        let is_over = AtomicBool::new(false);
+        let (batches, is_over) = (&Mutex::new(&mut batches), &is_over);
+        let next = move || match is_over.load(Ordering::Relaxed) {
+            true => None,
+            false => batches
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .next(),
+        };
+        std::thread::scope(|scope| {
+            let (sender, results) = channel();
+            for worker in 0..self.steps.len() {
+                let sender = sender.clone();
+                scope.spawn(move || {
+                    while let Some(batch) = next() {
+                        let result = batch.and_then(|batch| self.run_step(worker, &batch));
+                        let is_last = result.is_err();
+                        if sender.send(result).is_err() || is_last {
+                            return;
+                        }
+                    }
+                });
+            }
+            drop(sender);
+            let mut goal = Ok(Goal::Continue);
+            for result in results {
+                goal = result.and_then(&mut each);
+                if !matches!(goal, Ok(Goal::Continue)) {
+                    is_over.store(true, Ordering::Relaxed);
+                    break;
+                }
+            }
+            goal
+        })
     }
 
     /// Returns the metrics over a dataset that is not empty, each averaged over its examples.
@@ -155,7 +220,8 @@ impl Trainer {
     ///
     /// # Errors
     /// INVALID_ARGUMENT if there are no examples, feeds do not fit, or the loss is not finite; then
-    /// the variables are as after that step. Those of callbacks and of reading data.
+    /// the variables are as after that step. Those of callbacks and of reading data. UNAVAILABLE or
+    /// ABORTED if a task that takes part was lost.
     pub fn fit(
         &mut self,
         data: &(impl Examples + ?Sized),
@@ -169,45 +235,36 @@ impl Trainer {
             measurable(data)?;
         }
         callbacks.iter_mut().for_each(|c| c.begin());
-        let start = Instant::now();
-        let of_epoch = data.len().div_ceil(options.batch.max(1));
-        let mut step = self.global_step()?;
-        let (mut history, mut done) = (Vec::new(), 0);
+        let batch = options.batch.max(1).saturating_mul(self.parts);
+        let mut progress = Progress {
+            start: Instant::now(),
+            epoch: 0,
+            of_epoch: data.len().div_ceil(batch),
+            step: self.global_step()?,
+            n_done: 0,
+        };
+        let mut history = Vec::new();
         for _ in 0..options.epochs {
-            let epoch = self.epochs_done;
+            progress.epoch = self.epochs_done;
             // Another order in every epoch, the same in every run.
             let seed = options
                 .shuffle
-                .map(|s| s.wrapping_add(epoch as u64 * 0x9e37_79b9));
-            let mut losses = 0f64;
-            for (i, batch) in data.batches(options.batch, seed).enumerate() {
-                let [loss, learning_rate] = self.step_at(&batch?)?;
-                step += 1;
-                done += 1;
-                if !loss.is_finite() {
-                    return Err(invalid_argument!(
-                        "the loss of step {step} is {loss}: a smaller learning rate or clipped \
-                         gradients may help"
-                    ));
-                }
+                .map(|s| s.wrapping_add(progress.epoch as u64 * 0x9e37_79b9));
+            let (mut losses, mut n_steps) = (0f64, 0);
+            let goal = self.run_steps(data.batches(batch, seed), |[loss, learning_rate]| {
+                n_steps += 1;
+                let now = progress.report(n_steps, loss, learning_rate)?;
                 losses += f64::from(loss);
-                let now = StepReport {
-                    epoch,
-                    step,
-                    of_epoch: (of_epoch, i + 1),
-                    loss,
-                    learning_rate,
-                    rate: f64::from(done) / start.elapsed().as_secs_f64(),
-                };
-                if notify(callbacks, |c| c.step(&now))? == Goal::Stop {
-                    return Ok(history);
-                }
+                notify(callbacks, |c| c.step(&now))
+            })?;
+            if goal == Goal::Stop {
+                return Ok(history);
             }
             self.epochs_done += 1;
             let now = EpochReport {
-                epoch,
-                step,
-                loss: (losses / of_epoch as f64) as f32,
+                epoch: progress.epoch,
+                step: progress.step,
+                loss: (losses / progress.of_epoch as f64) as f32,
                 metrics: match (&options.validation, self.metrics.is_empty()) {
                     (_, true) => Vec::new(),
                     (Some(other), _) => self.evaluate(other, options.batch.max(256))?,
@@ -292,6 +349,41 @@ impl Trainer {
     /// Sets the index of the next epoch, so that a resumed run shuffles like an uninterrupted one.
     pub fn set_epoch(&mut self, epoch: usize) {
         self.epochs_done = epoch;
+    }
+}
+
+/// What the steps of a call of [`Trainer::fit`] report.
+struct Progress {
+    start: Instant,
+    epoch: usize,
+    /// The number of steps of an epoch.
+    of_epoch: usize,
+    step: i64,
+    n_done: u32,
+}
+
+impl Progress {
+    /// Counts step `n` of the epoch.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if its loss is not finite.
+    fn report(&mut self, n: usize, loss: f32, learning_rate: f32) -> Result<StepReport> {
+        self.step += 1;
+        self.n_done += 1;
+        if !loss.is_finite() {
+            return Err(invalid_argument!(
+                "the loss of step {} is {loss}: a smaller learning rate or clipped gradients may help",
+                self.step
+            ));
+        }
+        Ok(StepReport {
+            epoch: self.epoch,
+            step: self.step,
+            of_epoch: (self.of_epoch, n),
+            loss,
+            learning_rate,
+            rate: f64::from(self.n_done) / self.start.elapsed().as_secs_f64(),
+        })
     }
 }
 

@@ -23,12 +23,22 @@ pub(super) struct UpdateBuilder<'n> {
     net: &'n mut Network,
     rule: Rule,
     rate: Output,
+    /// The device of what updates share.
+    home: &'n str,
     /// Variables with the powers of Adam's decays.
     powers: Vec<(Variable, Output)>,
+    /// The slot variables so far.
+    slots: Vec<Variable>,
 }
 
 impl<'n> UpdateBuilder<'n> {
-    pub(super) fn new(net: &'n mut Network, rule: Rule, rate: Output) -> Result<Self> {
+    /// Builds updates with this rule; what they share is on `home`.
+    pub(super) fn new(
+        net: &'n mut Network,
+        rule: Rule,
+        rate: Output,
+        home: &'n str,
+    ) -> Result<Self> {
         let decays: &[(&str, f32)] = match &rule {
             Rule::Adam { beta1, beta2, .. } => &[("beta1_power", *beta1), ("beta2_power", *beta2)],
             Rule::AdaMax { beta1, .. } => &[("beta1_power", *beta1)],
@@ -36,26 +46,43 @@ impl<'n> UpdateBuilder<'n> {
         };
         let mut powers = Vec::new();
         for (name, decay) in decays {
-            let variable = net.state(name, Tensor::scalar(*decay))?;
-            powers.push((variable, net.scalar(*decay)?));
+            powers.push(net.on(home, |net| {
+                let variable = net.state(name, Tensor::scalar(*decay))?;
+                Ok((variable, net.scalar(*decay)?))
+            })?);
         }
         Ok(UpdateBuilder {
             net,
             rule,
             rate,
+            home,
             powers,
+            slots: Vec::new(),
         })
     }
 
-    /// Adds a slot variable of `of`.
+    /// Returns a slot variable of `of`, which is added on first use.
     fn slot(&mut self, of: &Variable, name: &str, value: f32) -> Result<Variable> {
+        let key = format!("{}/{name}", of.name);
+        if let Some(slot) = self.slots.iter().find(|slot| slot.name == key) {
+            return Ok(slot.clone());
+        }
         let filled = vec![value; of.shape.num_elements()];
         let initial = Tensor::from_slice(of.shape.clone(), &filled)?;
-        self.net.state(&format!("{}/{name}", of.name), initial)
+        let slot = self.net.state(&key, initial)?;
+        self.slots.push(slot.clone());
+        Ok(slot)
     }
 
-    /// Adds the op that updates `variable`.
+    /// Adds the op that updates `variable`, on its device.
     pub(super) fn variable(&mut self, variable: &Variable, gradient: &Gradient) -> Result<NodeId> {
+        let outer = self.net.builder.set_device(&variable.device);
+        let added = self.update(variable, gradient);
+        self.net.builder.set_device(&outer);
+        added
+    }
+
+    fn update(&mut self, variable: &Variable, gradient: &Gradient) -> Result<NodeId> {
         if variable.dtype != DType::Float {
             return Err(invalid_argument!(
                 "variable '{}' is {}: the optimizers train float variables",
@@ -308,12 +335,18 @@ impl<'n> UpdateBuilder<'n> {
     }
 
     /// Updates the decay powers after all variables.
-    pub(super) fn finish(self, done: &mut Vec<NodeId>) -> Result<()> {
-        let UpdateBuilder { net, powers, .. } = self;
+    pub(super) fn finish(&mut self, done: &mut Vec<NodeId>) -> Result<()> {
+        let outer = self.net.builder.set_device(self.home);
+        let added = self.update_powers(done);
+        self.net.builder.set_device(&outer);
+        added
+    }
+
+    fn update_powers(&mut self, done: &mut Vec<NodeId>) -> Result<()> {
         let variables = done.clone();
-        for (power, decay) in powers {
-            let next = net.apply("Mul", &[power.value, decay])?;
-            let mut node = net.node("AssignVariableOp", &[power.handle, next]);
+        for (power, decay) in &self.powers {
+            let next = self.net.apply("Mul", &[power.value, *decay])?;
+            let mut node = self.net.node("AssignVariableOp", &[power.handle, next]);
             for before in &variables {
                 node = node.control(*before);
             }

@@ -3,6 +3,7 @@
 
 mod cond;
 mod context;
+mod copy;
 mod function;
 mod op;
 mod while_loop;
@@ -148,10 +149,22 @@ impl<'r> GraphBuilder<'r> {
         device: &str,
         f: impl FnOnce(&mut Self) -> Result<T>,
     ) -> Result<T> {
-        let outer = std::mem::replace(&mut self.device, device.to_string());
+        let outer = self.set_device(device);
         let result = f(self);
         self.device = outer;
         result
+    }
+
+    /// Places every node that is made from now on on `device`; returns the device before.
+    pub fn set_device(&mut self, device: &str) -> String {
+        std::mem::replace(&mut self.device, device.to_string())
+    }
+
+    /// Places a node that exists on `device`.
+    pub fn place(&mut self, node: NodeId, device: &str) {
+        if let Some(node) = self.graph.node_mut(node) {
+            device.clone_into(&mut node.device);
+        }
     }
 
     /// Runs `f`; every node that it makes is placed where `node` is.

@@ -26,6 +26,28 @@ fn value_of(answer: &RunStepResponse) -> f32 {
     })
 }
 
+/// `i` from `x` up to ten on task 0, `a` doubled in each iteration on task 1.
+pub const LOOP: &str = "
+    x = Placeholder{dtype=type: DT_FLOAT}() @0
+    ten = Const{dtype=type: DT_FLOAT; value=tensor { dtype: DT_FLOAT tensor_shape { } float_val: 10 }}() @0
+    one = Const{dtype=type: DT_FLOAT; value=tensor { dtype: DT_FLOAT tensor_shape { } float_val: 1 }}() @0
+    ei = Enter{T=type: DT_FLOAT; frame_name=s: 'f'}(x) @0
+    ea = Enter{T=type: DT_FLOAT; frame_name=s: 'f'}(one) @1
+    et = Enter{T=type: DT_FLOAT; frame_name=s: 'f'; is_constant=b: true}(ten) @0
+    eo = Enter{T=type: DT_FLOAT; frame_name=s: 'f'; is_constant=b: true}(one) @0
+    mi = Merge{T=type: DT_FLOAT; N=i: 2}(ei, ni) @0
+    ma = Merge{T=type: DT_FLOAT; N=i: 2}(ea, na) @1
+    p = Less{T=type: DT_FLOAT}(mi, et) @0
+    c = LoopCond(p) @0
+    si = Switch{T=type: DT_FLOAT}(mi, c) @0
+    sa = Switch{T=type: DT_FLOAT}(ma, c) @1
+    i2 = AddV2{T=type: DT_FLOAT}(si:1, eo) @0
+    a2 = AddV2{T=type: DT_FLOAT}(sa:1, sa:1) @1
+    ni = NextIteration{T=type: DT_FLOAT}(i2) @0
+    na = NextIteration{T=type: DT_FLOAT}(a2) @1
+    xi = Exit{T=type: DT_FLOAT}(si) @0
+    xa = Exit{T=type: DT_FLOAT}(sa) @1";
+
 /// A graph in short: `name = Op{attr=value}(input, ...) @task`, of 32-bit floats.
 pub fn graph(lines: &str) -> GraphDef {
     let node = |line: &str| {

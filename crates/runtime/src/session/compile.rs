@@ -14,7 +14,8 @@ use ferroflow_compile::{
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
     ClientDevice, Graph, NodeClass, NodeId, Partition, Patch, PlacedGraph, Placement, PrunedGraph,
-    Signature, TensorConnection, args_to_send_recv, export_graph, partition, partition_by_task,
+    Signature, TensorConnection, args_to_send_recv, complete_start_times, export_graph, partition,
+    partition_by_task, schedule_recvs,
 };
 use ferroflow_program::OpSegment;
 use std::sync::Arc;
@@ -118,8 +119,18 @@ impl Session {
         })
     }
 
+    /// Rewrites the part of a device before it is optimized.
+    pub(super) fn rewrite_part(&self, graph: PlacedGraph) -> Result<PlacedGraph> {
+        graph.try_map(|graph| {
+            if self.options.devices.schedules_recvs {
+                schedule_recvs(graph, registry())?;
+            }
+            self.run_added(PassGroup::PostPartitioning, graph)
+        })
+    }
+
     pub(super) fn executor(&self, graph: PlacedGraph) -> Result<Arc<Executor>> {
-        let graph = graph.try_map(|graph| self.run_added(PassGroup::PostPartitioning, graph))?;
+        let graph = self.rewrite_part(graph)?;
         let resources = &self.options.resources;
         let kept = resources.session_local("op segment", || Ok(OpSegment::default()))?;
         let plan = compile_in(graph, registry(), &self.options.compile, &kept)?;
@@ -324,7 +335,10 @@ impl Session {
         };
         let feeds = names(&partition.feeds, &signature.feeds);
         let fetches = names(&partition.fetches, &signature.fetches);
-        let graph = args_to_send_recv(partition.graph, &feeds, &fetches, &client, registry())?;
+        let mut graph = args_to_send_recv(partition.graph, &feeds, &fetches, &client, registry())?;
+        if devices.schedules_recvs {
+            graph = graph.try_map(complete_start_times)?;
+        }
         let mut def = export_graph(graph.graph())?;
         for node in def.node.iter_mut().filter(|n| n.device.is_empty()) {
             node.device.clone_from(&client.name);

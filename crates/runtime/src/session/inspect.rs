@@ -3,7 +3,7 @@
 use super::compile::Placed;
 use super::{Session, registry};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_compile::{PassGroup, expand_for_placement, optimize};
+use ferroflow_compile::{expand_for_placement, optimize};
 use ferroflow_graph::{Graph, ShapeMap, Signature, export_graph, infer_shapes};
 use ferroflow_model::proto::GraphDef;
 use rustc_hash::FxHashMap;
@@ -136,7 +136,7 @@ impl Session {
         let asked = self.placement();
         let exported = parts.into_iter().map(|(device, placed)| {
             let options = &self.options.compile;
-            let placed = placed.try_map(|g| self.run_added(PassGroup::PostPartitioning, g))?;
+            let placed = self.rewrite_part(placed)?;
             let optimized = optimize(placed, registry(), options, &mut |_, _| {})?;
             let mut def = export_graph(optimized.graph())?;
             let names = &self.options.devices.names;
