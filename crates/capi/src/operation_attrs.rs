@@ -132,8 +132,7 @@ pub unsafe extern "C" fn TF_OperationGetAttrMetadata(
             let declared = node.def.attr(&name).map(|a| kind_number(a.ty));
             let kind = list.first().and_then(kind_of).or(declared);
             let sizes = list.iter().filter_map(size_of_value);
-            let is_sized = list.first().and_then(size_of_value).is_some()
-                || list.is_empty() && matches!(kind, Some(0 | 5));
+            let is_sized = list.first().and_then(size_of_value).is_some();
             Ok(TF_AttrMetadata {
                 is_list: 1,
                 list_size: list.len() as i64,

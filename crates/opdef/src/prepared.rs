@@ -74,8 +74,10 @@ impl PreparedOp {
             return Err(invalid_argument!("op {op} has no attr '{name}'"));
         }
         infer_attrs(&def, &mut attrs, inputs)?;
-        def.complete_attrs(&mut attrs)
-            .map_err(|e| e.at_node(op, op))?;
+        def.complete_attrs(&mut attrs).map_err(|e| {
+            let text = format!("{}\n\t; NodeDef: {{{{node {op}}}}}; {def}", e.message());
+            Status::new(e.code(), text).at_node(op, op)
+        })?;
         check_inputs(&def, &def.input_dtypes(&attrs)?, inputs)?;
         let outputs = def.output_dtypes(&attrs)?;
         let info = NodeInfo {

@@ -140,6 +140,7 @@ impl TFE_Context {
             .chain([self.default_executor.clone()]);
         let all: Vec<Arc<Executor>> = all.collect();
         let results: Vec<Result<()>> = all.iter().map(|e| e.wait()).collect();
+        all.iter().for_each(|e| e.clear_error());
         results.into_iter().collect()
     }
 }

@@ -54,7 +54,8 @@ impl TFE_Op {
         if self.device_text() == name {
             return Ok(());
         }
-        let spec = parse(name).map_err(|_| {
+        let is_path = name.starts_with('/') && !name.contains("//");
+        let spec = parse(name).ok().filter(|_| is_path).ok_or_else(|| {
             invalid_argument!(
                 "Malformed device specification '{name}' in eager op: {}",
                 self.name_text()

@@ -146,7 +146,15 @@ fn errors_of_asynchronous_calls_stay() {
     c.expect_ok("cleared");
     let good = c.execute(c.op("AddV2", &[two, two]));
     assert_eq!(c.values(good), [2.0, 4.0]);
-    delete(&[two, three, bad, good]);
+    let bad_again = c.execute(c.op("AddV2", &[two, three]));
+    // SAFETY: the context lives.
+    unsafe {
+        TFE_ContextAsyncWait(c.context, c.status);
+        assert_eq!(c.outcome().0, 3, "the wait reports the error");
+        TFE_ContextAsyncWait(c.context, c.status);
+    }
+    c.expect_ok("and clears it");
+    delete(&[two, three, bad, good, bad_again]);
 }
 
 #[test]
@@ -162,6 +170,19 @@ fn bad_calls_are_errors() {
     unsafe { TFE_OpSetAttrInt(op, c"no_such_attr".as_ptr(), 1) };
     let same = c.execute(op);
     assert_eq!(c.values(same), [1.0], "an attr that the op does not have");
+    // SAFETY: the op lives, with room for its output.
+    unsafe {
+        let (op, mut out, mut n) = (c.op("Neg", &[x]), null_mut(), 1);
+        TFE_Execute(op, &raw mut out, &raw mut n, c.status);
+        c.expect_ok("executed");
+        delete(&[out]);
+        assert_eq!(TFE_OpGetFlatInputCount(op, c.status), 0);
+        TFE_Execute(op, &raw mut out, &raw mut n, c.status);
+        assert_eq!(c.outcome().0, 3, "each run needs its inputs");
+        TFE_OpSetDevice(op, c"cpu:0".as_ptr(), c.status);
+        assert_eq!(c.outcome().0, 3, "a device without a slash");
+        TFE_DeleteOp(op);
+    }
     assert!(c.execute(c.op("Cast", &[x])).is_null());
     let text = "No attr named 'DstT' in NodeDef:\n\t [[{{node Cast}}]]";
     assert_eq!(c.outcome(), (5, text.to_string()));
@@ -228,10 +249,17 @@ fn functions_see_the_variables_of_the_context() {
         ret { key: 'y' value: 'read:value:0' }";
     let bytes = ferroflow_model::message_from_text("tensorflow.FunctionDef", text).expect("text");
     FunctionDef::decode(&bytes[..]).expect("a function");
+    let unread = text
+        .replace("add_to", "add_only")
+        .replace("'read:value:0'", "'x'");
+    let unread = ferroflow_model::message_from_text("tensorflow.FunctionDef", &unread);
+    let unread = unread.expect("text");
     let c = Client::new(false);
     // SAFETY: the objects live.
     unsafe {
         TFE_ContextAddFunctionDef(c.context, bytes.as_ptr().cast(), bytes.len(), c.status);
+        c.expect_ok("added");
+        TFE_ContextAddFunctionDef(c.context, unread.as_ptr().cast(), unread.len(), c.status);
         c.expect_ok("added");
         let variable = c.op("VarHandleOp", &[]);
         TFE_OpSetAttrType(variable, c"dtype".as_ptr(), 1);
@@ -250,6 +278,26 @@ fn functions_see_the_variables_of_the_context() {
             delete(&[y]);
         }
         assert_eq!(TFE_ContextHasFunction(c.context, c"add_to".as_ptr()), 1);
+        // Nodes with effects run though no output needs them.
+        for (expected, call) in [([4.0, 8.0], "add_only"), ([5.0, 10.0], "PartitionedCall")] {
+            let op = match call {
+                "PartitionedCall" => {
+                    let op = c.op(call, &[]);
+                    TFE_OpAddInputList(op, [variable, x].as_mut_ptr(), 2, c.status);
+                    TFE_OpSetAttrTypeList(op, c"Tout".as_ptr(), [1].as_ptr(), 1);
+                    TFE_OpSetAttrFunctionName(op, c"f".as_ptr(), c"add_only".as_ptr(), 8);
+                    op
+                }
+                _ => c.op(call, &[variable, x]),
+            };
+            let same = c.execute(op);
+            c.expect_ok(call);
+            let read = c.op("ReadVariableOp", &[variable]);
+            TFE_OpSetAttrType(read, c"dtype".as_ptr(), 1);
+            let value = c.execute(read);
+            assert_eq!(c.values(value), expected, "{call}");
+            delete(&[same, value]);
+        }
         // What was added twice is removed twice.
         TFE_ContextAddFunctionDef(c.context, bytes.as_ptr().cast(), bytes.len(), c.status);
         for left in [1, 0] {

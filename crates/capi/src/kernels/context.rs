@@ -34,9 +34,19 @@ impl TF_OpKernelContext {
         if let Some(error) = self.failure {
             return Err(error);
         }
+        let (name, declared) = (self.node().name.clone(), self.node().outputs.clone());
         for (i, output) in self.outputs.into_iter().enumerate() {
-            let output = output.ok_or_else(|| internal!("the kernel did not set output {i}"))?;
-            ctx.set_output(i, output.to_engine()?)?;
+            let node = name.to_string_lossy();
+            let missing = || internal!("Missing {i}-th output from {{{{node {node}}}}}");
+            let output = output.ok_or_else(missing)?.to_engine()?;
+            let (found, declared) = (output.dtype(), declared.get(i).copied());
+            if let Some(declared) = declared.filter(|declared| *declared != found) {
+                return Err(internal!(
+                    "Output {i} of type {found} does not match declared output type {declared} for node \
+                     {{{{node {node}}}}}"
+                ));
+            }
+            ctx.set_output(i, output)?;
         }
         Ok(())
     }
@@ -71,6 +81,9 @@ impl TF_OpKernelContext {
     /// Allocates an output and returns a tensor with the same memory.
     fn allocate(&mut self, i: c_int, dtype: c_int, dims: &[i64]) -> Result<*mut TF_Tensor> {
         let (n, name) = (self.outputs.len(), self.node().name.clone());
+        // As in TensorFlow, the declared dtype counts.
+        let declared = usize::try_from(i).map_or(0, |i| self.dtype(i, false));
+        let dtype = if declared == 0 { dtype } else { declared };
         let output = self.output(i).map_err(|_| {
             let name = name.to_string_lossy();
             internal!("allocate_output with bad index={i} num_outputs={n} kernel={name}")

@@ -16,6 +16,9 @@ unsafe extern "C" fn shape(ctx: *mut TF_ShapeInferenceContext, status: *mut TF_S
     }
 }
 
+/// The factor for an output of another dtype than the declared one.
+const WRONG: f32 = 7.0;
+
 /// Reads the attr `factor`.
 unsafe extern "C" fn create(ctx: *mut TF_OpKernelConstruction) -> *mut c_void {
     let status = TF_NewStatus();
@@ -40,11 +43,16 @@ unsafe extern "C" fn compute(kernel: *mut c_void, ctx: *mut TF_OpKernelContext) 
         TF_GetInput(ctx, 0, &raw mut input, status);
         let n = TF_TensorElementCount(input) as usize;
         let dims = [n as i64];
-        let dtype = TF_ExpectedOutputDataType(ctx, 0);
-        let output = TF_AllocateOutput(ctx, 0, dtype, dims.as_ptr(), 1, n * 4, status);
+        // The declared dtype counts.
+        let output = TF_AllocateOutput(ctx, 0, 3, dims.as_ptr(), 1, n * 4, status);
         let from = crate::guard::list(TF_TensorData(input).cast::<f32>(), n);
         let to = crate::guard::list_mut(TF_TensorData(output).cast::<f32>(), n);
         let factor = *kernel.cast::<f32>();
+        if factor == WRONG {
+            let ints = TF_AllocateTensor(3, dims.as_ptr(), 1, n * 4);
+            TF_SetOutput(ctx, 0, ints, status);
+            TF_DeleteTensor(ints);
+        }
         for (to, from) in to.iter_mut().zip(from) {
             *to = factor * from;
         }
@@ -109,7 +117,7 @@ fn kernels_run_eagerly() {
         let context = TFE_NewContext(options, status);
         let tensor = vector(&[1.0, 2.0, 3.0]);
         let x = TFE_NewTensorHandle(tensor, status);
-        for (factor, code) in [(5.0, 0), (-1.0, 3)] {
+        for (factor, code) in [(5.0, 0), (-1.0, 3), (WRONG, 13)] {
             let op = TFE_NewOp(context, c"TestsScale".as_ptr(), status);
             TFE_OpAddInput(op, x, status);
             TFE_OpSetAttrFloat(op, c"factor".as_ptr(), factor);
@@ -117,6 +125,8 @@ fn kernels_run_eagerly() {
             TFE_Execute(op, &raw mut y, &raw mut n, status);
             let message = CStr::from_ptr(TF_Message(status)).to_string_lossy();
             assert_eq!(TF_GetCode(status), code, "{message}");
+            let text = "Output 0 of type int32 does not match declared output type float for node";
+            assert!(code != 13 || message.starts_with(text), "{message}");
             if code == 0 {
                 let result = TFE_TensorHandleResolve(y, status);
                 let values = crate::guard::list(TF_TensorData(result).cast::<f32>(), 3);

@@ -47,10 +47,18 @@ struct State {
 impl State {
     /// Keeps the first error, with TensorFlow's remark for the calls that get it instead of running.
     fn fail(&mut self, error: &Status) {
-        let cancels = "\tEncountered when executing an operation using EagerExecutor. This error cancels all \
-                       future operations and poisons their output tensors.";
-        self.error
-            .get_or_insert_with(|| error.clone().note(cancels));
+        self.error.get_or_insert_with(|| {
+            let text = format!(
+                "{}\n\tEncountered when executing an operation using EagerExecutor. This error cancels all future \
+                 operations and poisons their output tensors.",
+                error.message()
+            );
+            let of_all = Status::new(error.code(), text);
+            match error.node() {
+                Some(node) => of_all.at_node(node, node),
+                None => of_all,
+            }
+        });
     }
 }
 

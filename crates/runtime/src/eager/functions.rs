@@ -11,7 +11,7 @@ use ferroflow_opdef::{FuncRef, OpDef};
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::{DType, Tensor};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The functions of a context, by name.
@@ -119,12 +119,12 @@ impl Functions {
             input: (0..inputs.len()).map(name).collect(),
             ..node
         });
-        let functions = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let library = FunctionDefLibrary {
-            function: functions.values().map(|f| (*f.function).clone()).collect(),
-            ..Default::default()
+        let called = match (def.function(), attrs.get("f")) {
+            (Some(_), _) => Some(schema.name.to_string()),
+            (None, Some(AttrValue::Func(f))) if is_call(&schema.name) => Some(f.name.clone()),
+            _ => None,
         };
-        drop(functions);
+        let library = self.library(called.as_deref());
         let graph = GraphDef {
             node: nodes,
             library: Some(library),
@@ -159,6 +159,58 @@ impl Functions {
             callable,
             outputs,
         })
+    }
+
+    /// All functions. The one that is called runs its stateful nodes even if no output needs them, as TensorFlow's
+    /// function runtime does.
+    fn library(&self, called: Option<&str>) -> FunctionDefLibrary {
+        let functions = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<FunctionDef> = Vec::with_capacity(functions.len());
+        for (name, added) in &*functions {
+            let mut function = (*added.function).clone();
+            if called == Some(name) {
+                keep_effects(&mut function, &functions);
+            }
+            all.push(function);
+        }
+        FunctionDefLibrary {
+            function: all,
+            ..Default::default()
+        }
+    }
+}
+
+fn is_call(op: &str) -> bool {
+    matches!(op, "PartitionedCall" | "StatefulPartitionedCall")
+}
+
+/// Makes the stateful nodes of a function control outputs.
+fn keep_effects(function: &mut FunctionDef, functions: &BTreeMap<String, Added>) {
+    let kept: BTreeSet<String> = function.control_ret.values().cloned().collect();
+    for node in &function.node_def {
+        if !kept.contains(&node.name) && is_stateful(&node.op, functions, MAX_DEPTH) {
+            let name = node.name.clone();
+            function.control_ret.insert(name.clone(), name.clone());
+            if let Some(signature) = &mut function.signature {
+                signature.control_output.push(name);
+            }
+        }
+    }
+}
+
+/// Calls of calls that are looked into; what is deeper counts as stateful.
+const MAX_DEPTH: usize = 16;
+
+fn is_stateful(op: &str, functions: &BTreeMap<String, Added>, depth: usize) -> bool {
+    match functions.get(op) {
+        Some(added) => {
+            let mut nodes = added.function.node_def.iter();
+            depth == 0 || nodes.any(|node| is_stateful(&node.op, functions, depth - 1))
+        }
+        None => {
+            let def = crate::registry().def(op);
+            def.is_ok_and(|def| def.is_some_and(|def| def.flags.stateful))
+        }
     }
 }
 

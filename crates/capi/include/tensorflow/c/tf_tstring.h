@@ -22,9 +22,42 @@ typedef enum TF_TString_Type {
   TF_TSTR_VIEW = 3
 } TF_TString_Type;
 
+/* The forms of a string, by its type. */
+typedef struct TF_TString_Small {
+  uint8_t size;
+  char str[23];
+} TF_TString_Small;
+
+typedef struct TF_TString_Large {
+  size_t size;
+  size_t cap;
+  char *ptr;
+} TF_TString_Large;
+
+typedef struct TF_TString_Offset {
+  uint32_t size;
+  uint32_t offset;
+  uint32_t count;
+} TF_TString_Offset;
+
+typedef struct TF_TString_View {
+  size_t size;
+  const char *ptr;
+} TF_TString_View;
+
+typedef struct TF_TString_Raw {
+  uint8_t raw[24];
+} TF_TString_Raw;
+
 /* A string; use the functions. */
 typedef struct TF_TString {
-  uint64_t words[3];
+  union {
+    TF_TString_Small small;
+    TF_TString_Large large;
+    TF_TString_Offset offset;
+    TF_TString_View view;
+    TF_TString_Raw raw;
+  } u;
 } TF_TString;
 
 /* Makes memory an empty string. */
@@ -78,7 +111,7 @@ static inline void TF_TString_Reserve(TF_TString* str, size_t capacity) {
   size_t rounded;
   char* memory;
   if (capacity < size) capacity = size;
-  if (type == TF_TSTR_SMALL ? capacity <= 22 : type == TF_TSTR_LARGE && capacity <= str->words[1]) return;
+  if (type == TF_TSTR_SMALL ? capacity <= 22 : type == TF_TSTR_LARGE && capacity <= str->u.large.cap) return;
   if (capacity <= 22) {
     /* A view or an offset that fits into the string itself. */
     TF_TString own;
@@ -88,16 +121,16 @@ static inline void TF_TString_Reserve(TF_TString* str, size_t capacity) {
     return;
   }
   rounded = ((capacity + 16) & ~(size_t)15) - 1;
-  memory = type == TF_TSTR_LARGE ? (char*)realloc((char*)(uintptr_t)str->words[2], rounded + 1)
+  memory = type == TF_TSTR_LARGE ? (char*)realloc(str->u.large.ptr, rounded + 1)
                                  : (char*)malloc(rounded + 1);
   if (memory == NULL) abort();
   if (type != TF_TSTR_LARGE) {
     memcpy(memory, TF_StringGetDataPointer(str), size);
     memory[size] = 0;
   }
-  str->words[0] = (uint64_t)size << 2 | TF_TSTR_LARGE;
-  str->words[1] = rounded;
-  str->words[2] = (uint64_t)(uintptr_t)memory;
+  str->u.large.size = size << 2 | TF_TSTR_LARGE;
+  str->u.large.cap = rounded;
+  str->u.large.ptr = memory;
 }
 
 /* As TF_TString_Reserve, and at least twice the room of before, so that appending takes linear time. */
@@ -127,7 +160,7 @@ static inline char* TF_TString_ResizeUninitialized(TF_TString* str, size_t size)
   if (TF_StringGetType(str) == TF_TSTR_SMALL) {
     *(unsigned char*)str = (unsigned char)(size << 2);
   } else {
-    str->words[0] = (uint64_t)size << 2 | TF_TSTR_LARGE;
+    str->u.large.size = size << 2 | TF_TSTR_LARGE;
   }
   data = (char*)(uintptr_t)TF_StringGetDataPointer(str);
   data[size] = 0;
