@@ -131,6 +131,11 @@ impl Worker {
         rendezvous.initialize(&session.name, &session.peers())?;
         if request.create_worker_session_called {
             rendezvous.set_session(&request.session_handle);
+            // A session that was deleted meanwhile has ended the steps that were known to be its.
+            if let Err(e) = self.session(&request.session_handle, true) {
+                self.task.end_step(request.step_id as u64);
+                return Err(e);
+            }
         }
         let wants_stats = request.exec_opts.is_some_and(|o| o.record_timeline);
         let trace = wants_stats.then(Arc::<StepTrace>::default);
@@ -164,6 +169,12 @@ impl Worker {
 
     /// The answer to a step that has ended so.
     fn ended(&self, step: &WorkerStep, ran: Result<()>) -> Result<RunGraphResponse> {
+        let answer = self.answer(step, ran);
+        self.task.rendezvous.leave(step.id as u64);
+        answer
+    }
+
+    fn answer(&self, step: &WorkerStep, ran: Result<()>) -> Result<RunGraphResponse> {
         let (session, graph) = (&step.session, &step.graph);
         graph.callable.note_time(step.started.elapsed());
         if let Err(e) = ran {
@@ -228,6 +239,11 @@ impl Worker {
     ) -> Result<RunGraphResponse> {
         let (handle, id) = (&request.graph_handle, request.step_id as u64);
         let step = self.partial.begin(handle, id, graph, rendezvous)?;
+        // It may have been cleaned up before it began.
+        if self.task.rendezvous.is_over(id) {
+            self.partial.cleanup(id);
+            self.task.rendezvous.leave(id);
+        }
         self.send_feeds(rendezvous, request.send)?;
         let recv = request.recv_key.iter().map(|key| {
             let tensor = take_later(rendezvous, key, cancel)?;
