@@ -54,7 +54,7 @@ impl Waiting {
         }
     }
 
-    /// Takes the callback at a place if `is_it` says so.
+    /// Takes the callback at a place if `is_it` selects it.
     fn take_if(&mut self, at: usize, is_it: impl FnOnce(&Callback) -> bool) -> Option<Callback> {
         let taken = self.callbacks.get_mut(at)?.take_if(|c| is_it(c));
         if taken.is_some() {

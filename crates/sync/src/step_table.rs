@@ -12,12 +12,12 @@ pub trait Step {
     fn abort(&self, reason: Status);
 }
 
-/// Steps by number, begun by whoever names one first: a call that runs a part, or one that asks for a value. A step
-/// is removed when it is ended, and its number is remembered for a while: who asks for a value of it later is
-/// refused, since nothing would end the wait. No lock is held while a step is aborted.
+/// Steps by number, begun by the first call that names one: it runs a part, or asks for a value. A step is removed
+/// when it is ended, and its number is remembered for a while: a call that asks for a value of it later is refused,
+/// since nothing would end the wait. No lock is held while a step is aborted.
 ///
 /// A call that runs a part [gets](Self::get) the step, and [leaves](Self::leave) it at its end: the order to end a
-/// step may overtake the call, which then began a step that nobody else removes.
+/// step may overtake the call, which then began a step that nothing else removes.
 ///
 /// ```
 /// use ferroflow_base::{Status, aborted};
@@ -50,7 +50,7 @@ struct State<S> {
 }
 
 impl<S: Step> StepTable<S> {
-    /// Returns a table without steps that remembers the numbers of so many ended ones.
+    /// Returns a table without steps that remembers the numbers of `remembered` ended ones.
     pub fn new(remembered: usize) -> Self {
         StepTable {
             state: Mutex::new(State {

@@ -496,7 +496,7 @@ fn a_step_ends_whether_its_call_or_its_end_comes_first() {
     check(|| {
         let (table, got) = (Arc::new(StepTable::new(4)), Got::default());
         let (calls, receiver) = (table.clone(), got.receiver());
-        // The call waits for a value that nobody sends.
+        // The call waits for a value that is not sent.
         let call = thread::spawn(move || {
             calls.get(1, Part::default).0.recv("x", receiver);
             calls.leave(1, over);
@@ -508,7 +508,7 @@ fn a_step_ends_whether_its_call_or_its_end_comes_first() {
 }
 
 #[test]
-fn who_asks_for_a_value_is_answered_or_refused() {
+fn a_call_that_asks_for_a_value_is_answered_or_refused() {
     check(|| {
         let (table, got) = (Arc::new(StepTable::new(4)), Got::default());
         let (calls, asks) = (table.clone(), table.clone());
