@@ -103,3 +103,28 @@ fn a_step_that_is_cleaned_up_before_its_call_leaves_nothing() {
         assert_eq!(cluster.num_steps(), 0, "after its end");
     }
 }
+
+#[test]
+fn errors_of_brief_parts_end_the_step_on_all_tasks() {
+    let cluster = LocalCluster::new(3, 2).unwrap();
+    let float = "attr { key: 'T' value { type: DT_FLOAT } }";
+    let message = "attr { key: 'message' value { s: 'bad' } }";
+    let text = format!(
+        "node {{ name: 'x' op: 'Placeholder' device: '/job:w/task:0' attr {{ key: 'dtype' value {{ type: DT_FLOAT }} }} }}
+         node {{ name: 'l' op: 'Log' input: 'x' device: '/job:w/task:1' {float} }}
+         node {{ name: 'c' op: 'CheckNumerics' input: 'l' device: '/job:w/task:1' {float} {message} }}
+         node {{ name: 'y' op: 'Neg' input: 'c' device: '/job:w/task:2' {float} }}
+         node {{ name: 'z' op: 'AddV2' input: 'y' input: 'x' device: '/job:w/task:0' {float} }}"
+    );
+    let client = Client::new(&cluster, graph_from_text(&text).unwrap()).unwrap();
+    let handle = client.callable(vec!["z:0".to_string()]).unwrap();
+    for _ in 0..10 {
+        assert_eq!(client.step(handle, 1.0).unwrap(), [1.0]);
+        let failed = client.step(handle, -1.0).expect_err("not a number");
+        let text = failed.message();
+        assert!(text.contains("bad : Tensor had NaN values"), "{text}");
+        assert!(text.contains("/job:w/replica:0/task:1"), "{text}");
+        drain(&cluster);
+    }
+    client.close().unwrap();
+}
