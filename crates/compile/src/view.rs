@@ -95,7 +95,7 @@ impl<'a> View<'a> {
     /// Whether a node is a plain function of its data inputs.
     pub(crate) fn is_pure(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
-        node.controls.is_empty() && !self.graph.targets().contains(&id)
+        node.controls.is_empty() && !self.graph.is_target(id)
     }
 }
 

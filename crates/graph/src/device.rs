@@ -68,14 +68,27 @@ impl DeviceSpec {
 
     /// Whether the device of this full name is meant.
     pub fn matches(&self, device: &str) -> bool {
-        DeviceSpec::parse(device).is_ok_and(|d| {
-            let same = |a: &Option<u32>, b: &Option<u32>| a.is_none() || a == b;
-            (self.job.is_none() || self.job == d.job)
-                && same(&self.replica, &d.replica)
-                && same(&self.task, &d.task)
-                && (self.kind.is_none() || self.kind == d.kind)
-                && same(&self.index, &d.index)
-        })
+        DeviceSpec::parse(device).is_ok_and(|d| self.covers(&d))
+    }
+
+    /// Whether the device with these parts is meant.
+    pub(crate) fn covers(&self, device: &DeviceSpec) -> bool {
+        let same = |a: &Option<u32>, b: &Option<u32>| a.is_none() || a == b;
+        same(&self.task, &device.task)
+            && (self.job.is_none() || self.job == device.job)
+            && same(&self.replica, &device.replica)
+            && (self.kind.is_none() || self.kind == device.kind)
+            && same(&self.index, &device.index)
+    }
+
+    /// The number of the task, if it is given.
+    pub(crate) fn task(&self) -> Option<u32> {
+        self.task
+    }
+
+    /// The kind of device, if it is given.
+    pub(crate) fn kind(&self) -> Option<&str> {
+        self.kind.as_deref()
     }
 
     /// These parts of the name, and those of `other` where this one leaves them open.
@@ -169,69 +182,5 @@ impl DeviceSet {
     /// The incarnation of a device, by position.
     pub fn incarnation(&self, device: usize) -> u64 {
         self.incarnations.get(device).copied().unwrap_or(1)
-    }
-
-    /// Checks that colocated nodes ask for devices that can be the same, unless placement is soft. `find`
-    /// returns a node of the graph by name.
-    ///
-    /// # Errors
-    ///
-    /// INVALID_ARGUMENT if no device fits both.
-    pub fn check_colocation<'a>(
-        &self,
-        nodes: &'a [Node],
-        find: impl Fn(&str) -> Option<&'a Node>,
-    ) -> Result<()> {
-        if self.soft {
-            return Ok(());
-        }
-        for node in nodes.iter().filter(|n| !n.device.is_empty()) {
-            let own = DeviceSpec::parse(&node.device)?;
-            for other in colocated_with(node).filter_map(&find) {
-                let asked = DeviceSpec::parse(&other.device)?;
-                if !self
-                    .names
-                    .iter()
-                    .any(|d| own.matches(d) && asked.matches(d))
-                {
-                    return Err(invalid_argument!(
-                        "Cannot colocate nodes {{{{colocation_node {}}}}} and {{{{colocation_node \
-                         {}}}}}: Cannot merge devices with incompatible ids: '{own}' and '{asked}'\n\t \
-                         [[{{{{node {}}}}}]]",
-                        node.name,
-                        other.name,
-                        node.name
-                    ));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// The device, by position, of the node `node` that requests `requested`.
-    ///
-    /// # Errors
-    /// INVALID_ARGUMENT if no device matches.
-    pub fn place(&self, node: &str, requested: &str) -> Result<usize> {
-        let spec = DeviceSpec::parse(requested).map_err(|e| e.note(format!("at node '{node}'")))?;
-        let find = |spec: &DeviceSpec| self.names.iter().position(|d| spec.matches(d));
-        let mut found = find(&spec);
-        if found.is_none() && self.soft {
-            found = find(&spec.softened());
-        }
-        let hint = match &spec.kind {
-            Some(kind) if kind == "GPU" => {
-                " The requested device appears to be a GPU, but CUDA is not enabled."
-            }
-            _ => "",
-        };
-        found.ok_or_else(|| {
-            invalid_argument!(
-                "Cannot assign a device for operation {node}: {{{{node {node}}}}} was explicitly \
-                 assigned to {spec} but available devices are [ {} ]. Make sure the device \
-                 specification refers to a valid device.{hint}\n\t [[{node}]]",
-                self.names.join(", ")
-            )
-        })
     }
 }

@@ -5,6 +5,7 @@ use crate::recv_scheduling::START;
 use crate::{Graph, NodeId, PrunedGraph};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
+use std::sync::Arc;
 
 /// The device that exchanges feeds and fetches with its client.
 #[derive(Clone, Debug, Default)]
@@ -29,7 +30,7 @@ impl ClientDevice {
 }
 
 /// Makes each `_Arg` node a `_Recv` and each `_Retval` node a `_Send` on `device`, whose keys have the name
-/// at the node's index in `feeds` or `fetches`.
+/// at the node's index in `feeds` or `fetches`. Of the library, the functions stay that the nodes refer to.
 ///
 /// # Errors
 /// INTERNAL if an index has no name.
@@ -80,5 +81,10 @@ pub fn args_to_send_recv(
         }
     }
     graph.set_targets(targets);
+    let library = graph.library().clone();
+    if !library.is_empty() {
+        let called = library.reachable(&graph).into_iter().collect();
+        graph.set_library(Arc::new(library.subset(&called)));
+    }
     Ok(PrunedGraph(graph))
 }

@@ -4,7 +4,7 @@ use crate::Library;
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_opdef::{Attrs, NodeClass, NodeId, OpDef, Output, Registry};
 use ferroflow_tensor::DType;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -97,6 +97,7 @@ pub struct Graph {
     nodes: Vec<Option<Node>>,
     by_name: FxHashMap<String, NodeId>,
     targets: Vec<NodeId>,
+    is_target: FxHashSet<NodeId>,
     library: Arc<Library>,
     /// Nodes that could not be imported, with the error of running them.
     invalid: FxHashMap<NodeId, Status>,
@@ -197,6 +198,11 @@ impl Graph {
         &self.targets
     }
 
+    /// Whether a node is one of the [`targets`](Self::targets).
+    pub fn is_target(&self, id: NodeId) -> bool {
+        self.is_target.contains(&id)
+    }
+
     /// The functions that nodes of this graph may call.
     pub fn library(&self) -> &Arc<Library> {
         &self.library
@@ -211,6 +217,7 @@ impl Graph {
     }
 
     pub(crate) fn set_targets(&mut self, targets: Vec<NodeId>) {
+        self.is_target = targets.iter().copied().collect();
         self.targets = targets;
     }
 

@@ -17,6 +17,7 @@ mod control_loops;
 mod cost_placement;
 mod costs;
 mod device;
+mod device_index;
 mod execution_state;
 mod export;
 mod feed_fetch;
@@ -50,6 +51,7 @@ pub use client::{
 };
 pub use costs::{CopyCosts, Costs, flops};
 pub use device::{DeviceSet, DeviceSpec};
+pub use device_index::DeviceIndex;
 pub use execution_state::{CheckedGraphDef, GraphExecutionState};
 pub use export::{export_attr, export_graph};
 pub use feed_fetch::{ClientDevice, args_to_send_recv};

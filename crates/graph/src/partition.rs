@@ -228,7 +228,7 @@ impl Cut<'_> {
                 list.push(usize::try_from(index).unwrap_or(usize::MAX));
             }
             part.out.graph.add(copy)?;
-            if self.graph.targets().contains(&id) {
+            if self.graph.is_target(id) {
                 part.targets.push(self.new_id[id.index()]);
             }
         }

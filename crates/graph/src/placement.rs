@@ -1,11 +1,10 @@
 //! Placement of nodes on devices (TensorFlow: `core/common_runtime/placer.cc`, `colocation_graph.cc`).
 
 use crate::device::colocated_with;
-use crate::{Consumers, DeviceSet, DeviceSpec, Graph, Node, NodeId, Output};
+use crate::{Consumers, DeviceIndex, DeviceSet, DeviceSpec, Graph, Node, NodeId, Output};
 use ferroflow_base::Result;
 use ferroflow_opdef::NodeClass;
 use ferroflow_tensor::DType;
-use rustc_hash::FxHashMap;
 use std::fmt;
 
 /// The device of each node of a graph, with the reason; the lists are indexed by [`NodeId`].
@@ -117,17 +116,9 @@ impl DeviceSet {
         groups: &mut Groups,
     ) -> Result<Vec<Option<Asked<'a>>>> {
         let mut asked: Vec<Option<Asked>> = vec![None; graph.id_bound()];
-        // Few names are requested, by many nodes.
-        let mut known: FxHashMap<&str, usize> = FxHashMap::default();
+        let mut index = self.index();
         for (id, node) in graph.iter().filter(|(_, n)| !n.device.is_empty()) {
-            let device = match known.get(node.device.as_str()) {
-                Some(device) => *device,
-                None => {
-                    let device = self.place(&node.name, &node.device)?;
-                    known.insert(&node.device, device);
-                    device
-                }
-            };
+            let device = index.place(&node.name, &node.device)?;
             match &mut asked[groups.root(id)] {
                 None => {
                     asked[groups.root(id)] = Some(Asked {
@@ -139,7 +130,7 @@ impl DeviceSet {
                 }
                 Some(group) => {
                     if group.device != device && group.is_new(&node.device) {
-                        group.narrow(self, &node.device)?;
+                        group.narrow(&index, &node.device)?;
                     }
                 }
             }
@@ -188,12 +179,11 @@ impl<'a> Asked<'a> {
     }
 
     /// Adds a request: moves the group to the first device that all requests match, if there is one.
-    fn narrow(&mut self, devices: &DeviceSet, name: &'a str) -> Result<()> {
+    fn narrow(&mut self, devices: &DeviceIndex, name: &'a str) -> Result<()> {
         self.others.push(name);
         let all = std::iter::once(self.name).chain(self.others.iter().copied());
         let all: Vec<DeviceSpec> = all.map(DeviceSpec::parse).collect::<Result<_>>()?;
-        let fits = |d: &String| all.iter().all(|spec| spec.matches(d));
-        match devices.names.iter().position(fits) {
+        match devices.first(&all.iter().collect::<Vec<_>>()) {
             Some(device) => self.device = device,
             // The first one decides; further requests are measured against it alone.
             None => drop(self.others.pop()),

@@ -4,7 +4,7 @@ use crate::{DeviceSet, Graph, Node, NodeId, Output, needed_by};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_opdef::{AttrValue, Attrs, INPUT_NAME, NodeClass, Registry};
 use ferroflow_tensor::DType;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The op that stands for a fed tensor.
 pub const ARG: &str = "_Arg";
@@ -240,6 +240,7 @@ struct ResolvedSignature<'a> {
     targets: Vec<NodeId>,
     /// The position of each fed output.
     fed: FxHashMap<Output, usize>,
+    fed_nodes: FxHashSet<NodeId>,
     /// The output that is read instead of another.
     connected: FxHashMap<Output, Output>,
 }
@@ -259,9 +260,10 @@ impl<'a> ResolvedSignature<'a> {
             }
         }
         let mut feeds: Vec<Output> = Vec::with_capacity(signature.feeds.len());
+        let mut fed = FxHashMap::default();
         for name in &signature.feeds {
             let output = graph.find_feed(name)?;
-            if feeds.contains(&output) {
+            if fed.insert(output, feeds.len()).is_some() {
                 return Err(invalid_argument!("Endpoint \"{name}\" fed more than once."));
             }
             feeds.push(output);
@@ -287,9 +289,9 @@ impl<'a> ResolvedSignature<'a> {
                 "Must specify at least one target to fetch or execute."
             ));
         }
-        let fed = feeds.iter().enumerate().map(|(i, f)| (*f, i)).collect();
         Ok(ResolvedSignature {
             graph,
+            fed_nodes: feeds.iter().map(|feed| feed.node).collect(),
             feeds,
             fetches,
             targets,
@@ -300,7 +302,7 @@ impl<'a> ResolvedSignature<'a> {
 
     /// A node that waits for a fed node does not wait.
     fn is_fed(&self, id: NodeId) -> bool {
-        self.feeds.iter().any(|f| f.node == id)
+        self.fed_nodes.contains(&id)
     }
 
     /// The output that is read where `output` is named.

@@ -1,30 +1,22 @@
 //! [`GrpcCluster`]: the tasks of a session that has several, over gRPC.
 
 use crate::config::isolates_state;
-use crate::device::{Devices, TaskName, random_id, random_step_id, random_u64};
-use crate::handles::HandleTable;
-use crate::master_session::lock;
-use crate::node_names::make_unique;
+use crate::device::{Devices, TaskName, random_step_id};
 use crate::peers::{Peer, Peers};
 use crate::rendezvous::StepRendezvous;
-use crate::step_stats::StepTrace;
 use crate::task::Task;
-use ferroflow_base::{Code, Result, Status, deadline_exceeded, internal};
+use ferroflow_base::{Code, Result, deadline_exceeded, internal};
 use ferroflow_model::proto::{
     CleanupGraphRequest, CleanupGraphResponse, ConfigProto, CreateWorkerSessionRequest,
     CreateWorkerSessionResponse, DeleteWorkerSessionRequest, DeleteWorkerSessionResponse,
-    DeregisterGraphRequest, DeregisterGraphResponse, DeviceAttributes, ExecutorOpts,
-    GetStatusRequest, GetStatusResponse, GraphDef, GraphOptions, NamedTensorProto,
-    RegisterGraphRequest, RegisterGraphResponse, RunGraphRequest, RunGraphResponse, ServerDef,
+    DeviceAttributes, GetStatusRequest, GetStatusResponse, GraphDef, GraphOptions, ServerDef,
 };
-use ferroflow_runtime::cluster::{Cluster, ClusterStep, RegisteredGraph, RunDone};
+use ferroflow_runtime::cluster::{Cluster, ClusterStep, RegisteredGraph};
 use ferroflow_runtime::{CancelToken, DeviceSet, DeviceSpec, Rendezvous, TraceSink};
-use ferroflow_tensor::Tensor;
-use std::any::Any;
+use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 /// How long closing a session waits for its workers.
@@ -32,17 +24,21 @@ pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The tasks of a session, the own one first.
 pub(crate) struct GrpcCluster {
-    task: Arc<Task>,
+    pub(crate) task: Arc<Task>,
     /// The name of this task in the session's cluster.
     own: TaskName,
     peers: Arc<Peers>,
     /// The other tasks; task number `i` is at `i - 1`.
     others: Vec<Peer>,
-    devices: Vec<DeviceAttributes>,
+    pub(crate) devices: Vec<DeviceAttributes>,
     /// The number of the task of each device.
     task_of: Vec<usize>,
-    handle: String,
-    config: ConfigProto,
+    /// The incarnation of each task's first device.
+    incarnations: Vec<u64>,
+    /// The number of each task.
+    pub(crate) numbers: HashMap<TaskName, usize>,
+    pub(crate) handle: String,
+    pub(crate) config: ConfigProto,
     /// Whether the sessions of the workers have ended, or are not the cluster's to end.
     is_closed: AtomicBool,
 }
@@ -90,10 +86,14 @@ impl GrpcCluster {
                 task_of.push(i + 1);
             }
         }
+        let numbers = others.iter().map(|peer| peer.task.clone()).zip(1..);
+        let numbers = numbers.chain([(name.clone(), 0)]).collect();
         let cluster = GrpcCluster {
             task: task.clone(),
             own: name,
             peers: peers.clone(),
+            incarnations: incarnations(&devices, &task_of, others.len() + 1),
+            numbers,
             others,
             devices,
             task_of,
@@ -119,6 +119,7 @@ impl GrpcCluster {
     ) -> Result<GrpcCluster> {
         let name = own.task().clone();
         let mut others: Vec<Peer> = Vec::new();
+        let mut numbers = HashMap::from([(name.clone(), 0)]);
         let mut devices = own.attributes().to_vec();
         let mut task_of = vec![0; devices.len()];
         for device in all {
@@ -130,18 +131,19 @@ impl GrpcCluster {
             let Ok(peer) = peers.get(&owner) else {
                 continue;
             };
-            let known = others.iter().position(|p| p.task == owner);
-            let number = known.unwrap_or_else(|| {
+            let number = *numbers.entry(owner).or_insert_with(|| {
                 others.push(peer);
-                others.len() - 1
+                others.len()
             });
             devices.push(device.clone());
-            task_of.push(number + 1);
+            task_of.push(number);
         }
         Ok(GrpcCluster {
             task: task.clone(),
             own: name,
             peers: peers.clone(),
+            incarnations: incarnations(&devices, &task_of, others.len() + 1),
+            numbers,
             others,
             devices,
             task_of,
@@ -226,7 +228,7 @@ impl GrpcCluster {
 
     /// The options of a part. TensorFlow's workers would wait for ever in loops whose Recv nodes they have
     /// scheduled.
-    fn graph_options(&self, peer: &Peer, part: &GraphDef) -> Option<GraphOptions> {
+    pub(crate) fn graph_options(&self, peer: &Peer, part: &GraphDef) -> Option<GraphOptions> {
         let mut options = self.config.graph_options.clone();
         let has_loop = || part.node.iter().any(|n| n.op == "NextIteration");
         if let Some(options) = &mut options
@@ -239,16 +241,24 @@ impl GrpcCluster {
     }
 
     /// The incarnation of a task's first device.
-    fn incarnation_of(&self, task: usize) -> u64 {
-        let first = self.task_of.iter().position(|of| *of == task);
-        let first = first.and_then(|i| self.devices.get(i));
-        first.map_or(0, |device| device.incarnation)
+    pub(crate) fn incarnation_of(&self, task: usize) -> u64 {
+        self.incarnations.get(task).copied().unwrap_or(0)
     }
 
-    fn peer(&self, task: usize) -> Result<&Peer> {
+    pub(crate) fn peer(&self, task: usize) -> Result<&Peer> {
         let peer = task.checked_sub(1).and_then(|i| self.others.get(i));
         peer.ok_or_else(|| internal!("the session has no task {task}"))
     }
+}
+
+/// The incarnation of the first device of each of `n` tasks.
+fn incarnations(devices: &[DeviceAttributes], task_of: &[usize], n: usize) -> Vec<u64> {
+    let mut first = vec![0; n];
+    // The last that is written is the first device.
+    for (device, task) in devices.iter().zip(task_of).rev() {
+        first[*task] = device.incarnation;
+    }
+    first
 }
 
 /// Opens a link that was lost, for later steps.
@@ -304,40 +314,35 @@ impl Cluster for GrpcCluster {
         0
     }
 
-    fn register(&self, task: usize, mut graph: GraphDef) -> Result<Arc<dyn RegisteredGraph>> {
-        let peer = self.peer(task)?;
-        let is_eager = self.handle.starts_with(EAGER);
-        make_unique(&mut graph, is_eager, &format!("_S{:016x}", random_u64()));
-        let request = RegisterGraphRequest {
-            session_handle: self.handle.clone(),
-            create_worker_session_called: true,
-            graph_options: self.graph_options(peer, &graph),
-            graph_def: Some(graph),
-            config_proto: Some(self.config.clone()),
-            ..Default::default()
+    fn register(&self, parts: Vec<(usize, GraphDef)>) -> Result<Vec<Arc<dyn RegisteredGraph>>> {
+        let n = parts.len();
+        let mut calls = JoinSet::new();
+        // A worker has its session's cluster already.
+        let config = ConfigProto {
+            cluster_def: None,
+            ..self.config.clone()
         };
-        let call = peer.call::<_, RegisterGraphResponse>("RegisterGraph", request);
-        let registered = self.peers.runtime().block_on(async {
-            let registered = call.await?;
-            if peer.link.is_known()
-                && let Err(e) = peer.link.open().await
-            {
-                tracing::debug!("no link to {}: {}", peer.task, e.message());
+        let runtime = self.peers.runtime();
+        for (i, (task, graph)) in parts.into_iter().enumerate() {
+            let (graph, call) = self.registration(task, graph, &config)?;
+            let call = async move { (i, call.await.map(|handle| graph.registered(handle))) };
+            calls.spawn_on(call, runtime);
+        }
+        runtime.block_on(async {
+            let mut registered: Vec<Option<Arc<dyn RegisteredGraph>>> = vec![None; n];
+            let mut error = None;
+            // All of them: a graph that comes after an error is deregistered.
+            while let Some(done) = calls.join_next().await {
+                match done.map_err(|e| internal!("RegisterGraph: {e}"))? {
+                    (i, Ok(graph)) => registered[i] = Some(Arc::new(graph)),
+                    (_, Err(e)) => drop(error.get_or_insert(e)),
+                }
             }
-            Ok::<_, Status>(registered)
-        })?;
-        Ok(Arc::new(GrpcGraph {
-            task: self.task.clone(),
-            peer: peer.clone(),
-            session: self.handle.clone(),
-            handle: registered.graph_handle,
-            handles: self.task.handles.clone(),
-            own_device: self
-                .devices
-                .first()
-                .map(|d| d.name.clone())
-                .unwrap_or_default(),
-        }))
+            match error {
+                Some(error) => Err(error),
+                None => Ok(registered.into_iter().flatten().collect()),
+            }
+        })
     }
 
     fn begin_step(
@@ -409,186 +414,4 @@ impl Drop for GrpcStep {
             peer.notify::<_, CleanupGraphResponse>("CleanupGraph", request, CLOSE_TIMEOUT);
         }
     }
-}
-
-/// A graph that another task runs.
-struct GrpcGraph {
-    task: Arc<Task>,
-    peer: Peer,
-    session: String,
-    handle: String,
-    handles: Arc<HandleTable>,
-    /// The device that has the resources of this task.
-    own_device: String,
-}
-
-impl RegisteredGraph for GrpcGraph {
-    fn run(
-        &self,
-        step: &Arc<dyn ClusterStep>,
-        feeds: Vec<(String, Tensor)>,
-        fetches: Vec<String>,
-        cancel: &CancelToken,
-        done: RunDone,
-    ) {
-        let send = feeds.iter().map(|(key, tensor)| {
-            let tensor = self.handles.encode(tensor, &self.own_device)?;
-            Ok(NamedTensorProto {
-                name: key.clone(),
-                tensor: Some(tensor),
-            })
-        });
-        let send = match send.collect::<Result<_>>() {
-            Ok(send) => send,
-            Err(e) => return done(Err(e)),
-        };
-        let request = RunGraphRequest {
-            session_handle: self.session.clone(),
-            create_worker_session_called: true,
-            graph_handle: self.handle.clone(),
-            step_id: step.id() as i64,
-            send,
-            recv_key: fetches.clone(),
-            exec_opts: Some(ExecutorOpts {
-                record_timeline: step.trace().is_some(),
-                ..Default::default()
-            }),
-            store_errors_in_response_body: true,
-            request_id: random_id(),
-            ..Default::default()
-        };
-        let trace = step.trace().cloned();
-        let (peer, handles) = (self.peer.clone(), self.handles.clone());
-        let is_eager = self.session.starts_with(EAGER);
-        let done = move |answer: Result<RunGraphResponse>| {
-            if let (Some(trace), Ok(answer)) = (&trace, &answer)
-                && let Some(trace) = (&**trace as &dyn Any).downcast_ref::<StepTrace>()
-                && let Some(stats) = &answer.step_stats
-            {
-                trace.add_remote(stats);
-            }
-            let results = answer.and_then(|answer| results(answer, &fetches, &peer.task, &handles));
-            done(results.map_err(|e| match is_eager {
-                true => peer.with_eager_origin(e),
-                false => e,
-            }));
-        };
-        let rendezvous = self.task.rendezvous.get(step.id());
-        match rendezvous.pushing().map(|p| p.tasks.clone()) {
-            Some(tasks) => self.run_linked(request, tasks, rendezvous, cancel, done),
-            None => self.run_called(request, cancel, done),
-        }
-    }
-}
-
-impl GrpcGraph {
-    /// Runs the part by RunGraph.
-    fn run_called(
-        &self,
-        request: RunGraphRequest,
-        cancel: &CancelToken,
-        done: impl FnOnce(Result<RunGraphResponse>) + Send + 'static,
-    ) {
-        let (cancelled, on_cancel) = oneshot::channel();
-        let (token, sender) = (cancel.clone(), Mutex::new(Some(cancelled)));
-        let registration = cancel.on_cancel(move || {
-            let sender = sender.lock().ok().and_then(|mut s| s.take());
-            if let (Err(reason), Some(sender)) = (token.check(), sender) {
-                // The call may just have ended.
-                let _ = sender.send(reason);
-            }
-        });
-        let peer = self.peer.clone();
-        self.peer.runtime().spawn(async move {
-            let call = peer.call::<_, RunGraphResponse>("RunGraph", request);
-            let answer = tokio::select! {
-                answer = call => answer,
-                Ok(reason) = on_cancel => Err(reason),
-            };
-            drop(registration);
-            done(answer);
-        });
-    }
-
-    /// Runs the part over the link to its task.
-    fn run_linked(
-        &self,
-        request: RunGraphRequest,
-        tasks: Vec<u64>,
-        step: Arc<StepRendezvous>,
-        cancel: &CancelToken,
-        done: impl FnOnce(Result<RunGraphResponse>) + Send + 'static,
-    ) {
-        let (peer, sent) = (self.peer.clone(), Arc::new(Mutex::new(Some(done))));
-        // Whether the call has ended, and what cancels it.
-        let kept = Arc::new(Mutex::new((false, None)));
-        let (waiting, ended) = (sent.clone(), kept.clone());
-        let done = move |answer: Result<RunGraphResponse>| {
-            if answer.as_ref().is_ok_and(|a| a.status_code == 0)
-                && let Some(pushing) = step.pushing()
-            {
-                pushing.ended.fetch_add(1, Ordering::AcqRel);
-            }
-            let registration = std::mem::replace(&mut *lock(&ended), (true, None));
-            drop(registration);
-            let done = lock(&waiting).take();
-            if let Some(done) = done {
-                done(answer.map_err(|e| peer.lost("RunGraph", &e)));
-            }
-        };
-        match self.peer.link.run(request, tasks, done) {
-            Ok(call) => {
-                let token = cancel.clone();
-                let registration = cancel.on_cancel(move || {
-                    if let Err(reason) = token.check() {
-                        call.cancel(reason);
-                    }
-                });
-                let mut kept = lock(&kept);
-                // It may have ended already.
-                if !kept.0 {
-                    kept.1 = Some(registration);
-                }
-            }
-            Err(e) => {
-                let done = lock(&sent).take();
-                if let Some(done) = done {
-                    done(Err(self.peer.lost("RunGraph", &e)));
-                }
-            }
-        }
-    }
-}
-
-impl Drop for GrpcGraph {
-    fn drop(&mut self) {
-        let request = DeregisterGraphRequest {
-            graph_handle: self.handle.clone(),
-            session_handle: self.session.clone(),
-            create_worker_session_called: true,
-        };
-        self.peer
-            .notify::<_, DeregisterGraphResponse>("DeregisterGraph", request, CLOSE_TIMEOUT);
-    }
-}
-
-/// The fetches of an answer, in the order of `keys`, or its error.
-fn results(
-    answer: RunGraphResponse,
-    keys: &[String],
-    task: &TaskName,
-    handles: &HandleTable,
-) -> Result<Vec<Tensor>> {
-    if answer.status_code != 0 {
-        let code = Code::from_number(answer.status_code).unwrap_or(Code::Unknown);
-        let text = format!("From {task}:\n{}", answer.status_error_message);
-        return Err(Status::new(code, text));
-    }
-    let fetch = |key: &String| {
-        let named = answer.recv.iter().find(|r| r.name == *key);
-        let proto = named.and_then(|r| r.tensor.as_ref());
-        let proto = proto.ok_or_else(|| internal!("{task} did not return {key}"))?;
-        handles.decode(proto)
-    };
-    keys.iter().map(fetch).collect()
 }

@@ -12,7 +12,7 @@ use std::fmt;
 use std::hash::BuildHasher;
 
 /// One task of a job.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskName {
     /// The job, e.g. `worker`.
     pub job: String,

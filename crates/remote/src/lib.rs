@@ -13,6 +13,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod cluster;
+mod cluster_graph;
 mod collectives;
 mod config;
 mod coordination;
@@ -25,6 +26,7 @@ mod environment;
 mod grpc_session;
 mod handles;
 mod link;
+mod local_cluster;
 mod master;
 mod master_session;
 mod master_steps;
@@ -40,6 +42,7 @@ mod service;
 mod step_stats;
 mod task;
 mod tensors;
+mod transport;
 mod worker;
 mod worker_session;
 mod worker_steps;
@@ -51,8 +54,10 @@ pub use eager_client::{EagerCluster, JoinOptions, RemoteCall, RemoteInput, Remot
 pub use environment::ReadVariable;
 pub use ferroflow_rpc::TlsOptions;
 pub use grpc_session::{GrpcSession, GrpcStep};
+pub use local_cluster::LocalCluster;
 pub use master::{Master, MasterOptions};
 pub use security::Security;
 pub use server::{Server, ServerOptions};
 pub use step_stats::StepTrace;
+pub use transport::Traffic;
 pub use worker::Worker;

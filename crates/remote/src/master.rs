@@ -70,6 +70,11 @@ impl Master {
     /// Returns a master without sessions; `runtime` serves its connections to other tasks.
     pub fn new(options: MasterOptions, runtime: Handle) -> Self {
         let task = Task::new(&options, runtime);
+        Self::of_task(options, task)
+    }
+
+    /// Returns a master of this task without sessions.
+    pub(crate) fn of_task(options: MasterOptions, task: Task) -> Self {
         Master {
             task: Arc::new(task),
             sessions: Mutex::default(),

@@ -9,7 +9,7 @@ use ferroflow_base::{Code, Result, Status, invalid_argument};
 use ferroflow_model::proto::{RunMetadata, RunOptions as RunOptionsProto, run_options::TraceLevel};
 use ferroflow_rpc::deadline_exceeded;
 use ferroflow_runtime::{Callable, CancelToken, RunOptions, Session, Signature, TraceSink};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -181,8 +181,9 @@ pub(crate) fn millis(ms: i64) -> Option<Duration> {
 
 /// Fails if a tensor is both fed and fetched.
 pub(crate) fn check_ends(signature: &Signature) -> Result<()> {
+    let feeds: HashSet<&String> = signature.feeds.iter().collect();
     let mut fetches = signature.fetches.iter();
-    match fetches.find(|name| signature.feeds.contains(name)) {
+    match fetches.find(|name| feeds.contains(name)) {
         Some(name) => Err(invalid_argument!("{name} is both fed and fetched.")),
         None => Ok(()),
     }

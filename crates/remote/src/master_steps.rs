@@ -5,11 +5,12 @@ use crate::master_session::{MasterSession, StepObserver, check_ends};
 use crate::tensors::{decode_feeds, response};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_model::proto::{
-    RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
+    NamedTensorProto, RunOptions as RunOptionsProto, RunStepRequest, RunStepResponse, TensorProto,
 };
 use ferroflow_rpc::CancelOnDrop;
 use ferroflow_runtime::{Callable, CancelToken, RunOptions, Signature};
 use ferroflow_tensor::Tensor;
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 use tokio::sync::oneshot;
@@ -71,6 +72,18 @@ impl Step {
     }
 }
 
+/// Fails if a tensor is fed twice.
+fn check_distinct(feeds: &[NamedTensorProto]) -> Result<()> {
+    let mut seen = HashSet::with_capacity(feeds.len());
+    match feeds.iter().find(|feed| !seen.insert(&feed.name)) {
+        Some(feed) => Err(invalid_argument!(
+            "Endpoint \"{}\" fed more than once.",
+            feed.name
+        )),
+        None => Ok(()),
+    }
+}
+
 impl Master {
     /// The first half of `RunStep`: finds the session and the compiled signature.
     ///
@@ -87,13 +100,8 @@ impl Master {
         let session = self.find(&request.session_handle)?;
         let mut feeds = Vec::with_capacity(request.feed.len());
         let mut names: Vec<String> = Vec::with_capacity(request.feed.len());
+        check_distinct(&request.feed)?;
         for feed in request.feed {
-            if names.contains(&feed.name) {
-                return Err(invalid_argument!(
-                    "Endpoint \"{}\" fed more than once.",
-                    feed.name
-                ));
-            }
             feeds.push(feed.tensor.unwrap_or_default());
             names.push(feed.name);
         }

@@ -4,6 +4,7 @@ use crate::device::TaskName;
 use crate::link::{self, Link, LinkOptions};
 use crate::master_session::lock;
 use crate::security::Security;
+use crate::transport::{Directory, Transport};
 use bytes::Bytes;
 use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
 use ferroflow_model::proto::GetStatusRequest;
@@ -15,7 +16,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tonic::client::Grpc;
-use tonic::transport::Channel;
 
 /// Flow control window of a connection, bytes.
 const WINDOW: u32 = 8 << 20;
@@ -36,11 +36,13 @@ pub(crate) struct Connections {
     by_address: Mutex<HashMap<String, Connection>>,
     security: Security,
     links: Arc<LinkOptions>,
+    /// The tasks, if they are in this process.
+    local: Option<Arc<Directory>>,
 }
 
 #[derive(Clone)]
 struct Connection {
-    channel: Channel,
+    transport: Transport,
     link: Arc<Link>,
     /// When a probe was last answered.
     heard: Arc<Mutex<Instant>>,
@@ -57,13 +59,35 @@ impl Connections {
             by_address: Mutex::default(),
             security,
             links: Arc::new(links),
+            local: None,
         }
+    }
+
+    /// The tasks are those of this directory.
+    pub(crate) fn within(self, directory: &Arc<Directory>) -> Self {
+        let local = Some(directory.clone());
+        Connections { local, ..self }
+    }
+
+    /// What carries calls to the task at `address`.
+    fn transport(&self, address: &str, runtime: &Handle) -> Result<Transport> {
+        if let Some(local) = &self.local {
+            return Ok(Transport::Local(local.clone(), address.to_string()));
+        }
+        // Connecting needs the runtime's timers.
+        let _context = runtime.enter();
+        let endpoint = self.security.endpoint(address)?;
+        let endpoint = endpoint
+            .tcp_nodelay(true)
+            .initial_stream_window_size(WINDOW)
+            .initial_connection_window_size(WINDOW);
+        Ok(Transport::Channel(endpoint.connect_lazy()))
     }
 }
 
 /// The tasks of a cluster with their addresses.
 pub(crate) struct Peers {
-    addresses: BTreeMap<TaskName, String>,
+    addresses: Arc<BTreeMap<TaskName, String>>,
     connections: Arc<Connections>,
     /// The async runtime that serves the connections.
     runtime: Handle,
@@ -82,8 +106,17 @@ impl Peers {
                 (TaskName { job, index: *index }, at.clone())
             })
         });
+        Self::of_addresses(Arc::new(tasks.collect()), connections, runtime)
+    }
+
+    /// The tasks at these addresses.
+    pub(crate) fn of_addresses(
+        addresses: Arc<BTreeMap<TaskName, String>>,
+        connections: Arc<Connections>,
+        runtime: Handle,
+    ) -> Self {
         Peers {
-            addresses: tasks.collect(),
+            addresses,
             connections,
             runtime,
         }
@@ -114,16 +147,9 @@ impl Peers {
         let connection = match known.get(address) {
             Some(connection) => connection.clone(),
             None => {
-                // Connecting needs the runtime's timers.
-                let _context = self.runtime.enter();
-                let endpoint = self.connections.security.endpoint(address);
-                let endpoint = endpoint
-                    .map_err(|e| e.note(format!("{task}")))?
-                    .tcp_nodelay(true)
-                    .initial_stream_window_size(WINDOW)
-                    .initial_connection_window_size(WINDOW);
+                let transport = self.connections.transport(address, &self.runtime);
                 let connection = Connection {
-                    channel: endpoint.connect_lazy(),
+                    transport: transport.map_err(|e| e.note(format!("{task}")))?,
                     link: Link::new(address, &self.connections.links),
                     heard: Arc::new(Mutex::new(Instant::now())),
                 };
@@ -133,7 +159,7 @@ impl Peers {
         };
         Ok(Peer {
             task: task.clone(),
-            channel: connection.channel,
+            transport: connection.transport,
             link: connection.link,
             heard: connection.heard,
             connections: self.connections.clone(),
@@ -149,7 +175,7 @@ pub(crate) struct Peer {
     /// What tasks of Ferroflow's have besides the channel.
     pub(crate) link: Arc<Link>,
     heard: Arc<Mutex<Instant>>,
-    channel: Channel,
+    transport: Transport,
     connections: Arc<Connections>,
     runtime: Handle,
 }
@@ -247,7 +273,7 @@ impl Peer {
     }
 
     async fn call_unwatched(&self, path: &str, request: AnyMessage) -> Result<Bytes> {
-        let mut client = Grpc::new(self.channel.clone())
+        let mut client = Grpc::new(self.transport.clone())
             .max_decoding_message_size(usize::MAX)
             .max_encoding_message_size(usize::MAX);
         client

@@ -7,44 +7,36 @@ use crate::master_session::lock;
 use crate::peers::{Peer, Peers};
 use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
 use ferroflow_model::proto::{RecvTensorRequest, RecvTensorResponse};
-use ferroflow_runtime::{CancelToken, LocalRendezvous, RecvDone, Rendezvous};
+use ferroflow_runtime::{CancelToken, LocalRendezvous, RecvDone, Rendezvous, StepTable};
 use ferroflow_tensor::Tensor;
-use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
 use tokio::sync::watch;
 
 /// The rendezvous of the steps in progress, by step id.
 pub(crate) struct RendezvousManager {
-    steps: Mutex<HashMap<u64, Arc<StepRendezvous>>>,
-    ended: Mutex<Ended>,
+    steps: StepTable<StepRendezvous>,
     handles: Arc<HandleTable>,
 }
 
-/// Steps that were cleaned up lately: a peer may ask for their tensors afterwards.
-#[derive(Default)]
-struct Ended {
-    order: VecDeque<u64>,
-    known: HashSet<u64>,
-}
-
-/// Most steps that are remembered after their end.
+/// Most steps that are remembered after their end: a peer may ask for their tensors afterwards.
 const MAX_ENDED: usize = 10_000;
 
 impl RendezvousManager {
     pub(crate) fn new(handles: Arc<HandleTable>) -> Self {
         RendezvousManager {
-            steps: Mutex::default(),
-            ended: Mutex::default(),
+            steps: StepTable::new(MAX_ENDED),
             handles,
         }
     }
 
+    fn new_step(&self, step_id: u64) -> StepRendezvous {
+        StepRendezvous::new(step_id, self.handles.clone())
+    }
+
     /// The rendezvous of a step. A peer may ask for a tensor before the step begins here.
     pub(crate) fn get(&self, step_id: u64) -> Arc<StepRendezvous> {
-        let mut steps = lock(&self.steps);
-        let new = || Arc::new(StepRendezvous::new(step_id, self.handles.clone()));
-        steps.entry(step_id).or_insert_with(new).clone()
+        self.steps.get(step_id, || self.new_step(step_id))
     }
 
     /// The rendezvous of a step for a peer that asks for a tensor.
@@ -52,36 +44,30 @@ impl RendezvousManager {
     /// # Errors
     /// ABORTED if the step is over; nothing would end the request.
     pub(crate) fn get_for_peer(&self, step_id: u64) -> Result<Arc<StepRendezvous>> {
-        let ended = lock(&self.ended);
-        match ended.known.contains(&step_id) {
-            true => Err(aborted!("Cleanup {step_id}")),
-            false => Ok(self.get(step_id)),
-        }
+        let step = self.steps.begin(step_id, || self.new_step(step_id));
+        step.ok_or_else(|| over(step_id))
     }
 
     /// The rendezvous of an eager context, which has that of an older one no more.
     pub(crate) fn renew(&self, step_id: u64) -> Arc<StepRendezvous> {
-        self.cleanup(step_id);
-        lock(&self.ended).known.remove(&step_id);
-        self.get(step_id)
+        let new = || self.new_step(step_id);
+        self.steps.renew(step_id, new, || over(step_id))
     }
 
     /// Removes the rendezvous of a step that is over on all tasks.
     pub(crate) fn cleanup(&self, step_id: u64) {
-        let mut ended = lock(&self.ended);
-        if ended.known.insert(step_id) {
-            ended.order.push_back(step_id);
-        }
-        if ended.order.len() > MAX_ENDED
-            && let Some(oldest) = ended.order.pop_front()
-        {
-            ended.known.remove(&oldest);
-        }
-        drop(ended);
-        let removed = lock(&self.steps).remove(&step_id);
-        if let Some(removed) = removed {
-            removed.abort(aborted!("Cleanup {step_id}"));
-        }
+        self.steps.end(step_id, || over(step_id));
+    }
+
+    /// Whether a step was cleaned up.
+    pub(crate) fn is_over(&self, step_id: u64) -> bool {
+        self.steps.is_ended(step_id)
+    }
+
+    /// Ends a call that runs a part of a step here. The step may have been cleaned up before the call began: its
+    /// master has given it up.
+    pub(crate) fn leave(&self, step_id: u64) {
+        self.steps.leave(step_id, || over(step_id));
     }
 
     /// Brings a tensor that another task pushed to a step; that of one that is over is dropped.
@@ -97,29 +83,29 @@ impl RendezvousManager {
 
     /// Ends the steps that a task takes part in which is lost: it may have pushed tensors that never come.
     pub(crate) fn lose_task(&self, incarnation: u64, reason: &Status) {
-        let steps = lock(&self.steps);
-        let of_task = steps.values().filter(|step| match step.pushing.get() {
+        let of_task = self.steps.select(|step| match step.pushing.get() {
             Some(pushing) => pushing.tasks.contains(&incarnation),
             None => false,
         });
-        let of_task: Vec<Arc<StepRendezvous>> = of_task.cloned().collect();
-        drop(steps);
-        of_task.iter().for_each(|step| step.abort(reason.clone()));
+        let steps = of_task.iter();
+        steps.for_each(|(_, step)| step.abort(reason.clone()));
     }
 
     /// Ends the steps of a session that is over.
     pub(crate) fn end_session(&self, session: &str) {
-        let steps = lock(&self.steps);
-        let of_session = steps.iter().filter(|(_, step)| step.is_of(session));
-        let ids: Vec<u64> = of_session.map(|(id, _)| *id).collect();
-        drop(steps);
-        ids.into_iter().for_each(|id| self.cleanup(id));
+        let of_session = self.steps.select(|step| step.is_of(session));
+        of_session.iter().for_each(|(id, _)| self.cleanup(*id));
     }
 
     /// The number of steps that were not cleaned up.
     pub(crate) fn len(&self) -> usize {
-        lock(&self.steps).len()
+        self.steps.len()
     }
+}
+
+/// Why a step that was cleaned up has no tensors.
+fn over(step_id: u64) -> Status {
+    aborted!("Cleanup {step_id}")
 }
 
 /// The rendezvous of one step: tensors of this task wait in a table, those of others are requested from
@@ -252,6 +238,12 @@ impl StepRendezvous {
         let source = source.ok_or_else(|| invalid_argument!("Invalid  rendezvous key: {key}"))?;
         let peers = lock(&route.peers).clone();
         peers.get(&source).map(Some)
+    }
+}
+
+impl ferroflow_runtime::Step for StepRendezvous {
+    fn abort(&self, reason: Status) {
+        Rendezvous::abort(self, reason);
     }
 }
 

@@ -17,7 +17,8 @@ use ferroflow_rpc as rpc;
 use ferroflow_runtime::CancelToken;
 use prost::Message;
 use rpc::{
-    AnyMessage, Boxed, Calls, Frames, HttpRequest, HttpResponse, message, to_tonic, unary, unknown,
+    AnyMessage, Boxed, Calls, CancelOnDrop, Frames, HttpRequest, HttpResponse, message, to_tonic,
+    unary, unknown,
 };
 use std::convert::Infallible;
 use std::pin::Pin;
@@ -334,8 +335,17 @@ impl Endpoint {
         let (calls, limit) = (self.calls.clone(), self.max_message);
         unary(request, limit, move |request: RunGraphRequest| async move {
             let in_body = request.store_errors_in_response_body;
-            let step = move |_: &Master, cancel: &CancelToken| worker.run_graph(request, cancel);
-            match Self::blocking_step(master, calls, step).await {
+            let hung_up = CancelOnDrop(CancelToken::new());
+            let ran = match worker.prepare(request, &hung_up.0) {
+                Err(e) => Err(e),
+                Ok(step) if step.is_brief() => worker.run_brief(step).await,
+                Ok(step) => {
+                    let step = move |_: &Master, _: &CancelToken| worker.run_prepared(step);
+                    Self::blocking_step(master, calls, step).await
+                }
+            };
+            drop(hung_up);
+            match ran {
                 Err(e) if in_body => Ok(RunGraphResponse {
                     status_code: e.code() as i32,
                     status_error_message: message(&e),

@@ -9,6 +9,7 @@ use crate::handles::HandleTable;
 use crate::master::MasterOptions;
 use crate::peers::{Connections, Peer, Peers};
 use crate::rendezvous::RendezvousManager;
+use crate::security::Security;
 use crate::worker_session::WorkerSessions;
 use ferroflow_base::Result;
 use ferroflow_model::proto::{CleanupAllRequest, CleanupAllResponse, ConfigProto};
@@ -35,25 +36,44 @@ pub(crate) struct Task {
 impl Task {
     /// The task of a server; `runtime` serves its connections.
     pub(crate) fn new(options: &MasterOptions, runtime: Handle) -> Self {
-        let server = options.server.clone();
-        let asked = &server.defaults;
-        let cpus = match options.cpus {
-            0 => asked.cpus.unwrap_or(1),
+        let threads = match options.threads {
+            0 => options
+                .server
+                .defaults
+                .threads
+                .unwrap_or_else(Pool::available_threads),
             n => n,
         };
-        let threads = match options.threads {
-            0 => asked.threads.unwrap_or_else(Pool::available_threads),
+        Self::with(
+            options,
+            Arc::new(Pool::new(threads)),
+            |security, incarnation| {
+                let connections = Connections::new(security, incarnation, runtime.clone());
+                Peers::new(&options.server.cluster, Arc::new(connections), runtime)
+            },
+        )
+    }
+
+    /// The task of a server that computes on `pool`; `peers` makes the others from the security of connections
+    /// and the incarnation of this one.
+    pub(crate) fn with(
+        options: &MasterOptions,
+        pool: Arc<Pool>,
+        peers: impl FnOnce(Security, u64) -> Peers,
+    ) -> Self {
+        let server = options.server.clone();
+        let cpus = match options.cpus {
+            0 => server.defaults.cpus.unwrap_or(1),
             n => n,
         };
         let handles = Arc::<HandleTable>::default();
         let devices = Arc::new(Devices::cpus(&server.task, cpus));
-        let security = server.security.clone();
-        let connections = Connections::new(security, devices.incarnation(), runtime.clone());
+        let peers = peers(server.security.clone(), devices.incarnation());
         Task {
             devices,
-            pool: Arc::new(Pool::new(threads)),
+            pool,
             resources: Resources::default(),
-            peers: Arc::new(Peers::new(&server.cluster, Arc::new(connections), runtime)),
+            peers: Arc::new(peers),
             rendezvous: RendezvousManager::new(handles.clone()),
             sessions: WorkerSessions::default(),
             coordination: Coordination::default(),
@@ -78,7 +98,7 @@ impl Task {
         devices: &Arc<Devices>,
         peers: &Arc<Peers>,
     ) {
-        if peers.tasks().count() > 1 {
+        if peers.tasks().nth(1).is_some() {
             let collectives = SessionCollectives::new(&self.collectives, devices, peers);
             resources.set_collectives(Arc::new(collectives));
         }

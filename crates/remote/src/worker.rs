@@ -201,8 +201,9 @@ impl Worker {
 
     /// `CleanupGraph`: ends a step.
     pub fn cleanup_graph(&self, request: CleanupGraphRequest) -> CleanupGraphResponse {
-        self.partial.cleanup(request.step_id as u64);
+        // The number first: a call that begins the step now ends it itself.
         self.task.end_step(request.step_id as u64);
+        self.partial.cleanup(request.step_id as u64);
         CleanupGraphResponse {}
     }
 

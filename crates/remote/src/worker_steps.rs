@@ -5,7 +5,7 @@ use crate::rendezvous::{StepRendezvous, take_later};
 use crate::step_stats::StepTrace;
 use crate::worker::{Worker, no_graph};
 use crate::worker_session::{WorkerGraph, WorkerSession};
-use ferroflow_base::{Code, Result, Status, invalid_argument};
+use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use ferroflow_model::proto::{NamedTensorProto, RunGraphRequest, RunGraphResponse};
 use ferroflow_rpc::Calls;
 use ferroflow_runtime::{CancelToken, NodeClass, Rendezvous, RunOptions, TraceSink};
@@ -13,6 +13,7 @@ use ferroflow_tensor::Tensor;
 use std::sync::{Arc, mpsc};
 use std::time::Instant;
 use tokio::runtime::Handle;
+use tokio::sync::oneshot;
 
 /// A step that is ready to run.
 struct WorkerStep {
@@ -25,6 +26,21 @@ struct WorkerStep {
     /// The step's number.
     id: i64,
     started: Instant,
+}
+
+/// A call of RunGraph that has begun.
+pub(crate) struct PreparedStep {
+    step: WorkerStep,
+    request: RunGraphRequest,
+    cancel: CancelToken,
+}
+
+impl PreparedStep {
+    /// Whether the step is expected to occupy threads for a moment only, though it may wait for other tasks.
+    pub(crate) fn is_brief(&self) -> bool {
+        let graph = &self.step.graph;
+        !self.request.is_partial && graph.session.is_brief(&graph.callable)
+    }
 }
 
 /// Receives the answer to a part of a step.
@@ -41,12 +57,50 @@ impl Worker {
         request: RunGraphRequest,
         cancel: &CancelToken,
     ) -> Result<RunGraphResponse> {
+        self.run_prepared(self.prepare(request, cancel)?)
+    }
+
+    /// The first half of `RunGraph`: finds the graph and begins the step.
+    pub(crate) fn prepare(
+        &self,
+        request: RunGraphRequest,
+        cancel: &CancelToken,
+    ) -> Result<PreparedStep> {
         let step = self.step(&request, cancel)?;
+        Ok(PreparedStep {
+            step,
+            request,
+            cancel: cancel.clone(),
+        })
+    }
+
+    /// The second half of `RunGraph`, on a thread that may block.
+    pub(crate) fn run_prepared(&self, prepared: PreparedStep) -> Result<RunGraphResponse> {
+        let PreparedStep {
+            step,
+            request,
+            cancel,
+        } = prepared;
         if request.is_partial {
             let device = step.session.devices.first();
-            return self.run_partial(request, device, &step.graph, &step.rendezvous, cancel);
+            return self.run_partial(request, device, &step.graph, &step.rendezvous, &cancel);
         }
         self.run_step(step, request.send)
+    }
+
+    /// As [`run_prepared`](Self::run_prepared) for a step that [is brief](PreparedStep::is_brief): no thread waits
+    /// for its tensors.
+    pub(crate) async fn run_brief(
+        self: &Arc<Self>,
+        prepared: PreparedStep,
+    ) -> Result<RunGraphResponse> {
+        let (sender, receiver) = oneshot::channel();
+        self.start_brief(prepared.step, prepared.request.send, move |answer| {
+            // The master may have hung up.
+            let _ = sender.send(answer);
+        });
+        let answer = receiver.await;
+        answer.unwrap_or_else(|_| Err(internal!("the step was lost")))
     }
 
     /// Runs a part of a step whose tasks, of these incarnations, push what they send; `done` receives the
@@ -131,6 +185,11 @@ impl Worker {
         rendezvous.initialize(&session.name, &session.peers())?;
         if request.create_worker_session_called {
             rendezvous.set_session(&request.session_handle);
+            // A session that was deleted meanwhile has ended the steps that were known to be its.
+            if let Err(e) = self.session(&request.session_handle, true) {
+                self.task.end_step(request.step_id as u64);
+                return Err(e);
+            }
         }
         let wants_stats = request.exec_opts.is_some_and(|o| o.record_timeline);
         let trace = wants_stats.then(Arc::<StepTrace>::default);
@@ -164,6 +223,12 @@ impl Worker {
 
     /// The answer to a step that has ended so.
     fn ended(&self, step: &WorkerStep, ran: Result<()>) -> Result<RunGraphResponse> {
+        let answer = self.answer(step, ran);
+        self.task.rendezvous.leave(step.id as u64);
+        answer
+    }
+
+    fn answer(&self, step: &WorkerStep, ran: Result<()>) -> Result<RunGraphResponse> {
         let (session, graph) = (&step.session, &step.graph);
         graph.callable.note_time(step.started.elapsed());
         if let Err(e) = ran {
@@ -228,6 +293,11 @@ impl Worker {
     ) -> Result<RunGraphResponse> {
         let (handle, id) = (&request.graph_handle, request.step_id as u64);
         let step = self.partial.begin(handle, id, graph, rendezvous)?;
+        // It may have been cleaned up before it began.
+        if self.task.rendezvous.is_over(id) {
+            self.partial.cleanup(id);
+            self.task.rendezvous.leave(id);
+        }
         self.send_feeds(rendezvous, request.send)?;
         let recv = request.recv_key.iter().map(|key| {
             let tensor = take_later(rendezvous, key, cancel)?;

@@ -3,10 +3,8 @@
 
 use ferroflow_base::{Result, Status};
 use ferroflow_opdef::{RecvDone, Rendezvous};
+use ferroflow_sync::Exchange;
 use ferroflow_tensor::Tensor;
-use rustc_hash::FxHashMap;
-use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Tensors sent and not yet received, by key. Sending never waits; what is sent under one key is
 /// received in the same order.
@@ -23,114 +21,30 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// rendezvous.recv("x", Box::new(check));
 /// ```
 #[derive(Default)]
-pub struct LocalRendezvous(Mutex<Pending>);
-
-#[derive(Default)]
-struct Pending {
-    keys: FxHashMap<String, Queue>,
-    aborted: Option<Status>,
-}
-
-/// What waits under one key: tensors or receivers, never both, never none.
-enum Queue {
-    Sent(VecDeque<Option<Tensor>>),
-    Waiting(VecDeque<RecvDone>),
-}
+pub struct LocalRendezvous(Exchange<Option<Tensor>>);
 
 impl LocalRendezvous {
-    fn lock(&self) -> MutexGuard<'_, Pending> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the number of tensors that were sent and not received, and of receivers that wait.
     pub fn len(&self) -> usize {
-        let count = |queue: &Queue| match queue {
-            Queue::Sent(sent) => sent.len(),
-            Queue::Waiting(waiting) => waiting.len(),
-        };
-        self.lock().keys.values().map(count).sum()
+        self.0.len()
     }
 
     /// Returns whether nothing waits.
     pub fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.0.is_empty()
     }
-}
-
-/// Takes the first element of the queue of `key`, and the queue if that was the last one.
-fn pop<T>(
-    keys: &mut FxHashMap<String, Queue>,
-    key: &str,
-    of: impl Fn(&mut Queue) -> Option<&mut VecDeque<T>>,
-) -> Option<T> {
-    let queue = of(keys.get_mut(key)?)?;
-    let first = queue.pop_front();
-    if queue.is_empty() {
-        keys.remove(key);
-    }
-    first
 }
 
 impl Rendezvous for LocalRendezvous {
     fn send(&self, key: &str, tensor: Option<Tensor>) -> Result<()> {
-        let mut pending = self.lock();
-        if let Some(reason) = &pending.aborted {
-            return Err(reason.clone());
-        }
-        let receiver = pop(&mut pending.keys, key, |queue| match queue {
-            Queue::Waiting(waiting) => Some(waiting),
-            Queue::Sent(_) => None,
-        });
-        if let Some(receiver) = receiver {
-            drop(pending);
-            receiver(Ok(tensor));
-            return Ok(());
-        }
-        match pending.keys.get_mut(key) {
-            Some(Queue::Sent(sent)) => sent.push_back(tensor),
-            _ => {
-                let sent = Queue::Sent(VecDeque::from([tensor]));
-                pending.keys.insert(key.to_string(), sent);
-            }
-        }
-        Ok(())
+        self.0.send(key, tensor)
     }
 
     fn recv(&self, key: &str, done: RecvDone) {
-        let mut pending = self.lock();
-        if let Some(reason) = pending.aborted.clone() {
-            drop(pending);
-            return done(Err(reason));
-        }
-        let sent = pop(&mut pending.keys, key, |queue| match queue {
-            Queue::Sent(sent) => Some(sent),
-            Queue::Waiting(_) => None,
-        });
-        if let Some(tensor) = sent {
-            drop(pending);
-            return done(Ok(tensor));
-        }
-        match pending.keys.get_mut(key) {
-            Some(Queue::Waiting(waiting)) => waiting.push_back(done),
-            _ => {
-                let waiting = Queue::Waiting(VecDeque::from([done]));
-                pending.keys.insert(key.to_string(), waiting);
-            }
-        }
+        self.0.recv(key, done);
     }
 
     fn abort(&self, reason: Status) {
-        let queues = {
-            let mut pending = self.lock();
-            pending.aborted.get_or_insert_with(|| reason.clone());
-            std::mem::take(&mut pending.keys)
-        };
-        for queue in queues.into_values() {
-            if let Queue::Waiting(waiting) = queue {
-                waiting
-                    .into_iter()
-                    .for_each(|done| done(Err(reason.clone())));
-            }
-        }
+        self.0.abort(reason);
     }
 }

@@ -25,5 +25,7 @@ pub use status::{message, to_tonic};
 pub use tls::{
     ServerName, TlsAcceptor, TlsConnector, server_name, tls_acceptor, tls_config, tls_connector,
 };
-pub use unary::{Boxed, CancelOnDrop, HttpRequest, HttpResponse, answer, blocking, unary, unknown};
+pub use unary::{
+    Boxed, CancelOnDrop, HttpRequest, HttpResponse, answer, blocking, measured, unary, unknown,
+};
 pub use wire::{AnyMessage, Encodable, Frames, parse};

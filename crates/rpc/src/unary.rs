@@ -148,6 +148,16 @@ pub async fn blocking<R: Send + 'static>(
     }
 }
 
+/// The same body; `count` is told the bytes of each piece that is read of it.
+pub fn measured(body: Body, count: impl Fn(usize) + Send + 'static) -> Body {
+    Body::new(body.map_frame(move |frame| {
+        if let Some(data) = frame.data_ref() {
+            count(data.len());
+        }
+        frame
+    }))
+}
+
 /// The response to a method that does not exist.
 pub fn unknown() -> Boxed<HttpResponse> {
     Box::pin(async { tonic::Status::unimplemented("unknown method").into_http() })

@@ -17,12 +17,12 @@ pub trait Cluster: Send + Sync {
     /// The number of the task that runs the session.
     fn own_task(&self) -> usize;
 
-    /// Registers the part of a graph that a task runs. Each node names its device; feeds and fetches
-    /// are `_Recv` and `_Send` nodes.
+    /// Registers the parts of a graph that tasks run, at the same time, and returns them in this order. Each
+    /// node names its device; feeds and fetches are `_Recv` and `_Send` nodes.
     ///
     /// # Errors
-    /// UNAVAILABLE if the task does not answer; those of the task.
-    fn register(&self, task: usize, graph: GraphDef) -> Result<Arc<dyn RegisteredGraph>>;
+    /// UNAVAILABLE if a task does not answer; those of the tasks.
+    fn register(&self, parts: Vec<(usize, GraphDef)>) -> Result<Vec<Arc<dyn RegisteredGraph>>>;
 
     /// Begins a step that the other tasks `tasks` run parts of; their statistics go to `trace`, if any. Its
     /// number is `id`, if given.

@@ -48,7 +48,7 @@ pub use ferroflow_opdef::{
 };
 pub use ferroflow_resources::rendezvous::LocalRendezvous;
 pub use ferroflow_resources::resource::ANONYMOUS;
-pub use ferroflow_sync::{CancelToken, Pool};
+pub use ferroflow_sync::{CancelToken, Pool, Step, StepTable};
 pub use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 pub use interface::{outputs, placeholders};
 pub use saved_model::{DEFAULT_SIGNATURE, ModelSignature, SERVE, SavedModel, SignatureTensor};

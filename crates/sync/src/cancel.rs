@@ -33,7 +33,39 @@ struct Waiting {
     next_id: u64,
     /// The earliest deadline that the timer is armed for.
     armed: Option<Instant>,
-    callbacks: Vec<Callback>,
+    /// The callbacks at fixed places: thousands may be taken back, in any order.
+    callbacks: Vec<Option<Callback>>,
+    /// The places that are free.
+    free: Vec<usize>,
+}
+
+impl Waiting {
+    /// Adds a callback; returns its place.
+    fn add(&mut self, callback: Callback) -> usize {
+        match self.free.pop() {
+            Some(at) => {
+                self.callbacks[at] = Some(callback);
+                at
+            }
+            None => {
+                self.callbacks.push(Some(callback));
+                self.callbacks.len() - 1
+            }
+        }
+    }
+
+    /// Takes the callback at a place if `is_it` selects it.
+    fn take_if(&mut self, at: usize, is_it: impl FnOnce(&Callback) -> bool) -> Option<Callback> {
+        let taken = self.callbacks.get_mut(at)?.take_if(|c| is_it(c));
+        if taken.is_some() {
+            self.free.push(at);
+            if self.free.len() == self.callbacks.len() {
+                self.callbacks.clear();
+                self.free.clear();
+            }
+        }
+        taken
+    }
 }
 
 struct Callback {
@@ -124,7 +156,7 @@ impl CancelToken {
         }
         let id = waiting.next_id;
         waiting.next_id += 1;
-        waiting.callbacks.push(Callback {
+        let at = waiting.add(Callback {
             id,
             deadline: self.deadline,
             run: Box::new(callback),
@@ -141,6 +173,7 @@ impl CancelToken {
         }
         Registration {
             of: Arc::downgrade(&self.shared),
+            at,
             id,
         }
     }
@@ -172,13 +205,11 @@ impl Shared {
         let mut picked = Vec::new();
         {
             let mut waiting = self.lock();
-            let all = std::mem::take(&mut waiting.callbacks);
-            for callback in all {
-                match due(&callback) {
-                    true => picked.push(callback),
-                    false => waiting.callbacks.push(callback),
-                }
+            // From the last: taking the last one of all empties the list.
+            for at in (0..waiting.callbacks.len()).rev() {
+                picked.extend(waiting.take_if(at, &due));
             }
+            picked.sort_unstable_by_key(|callback| callback.id);
         }
         for callback in picked {
             (callback.run)();
@@ -190,7 +221,8 @@ impl Shared {
         self.run(|c| c.deadline.is_some_and(|d| d <= now));
         let next = {
             let mut waiting = self.lock();
-            waiting.armed = waiting.callbacks.iter().filter_map(|c| c.deadline).min();
+            let left = waiting.callbacks.iter().flatten();
+            waiting.armed = left.filter_map(|c| c.deadline).min();
             waiting.armed
         };
         if let Some(deadline) = next {
@@ -204,6 +236,7 @@ impl Shared {
 #[must_use = "dropping it takes the callback back"]
 pub struct Registration {
     of: Weak<Shared>,
+    at: usize,
     id: u64,
 }
 
@@ -213,8 +246,7 @@ impl Drop for Registration {
             return;
         };
         let mut waiting = shared.lock();
-        let at = waiting.callbacks.iter().position(|c| c.id == self.id);
-        let callback = at.map(|at| waiting.callbacks.swap_remove(at));
+        let callback = waiting.take_if(self.at, |c| c.id == self.id);
         // Dropping what the callback owns may lock the list.
         drop(waiting);
         drop(callback);

@@ -1,12 +1,13 @@
-//! Models of the protocols of values, mailboxes, deques, sleeping threads and cancellation, run by
-//! loom over every order of their atomic steps.
+//! Models of the protocols of values, mailboxes, deques, sleeping threads, cancellation, exchanges and steps, run
+//! by loom over every order of their atomic steps.
 //!
 //! `cargo xtask loom` runs them; without `--cfg loom` this file is empty.
 #![cfg(loom)]
 
+use ferroflow_base::{Status, aborted};
 use ferroflow_sync::{
-    AsyncValue, CancelToken, Deque, Inbox, IndirectPromise, Mailbox, Outstanding, Promise,
-    RefBatch, Sleepers, Steal, Stealer,
+    AsyncValue, CancelToken, Deque, Exchange, Inbox, IndirectPromise, Mailbox, Outstanding,
+    Promise, Received, RefBatch, Sleepers, Steal, Stealer, Step, StepTable,
 };
 use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Arc, Mutex};
@@ -395,5 +396,196 @@ fn two_that_cancel_run_a_callback_once() {
         thread.join().expect("no panic");
         assert_eq!(runs.load(Ordering::SeqCst), 1);
         drop(kept);
+    });
+}
+
+/// What a model counts of the receivers of a key.
+#[derive(Clone, Default)]
+struct Got {
+    values: Arc<AtomicUsize>,
+    refused: Arc<AtomicUsize>,
+}
+
+impl Got {
+    /// A receiver that may be called once.
+    fn receiver(&self) -> Received<usize> {
+        let got = self.clone();
+        Box::new(move |received| match received {
+            Ok(value) => drop(got.values.fetch_add(value, Ordering::SeqCst)),
+            Err(_) => drop(got.refused.fetch_add(1, Ordering::SeqCst)),
+        })
+    }
+
+    fn count(&self) -> (usize, usize) {
+        let read = |n: &Arc<AtomicUsize>| n.load(Ordering::SeqCst);
+        (read(&self.values), read(&self.refused))
+    }
+}
+
+fn over() -> Status {
+    aborted!("over")
+}
+
+fn join<T>(threads: impl IntoIterator<Item = thread::JoinHandle<T>>) {
+    threads
+        .into_iter()
+        .for_each(|t| drop(t.join().expect("no panic")));
+}
+
+#[test]
+fn a_value_meets_its_receiver_in_either_order() {
+    check(|| {
+        let (exchange, got) = (Arc::new(Exchange::default()), Got::default());
+        let (receiving, receiver) = (exchange.clone(), got.receiver());
+        let other = thread::spawn(move || receiving.recv("x", receiver));
+        exchange.send("x", 7).expect("in progress");
+        join([other]);
+        assert_eq!((got.count(), exchange.len()), ((7, 0), 0));
+    });
+}
+
+#[test]
+fn values_of_one_key_go_to_one_receiver_each() {
+    check(|| {
+        let exchange = Arc::new(Exchange::default());
+        let gots = [Got::default(), Got::default()];
+        let receivers = gots.clone().map(|got| {
+            let exchange = exchange.clone();
+            thread::spawn(move || exchange.recv("x", got.receiver()))
+        });
+        for value in [1, 2] {
+            exchange.send("x", value).expect("in progress");
+        }
+        join(receivers);
+        let mut values = gots.map(|got| got.count().0);
+        values.sort_unstable();
+        assert_eq!((values, exchange.len()), ([1, 2], 0));
+    });
+}
+
+#[test]
+fn an_exchange_that_ends_calls_each_receiver_once() {
+    check(|| {
+        let (exchange, got) = (Arc::new(Exchange::default()), Got::default());
+        let (receiving, receiver) = (exchange.clone(), got.receiver());
+        let (sending, ending) = (exchange.clone(), exchange.clone());
+        let threads = [
+            thread::spawn(move || receiving.recv("x", receiver)),
+            // A sender learns that it is over, or its value is received or dropped.
+            thread::spawn(move || drop(sending.send("x", 7))),
+        ];
+        ending.abort(over());
+        join(threads);
+        assert!(matches!(got.count(), (7, 0) | (0, 1)), "{:?}", got.count());
+        assert_eq!(exchange.len(), 0, "nothing is left");
+    });
+}
+
+/// A step of a table.
+#[derive(Default)]
+struct Part(Exchange<usize>);
+
+impl Step for Part {
+    fn abort(&self, reason: Status) {
+        self.0.abort(reason);
+    }
+}
+
+#[test]
+fn a_step_ends_whether_its_call_or_its_end_comes_first() {
+    check(|| {
+        let (table, got) = (Arc::new(StepTable::new(4)), Got::default());
+        let (calls, receiver) = (table.clone(), got.receiver());
+        // The call waits for a value that is not sent.
+        let call = thread::spawn(move || {
+            calls.get(1, Part::default).0.recv("x", receiver);
+            calls.leave(1, over);
+        });
+        table.end(1, over);
+        join([call]);
+        assert_eq!((got.count(), table.len()), ((0, 1), 0));
+    });
+}
+
+#[test]
+fn a_call_that_asks_for_a_value_is_answered_or_refused() {
+    check(|| {
+        let (table, got) = (Arc::new(StepTable::new(4)), Got::default());
+        let (calls, asks) = (table.clone(), table.clone());
+        let receiver = got.receiver();
+        let threads = [
+            thread::spawn(move || {
+                // Fails if the step was ended first.
+                drop(calls.get(1, Part::default).0.send("x", 7));
+                calls.leave(1, over);
+            }),
+            thread::spawn(move || match asks.begin(1, Part::default) {
+                Some(step) => step.0.recv("x", receiver),
+                None => receiver(Err(over())),
+            }),
+        ];
+        table.end(1, over);
+        join(threads);
+        assert!(matches!(got.count(), (7, 0) | (0, 1)), "{:?}", got.count());
+        assert_eq!(table.len(), 0, "nothing is left");
+    });
+}
+
+#[test]
+fn a_step_is_ended_once_by_two_that_end_it() {
+    check(|| {
+        let (table, got) = (Arc::new(StepTable::new(4)), Got::default());
+        table.get(1, Part::default).0.recv("x", got.receiver());
+        let other = table.clone();
+        let thread = thread::spawn(move || other.end(1, over));
+        table.end(1, over);
+        join([thread]);
+        assert_eq!((got.count(), table.len()), ((0, 1), 0));
+        assert!(table.begin(1, Part::default).is_none());
+    });
+}
+
+#[test]
+fn a_renewed_step_is_the_only_one_of_its_number() {
+    check(|| {
+        let (table, got) = (Arc::new(StepTable::new(4)), Got::default());
+        table.get(1, Part::default).0.recv("x", got.receiver());
+        let asks = table.clone();
+        let late = Got::default();
+        let receiver = late.receiver();
+        let thread = thread::spawn(move || {
+            if let Some(step) = asks.begin(1, Part::default) {
+                step.0.recv("y", receiver);
+            }
+        });
+        let renewed = table.renew(1, Part::default, over);
+        join([thread]);
+        // The receiver of the old step was told; the late one waits in the new one or was told with the old.
+        assert_eq!(got.count(), (0, 1));
+        assert_eq!(late.count().1 + renewed.0.len(), 1);
+        table.end(1, over);
+        assert_eq!((late.count(), table.len()), ((0, 1), 0));
+    });
+}
+
+#[test]
+fn a_cancelled_call_ends_its_step() {
+    check(|| {
+        let (table, got) = (Arc::new(StepTable::new(4)), Got::default());
+        let token = CancelToken::new();
+        let (calls, receiver) = (table.clone(), got.receiver());
+        let asked = token.clone();
+        let call = thread::spawn(move || {
+            let step = calls.get(1, Part::default);
+            let ending = step.clone();
+            let registration = asked.on_cancel(move || ending.abort(over()));
+            step.0.recv("x", receiver);
+            drop(registration);
+            calls.leave(1, over);
+        });
+        token.cancel();
+        table.end(1, over);
+        join([call]);
+        assert_eq!((got.count(), table.len()), ((0, 1), 0));
     });
 }

@@ -250,7 +250,7 @@ fn is_member(graph: &Graph, id: NodeId) -> bool {
     // A TensorArray of the loop's own is not a state of the graph.
     let is_own = TensorArrayOp::of(node).is_some();
     let is_pure = is_call || is_own || !node.def.flags.stateful;
-    let is_pure = is_pure && !graph.targets().contains(&id);
+    let is_pure = is_pure && !graph.is_target(id);
     is_pure
         && node.attrs.get(KEPT).is_none()
         && !matches!(node.class(), NodeClass::Send | NodeClass::Recv)

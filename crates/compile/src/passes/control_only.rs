@@ -40,7 +40,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let candidates = graph.iter().filter(|(id, node)| {
         PRODUCTS.contains(&node.op())
             && consumers.of(*id).iter().all(|(_, slot)| slot.is_none())
-            && !graph.targets().contains(id)
+            && !graph.is_target(*id)
             && !beside_switch(node)
     });
     let mut patch = Patch::new();

@@ -24,7 +24,7 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
         {
             continue;
         }
-        if graph.targets().contains(&id) {
+        if graph.is_target(id) {
             continue;
         }
         let inputs: Vec<Output> = node.inputs.iter().map(|i| patch.resolve(*i)).collect();

@@ -120,7 +120,7 @@ fn update(graph: &Graph, consumers: &Consumers, id: NodeId) -> Option<Update> {
     let mut controls = Vec::new();
     loop {
         let of = graph.node(from.node);
-        if of.device != node.device || graph.targets().contains(&from.node) {
+        if of.device != node.device || graph.is_target(from.node) {
             return None;
         }
         controls.extend(of.controls.iter().copied());

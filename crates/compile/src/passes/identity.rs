@@ -3,7 +3,7 @@
 use crate::view::may_be_dead;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Consumers, Graph, NodeId, Output, Patch};
+use ferroflow_graph::{Consumers, Graph, Output, Patch};
 
 pub(crate) const PASS: Pass = Pass {
     name: "identity",
@@ -15,10 +15,9 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     let mut patch = Patch::new();
     let consumers = Consumers::new(graph);
     let may_be_dead = may_be_dead(graph);
-    let targets: Vec<NodeId> = graph.targets().to_vec();
     for (id, node) in graph.iter() {
         // A node with control inputs also orders its readers after them.
-        if !node.def.is_identity() || !node.controls.is_empty() || targets.contains(&id) {
+        if !node.def.is_identity() || !node.controls.is_empty() || graph.is_target(id) {
             continue;
         }
         // A consumer that waits for a node on one side of a Switch waits for that side only, which a

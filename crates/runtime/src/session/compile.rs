@@ -18,6 +18,7 @@ use ferroflow_graph::{
     partition_by_task, schedule_recvs,
 };
 use ferroflow_program::OpSegment;
+use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 /// The graphs that a signature runs.
@@ -271,43 +272,16 @@ impl Session {
         signature: &Signature,
         cluster: &Arc<dyn Cluster>,
     ) -> Result<Engine> {
-        let mut parts = Vec::with_capacity(partitions.len());
+        let own_task = cluster.own_task();
         let tasks = partitions.iter().map(|p| p.part);
-        let tasks = tasks.filter(|task| *task != cluster.own_task()).collect();
-        for partition in partitions {
-            if partition.part != cluster.own_task() {
-                parts.push(self.register(partition, signature, &**cluster)?);
-                continue;
-            }
-            let own_device = (0..self.options.devices.names.len())
-                .find(|d| cluster.task_of(*d) == partition.part)
-                .unwrap_or(0);
-            let whole = |own: Vec<usize>, of: &[usize]| own.into_iter().map(|i| of[i]).collect();
-            let expanded = expand(partition.graph, registry())?;
-            // Its nodes name devices of this task.
-            let places = self.options.devices.place_nodes(expanded.graph())?;
-            match self.cut(expanded, Some(places))? {
-                Placed::One(graph) => parts.push(Part {
-                    runner: Runner::Local {
-                        executor: self.executor(graph)?,
-                        device: own_device,
-                        stream: None,
-                    },
-                    feeds: partition.feeds,
-                    fetches: partition.fetches,
-                }),
-                Placed::Parts(own) => {
-                    for device in own {
-                        let part = self.part(device)?;
-                        parts.push(Part {
-                            runner: part.runner,
-                            feeds: whole(part.feeds, &partition.feeds),
-                            fetches: whole(part.fetches, &partition.fetches),
-                        });
-                    }
-                }
-            }
+        let tasks = tasks.filter(|task| *task != own_task).collect();
+        let (own, others): (Vec<_>, Vec<_>) =
+            partitions.into_iter().partition(|p| p.part == own_task);
+        let mut parts = Vec::with_capacity(own.len() + others.len());
+        for partition in own {
+            self.add_own(partition, &**cluster, &mut parts)?;
         }
+        parts.extend(self.register(others, signature, &**cluster)?);
         Ok(Engine::Parts(Arc::new(Parts {
             parts,
             cluster: Some(cluster.clone()),
@@ -316,43 +290,95 @@ impl Session {
         })))
     }
 
-    /// Registers the part of another task.
-    fn register(
+    /// Compiles the part of this task, one for each of its devices.
+    fn add_own(
         &self,
         partition: Partition<PrunedGraph>,
+        cluster: &dyn Cluster,
+        parts: &mut Vec<Part>,
+    ) -> Result<()> {
+        let own_device = (0..self.options.devices.names.len())
+            .find(|d| cluster.task_of(*d) == partition.part)
+            .unwrap_or(0);
+        let whole = |own: Vec<usize>, of: &[usize]| own.into_iter().map(|i| of[i]).collect();
+        let expanded = expand(partition.graph, registry())?;
+        // Its nodes name devices of this task.
+        let places = self.options.devices.place_nodes(expanded.graph())?;
+        match self.cut(expanded, Some(places))? {
+            Placed::One(graph) => parts.push(Part {
+                runner: Runner::Local {
+                    executor: self.executor(graph)?,
+                    device: own_device,
+                    stream: None,
+                },
+                feeds: partition.feeds,
+                fetches: partition.fetches,
+            }),
+            Placed::Parts(own) => {
+                for device in own {
+                    let part = self.part(device)?;
+                    parts.push(Part {
+                        runner: part.runner,
+                        feeds: whole(part.feeds, &partition.feeds),
+                        fetches: whole(part.fetches, &partition.fetches),
+                    });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Registers the parts of other tasks.
+    fn register(
+        &self,
+        partitions: Vec<Partition<PrunedGraph>>,
         signature: &Signature,
         cluster: &dyn Cluster,
-    ) -> Result<Part> {
+    ) -> Result<Vec<Part>> {
         let devices = &self.options.devices;
-        let mut own = (0..devices.names.len()).filter(|d| cluster.task_of(*d) == partition.part);
-        let device = own.next().unwrap_or(0);
-        let client = ClientDevice {
-            name: devices.names[device].clone(),
-            incarnation: devices.incarnation(device),
-        };
+        let mut first_of_task = FxHashMap::default();
+        for device in 0..devices.names.len() {
+            first_of_task
+                .entry(cluster.task_of(device))
+                .or_insert(device);
+        }
         let names = |of: &[usize], all: &[String]| -> Vec<String> {
             of.iter().map(|i| all[*i].clone()).collect()
         };
-        let feeds = names(&partition.feeds, &signature.feeds);
-        let fetches = names(&partition.fetches, &signature.fetches);
-        let mut graph = args_to_send_recv(partition.graph, &feeds, &fetches, &client, registry())?;
-        if devices.schedules_recvs {
-            graph = graph.try_map(complete_start_times)?;
+        let (mut graphs, mut ends) = (Vec::new(), Vec::new());
+        for partition in partitions {
+            let device = first_of_task.get(&partition.part).copied().unwrap_or(0);
+            let client = ClientDevice {
+                name: devices.names[device].clone(),
+                incarnation: devices.incarnation(device),
+            };
+            let feeds = names(&partition.feeds, &signature.feeds);
+            let fetches = names(&partition.fetches, &signature.fetches);
+            let part = partition.graph;
+            let mut graph = args_to_send_recv(part, &feeds, &fetches, &client, registry())?;
+            if devices.schedules_recvs {
+                graph = graph.try_map(complete_start_times)?;
+            }
+            let mut def = export_graph(graph.graph())?;
+            for node in def.node.iter_mut().filter(|n| n.device.is_empty()) {
+                node.device.clone_from(&client.name);
+            }
+            graphs.push((partition.part, def));
+            let keys = |names: Vec<String>| names.iter().map(|name| client.key(name)).collect();
+            let keys: (Vec<String>, Vec<String>) = (keys(feeds), keys(fetches));
+            ends.push((keys, partition.feeds, partition.fetches));
         }
-        let mut def = export_graph(graph.graph())?;
-        for node in def.node.iter_mut().filter(|n| n.device.is_empty()) {
-            node.device.clone_from(&client.name);
-        }
-        let keys = |names: Vec<String>| names.iter().map(|name| client.key(name)).collect();
-        Ok(Part {
+        let registered = cluster.register(graphs)?.into_iter().zip(ends);
+        let parts = registered.map(|(graph, (keys, feeds, fetches))| Part {
             runner: Runner::Remote {
-                graph: cluster.register(partition.part, def)?,
-                feeds: keys(feeds),
-                fetches: keys(fetches),
+                graph,
+                feeds: keys.0,
+                fetches: keys.1,
             },
-            feeds: partition.feeds,
-            fetches: partition.fetches,
-        })
+            feeds,
+            fetches,
+        });
+        Ok(parts.collect())
     }
 }
 

@@ -71,9 +71,10 @@ impl Session {
     pub fn placement(&self) -> FxHashMap<String, String> {
         let current = self.current();
         let devices = &self.options.devices;
+        let mut index = devices.index();
         let nodes = current.state.graph().iter().map(|(_, n)| n);
         let placed = nodes.filter(|n| !n.device.is_empty()).filter_map(|n| {
-            let device = devices.place(&n.name, &n.device).ok().filter(|d| *d > 0)?;
+            let device = index.place(&n.name, &n.device).ok().filter(|d| *d > 0)?;
             Some((n.name.clone(), devices.names.get(device)?.clone()))
         });
         placed.collect()

@@ -465,13 +465,14 @@ fn check_devices(graph: &Graph, nodes: &[Node], options: &SessionOptions) -> Res
     }
     let asking = nodes.iter().filter(|n| !n.device.is_empty());
     let (generators, others): (Vec<_>, Vec<_>) = asking.partition(|n| is_generator(n));
+    let mut index = devices.index();
     // As in TensorFlow: a node that only produces a value is placed last, with its readers.
     for node in others.into_iter().chain(generators) {
-        devices.place(&node.name, &node.device)?;
+        index.place(&node.name, &node.device)?;
     }
     let new: FxHashMap<&str, &Node> = nodes.iter().map(|n| (n.name.as_str(), n)).collect();
     let known = |name: &str| graph.get(graph.find(name)?);
-    devices.check_colocation(nodes, |name| new.get(name).copied().or_else(|| known(name)))
+    index.check_colocation(nodes, |name| new.get(name).copied().or_else(|| known(name)))
 }
 
 /// Whether a node only produces a value.
