@@ -45,11 +45,7 @@ pub unsafe extern "C" fn TFE_Execute(
         }
         // SAFETY: as above.
         let slots = unsafe { list_mut(retvals, *n) };
-        call.execute(slots, n)?;
-        // Another run gets inputs of its own.
-        call.inputs.clear();
-        call.given.clear();
-        Ok(())
+        call.execute(slots, n)
     });
 }
 

@@ -176,9 +176,6 @@ fn bad_calls_are_errors() {
         TFE_Execute(op, &raw mut out, &raw mut n, c.status);
         c.expect_ok("executed");
         delete(&[out]);
-        assert_eq!(TFE_OpGetFlatInputCount(op, c.status), 0);
-        TFE_Execute(op, &raw mut out, &raw mut n, c.status);
-        assert_eq!(c.outcome().0, 3, "each run needs its inputs");
         TFE_OpSetDevice(op, c"cpu:0".as_ptr(), c.status);
         assert_eq!(c.outcome().0, 3, "a device without a slash");
         TFE_DeleteOp(op);
