@@ -1,6 +1,7 @@
 //! [`Executor`]: calls in the order of their submission, on a thread of their own or at once.
 
 use ferroflow_base::{Result, Status, internal};
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -87,12 +88,17 @@ impl Shared {
             state.is_busy = true;
             let error = state.error.clone();
             drop(state);
-            let fail = |error: &Status| self.lock().fail(error);
+            // A client that has seen the call fail may clear the error before the call returns it.
+            let has_failed = Cell::new(false);
+            let fail = |error: &Status| {
+                has_failed.set(true);
+                self.lock().fail(error);
+            };
             let result = catch_unwind(AssertUnwindSafe(|| task(error.as_ref(), &fail)));
             let result = result.unwrap_or_else(|_| Err(internal!("a call panicked")));
             state = self.lock();
             state.is_busy = false;
-            if let Err(error) = result {
+            if let (Err(error), false) = (result, has_failed.get()) {
                 state.fail(&error);
             }
             self.changed.notify_all();
@@ -185,5 +191,32 @@ impl Drop for Executor {
         if let Some(thread) = thread {
             let _ = thread.join();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflow_base::aborted;
+    use std::sync::mpsc;
+
+    #[test]
+    fn an_error_that_was_cleared_does_not_come_back() {
+        let executor = Executor::new(true, 0);
+        let (failed, has_failed) = mpsc::channel();
+        let (clear, is_cleared) = mpsc::channel();
+        let task: Task = Box::new(move |_, fail| {
+            let error = aborted!("no");
+            fail(&error);
+            failed.send(()).expect("the test waits");
+            is_cleared.recv().expect("the test sends");
+            Err(error)
+        });
+        executor.submit(task).expect("accepted");
+        has_failed.recv().expect("the task sends");
+        assert!(executor.status().is_err());
+        executor.clear_error();
+        clear.send(()).expect("the task waits");
+        assert!(executor.wait().is_ok());
     }
 }
