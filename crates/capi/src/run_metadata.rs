@@ -26,7 +26,7 @@ pub(crate) struct Observed {
 }
 
 impl Observed {
-    /// The options in a buffer; what they ask to report is left out if there is no buffer for the report.
+    /// The options in a buffer; what they ask to report is left out without a buffer for it.
     ///
     /// # Safety
     /// The buffers are NULL or valid.

@@ -119,7 +119,7 @@ impl Request<'_> {
         Ok(key)
     }
 
-    /// Fails if an output does not exist, or is fed and fetched.
+    /// Fails if an output does not exist.
     ///
     /// # Safety
     /// The nodes live.
@@ -129,21 +129,7 @@ impl Request<'_> {
             // SAFETY: as this function's.
             inner.graph.dtype(unsafe { output.output() }?)?;
         }
-        let is_fed = |o: &&TF_Output| {
-            let mut fed = self.inputs.iter();
-            fed.any(|i| (i.oper, i.index) == (o.oper, o.index))
-        };
-        match self.outputs.iter().find(is_fed) {
-            Some(both) => {
-                // SAFETY: as this function's.
-                let name = unsafe { shared(both.oper) }?.name();
-                Err(invalid_argument!(
-                    "{name}:{} is both fed and fetched.",
-                    both.index
-                ))
-            }
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     /// # Safety
@@ -290,6 +276,7 @@ impl TF_Session {
             request.check(&self.graph)?;
             request.signature()?
         };
+        signature.check_ends()?;
         let callable = session.callable(&signature)?;
         let mut callables = self
             .callables

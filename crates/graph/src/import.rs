@@ -1,5 +1,6 @@
 //! `GraphDef` → [`Graph`], checked.
 
+use crate::client::PRODUCER;
 use crate::functions::check_all_calls;
 use crate::import_functions::{FunctionTable, Importer};
 use crate::{Function, Graph, Library, Node, NodeId, Output};
@@ -10,21 +11,18 @@ use ferroflow_tensor::MappedFile;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// The GraphDef version that this code was written against (TensorFlow 2.21).
-const CONSUMER_VERSION: i32 = 2474;
-
 /// Checks that a graph's makers meant it for a reader like this.
 pub(crate) fn check_versions(versions: &proto::VersionDef) -> Result<()> {
     let min_consumer = versions.min_consumer;
-    if min_consumer > CONSUMER_VERSION {
+    if min_consumer > PRODUCER {
         return Err(invalid_argument!(
             "GraphDef min consumer version {min_consumer} above current version \
-             {CONSUMER_VERSION} for Ferroflow. Please upgrade it."
+             {PRODUCER} for Ferroflow. Please upgrade it."
         ));
     }
-    if versions.bad_consumers.contains(&CONSUMER_VERSION) {
+    if versions.bad_consumers.contains(&PRODUCER) {
         return Err(invalid_argument!(
-            "GraphDef disallows consumer version {CONSUMER_VERSION}. Please upgrade Ferroflow: this \
+            "GraphDef disallows consumer version {PRODUCER}. Please upgrade Ferroflow: this \
              version is likely buggy."
         ));
     }

@@ -22,6 +22,27 @@ pub struct Signature {
     pub targets: Vec<String>,
 }
 
+impl Signature {
+    /// Checks that no tensor is both fed and fetched, which TensorFlow's masters and C API refuse.
+    ///
+    /// ```
+    /// let x = || vec!["x:0".to_string()];
+    /// let signature = ferroflow_graph::Signature { feeds: x(), fetches: x(), ..Default::default() };
+    /// assert_eq!(signature.check_ends().unwrap_err().message(), "x:0 is both fed and fetched.");
+    /// ```
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if one is.
+    pub fn check_ends(&self) -> Result<()> {
+        let feeds: FxHashSet<&String> = self.feeds.iter().collect();
+        let mut fetches = self.fetches.iter();
+        match fetches.find(|name| feeds.contains(name)) {
+            Some(name) => Err(invalid_argument!("{name} is both fed and fetched.")),
+            None => Ok(()),
+        }
+    }
+}
+
 /// Splits `name:slot` (or `name`, slot 0).
 ///
 /// ```

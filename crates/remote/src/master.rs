@@ -4,9 +4,7 @@ use crate::cluster::GrpcCluster;
 use crate::collectives::steps::GraphKeys;
 use crate::config::{compile_options, isolates_state, log_placement, session_task};
 use crate::device::{Devices, ServerDef, random_u64};
-use crate::master_session::{
-    ClientCallable, MasterSession, StepObserver, check_ends, lock, millis,
-};
+use crate::master_session::{ClientCallable, MasterSession, StepObserver, lock, millis};
 use crate::monitor::Metrics;
 use crate::peers::Peers;
 use crate::recent_requests::RecentRequests;
@@ -387,7 +385,7 @@ impl Master {
             fetches: fetch,
             targets: target,
         };
-        check_ends(&signature)?;
+        signature.check_ends()?;
         let connections = tensor_connection.into_iter().map(|c| TensorConnection {
             from: c.from_tensor,
             to: c.to_tensor,

@@ -9,7 +9,7 @@ use ferroflow_base::{Code, Result, Status, invalid_argument};
 use ferroflow_model::proto::{RunMetadata, RunOptions as RunOptionsProto, run_options::TraceLevel};
 use ferroflow_rpc::deadline_exceeded;
 use ferroflow_runtime::{Callable, CancelToken, RunOptions, Session, Signature, TraceSink};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::atomic::AtomicI64;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -177,14 +177,4 @@ pub(crate) fn millis(ms: i64) -> Option<Duration> {
         .ok()
         .filter(|ms| *ms > 0)
         .map(Duration::from_millis)
-}
-
-/// Fails if a tensor is both fed and fetched.
-pub(crate) fn check_ends(signature: &Signature) -> Result<()> {
-    let feeds: HashSet<&String> = signature.feeds.iter().collect();
-    let mut fetches = signature.fetches.iter();
-    match fetches.find(|name| feeds.contains(name)) {
-        Some(name) => Err(invalid_argument!("{name} is both fed and fetched.")),
-        None => Ok(()),
-    }
 }

@@ -1,7 +1,7 @@
 //! The steps of a [`Master`]: `RunStep`.
 
 use crate::master::Master;
-use crate::master_session::{MasterSession, StepObserver, check_ends};
+use crate::master_session::{MasterSession, StepObserver};
 use crate::tensors::{decode_feeds, response};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_model::proto::{
@@ -116,7 +116,7 @@ impl Master {
         };
         // A compiled signature was checked before.
         if callable.is_none() {
-            check_ends(&signature)?;
+            signature.check_ends()?;
         }
         Ok(Step {
             callable,

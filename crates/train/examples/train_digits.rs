@@ -6,16 +6,17 @@
 //! next run continues from there. At the end a SavedModel is written to FOLDER/model, or
 //! FOLDER/model-2 and so on if that exists.
 
-use ferroflow_runtime::{DType, Result, SavedModel, SessionOptions, Shape, Tensor, arrays};
+use ferroflow_runtime::{DType, Result, SavedModel, SessionOptions};
 use ferroflow_train::{
     Activation, Callback, Conv, Dataset, FitOptions, LearningRateSchedule, Network, Optimizer,
     ProgressLine, Trainer,
 };
 use std::path::{Path, PathBuf};
 
+#[path = "data/digits.rs"]
+mod digits;
+
 const SIDE: usize = 8;
-/// Largest pixel value.
-const MAX_PIXEL: f32 = 16.0;
 const EPOCHS: usize = 30;
 const BATCH: usize = 32;
 const STEPS_PER_EPOCH: usize = 1437_usize.div_ceil(BATCH);
@@ -55,7 +56,7 @@ pub struct Trained {
 
 /// Trains until `epochs` are done, including those of earlier runs in `folder`.
 pub fn train(folder: &Path, epochs: usize, callbacks: &mut [&mut dyn Callback]) -> Result<Trained> {
-    let (data, held_out) = read_data()?;
+    let (data, held_out) = digits::read(&[SIDE, SIDE, 1])?;
     let mut trainer = Trainer::new(network()?, SessionOptions::default())?;
     let resumed_at = trainer.restore(folder)?;
     let mut first = 0;
@@ -135,40 +136,4 @@ fn network() -> Result<Network> {
     };
     net.minimize(loss, &Optimizer::adam(rate))?;
     Ok(net)
-}
-
-/// Returns the digits to train on and the held-out digits.
-fn read_data() -> Result<(Dataset, Dataset)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/digits.npz");
-    let images = arrays::read_npz_key(&path, "images")?;
-    let labels = arrays::read_npz_key(&path, "labels")?;
-    let test = arrays::read_npz_key(&path, "test")?;
-    let pixels: Vec<f32> = images
-        .slice::<u8>()?
-        .iter()
-        .map(|&p| f32::from(p) / MAX_PIXEL)
-        .collect();
-    let classes: Vec<i64> = labels
-        .slice::<u8>()?
-        .iter()
-        .map(|&l| i64::from(l))
-        .collect();
-    let n = classes.len();
-    let all = Dataset::new(vec![
-        ("images", Tensor::from_slice([n, SIDE, SIDE, 1], &pixels)?),
-        ("labels", Tensor::from_slice(Shape::from([n]), &classes)?),
-    ])?;
-    let held_out: Vec<usize> = test.slice::<i32>()?.iter().map(|&i| i as usize).collect();
-    let rest: Vec<usize> = (0..n).filter(|i| !held_out.contains(i)).collect();
-    Ok((part(&all, &rest)?, part(&all, &held_out)?))
-}
-
-fn part(all: &Dataset, rows: &[usize]) -> Result<Dataset> {
-    let columns = all.gather(rows)?;
-    Dataset::new(
-        columns
-            .iter()
-            .map(|(n, t)| (n.as_str(), t.clone()))
-            .collect(),
-    )
 }

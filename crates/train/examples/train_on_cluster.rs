@@ -13,17 +13,16 @@
 
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_remote::{MasterOptions, Server, ServerDef, ServerOptions};
-use ferroflow_runtime::{DType, SessionOptions, Shape, Tensor, arrays};
-use ferroflow_train::{
-    Activation, Dataset, FitOptions, Network, Optimizer, ProgressLine, Tasks, Trainer,
-};
+use ferroflow_runtime::{DType, SessionOptions};
+use ferroflow_train::{Activation, FitOptions, Network, Optimizer, ProgressLine, Tasks, Trainer};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::path::Path;
 use std::process::{Child, Command};
+
+#[path = "data/digits.rs"]
+mod digits;
 
 /// Pixels of an image.
 const PIXELS: usize = 64;
-const MAX_PIXEL: f32 = 16.0;
 
 fn main() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -145,7 +144,7 @@ fn fit(tasks: &Tasks, options: SessionOptions) -> Result<f32> {
     let loss = net.softmax_cross_entropy(logits, labels)?;
     net.minimize_over(loss, &Optimizer::adam(2e-3), tasks)?;
     let mut trainer = Trainer::new(net, options)?;
-    let (data, held_out) = read_data()?;
+    let (data, held_out) = digits::read(&[PIXELS])?;
     let options = FitOptions {
         epochs: 20,
         batch: 16,
@@ -154,30 +153,4 @@ fn fit(tasks: &Tasks, options: SessionOptions) -> Result<f32> {
     };
     trainer.fit(&data, &options, &mut [&mut ProgressLine::default()])?;
     Ok(trainer.evaluate(&held_out, 360)?[0].1)
-}
-
-/// Returns the digits to train on and the held-out digits.
-fn read_data() -> Result<(Dataset, Dataset)> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/digits/digits.npz");
-    let images = arrays::read_npz_key(&path, "images")?;
-    let labels = arrays::read_npz_key(&path, "labels")?;
-    let test = arrays::read_npz_key(&path, "test")?;
-    let pixels = images.slice::<u8>()?.iter();
-    let pixels: Vec<f32> = pixels.map(|&p| f32::from(p) / MAX_PIXEL).collect();
-    let classes = labels.slice::<u8>()?.iter();
-    let classes: Vec<i64> = classes.map(|&l| i64::from(l)).collect();
-    let n = classes.len();
-    let all = Dataset::new(vec![
-        ("images", Tensor::from_slice([n, PIXELS], &pixels)?),
-        ("labels", Tensor::from_slice(Shape::from([n]), &classes)?),
-    ])?;
-    let held_out: Vec<usize> = test.slice::<i32>()?.iter().map(|&i| i as usize).collect();
-    let rest: Vec<usize> = (0..n).filter(|i| !held_out.contains(i)).collect();
-    Ok((part(&all, &rest)?, part(&all, &held_out)?))
-}
-
-fn part(all: &Dataset, rows: &[usize]) -> Result<Dataset> {
-    let columns = all.gather(rows)?;
-    let columns = columns.iter().map(|(n, t)| (n.as_str(), t.clone()));
-    Dataset::new(columns.collect())
 }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{attr_of_proto, export_attr};
 use ferroflow_model::proto;
-use ferroflow_opdef::{ArgDef, ArgType, AttrValue, FuncRef, Name};
+use ferroflow_opdef::{ArgDef, ArgType, AttrValue, FuncRef};
 use ferroflow_runtime::eager::Given;
 use ferroflow_tensor::{DType, PartialShape};
 use prost::Message;
@@ -24,14 +24,12 @@ impl TFE_Op {
     /// Sets an attr. As in TensorFlow the first value counts, that of inputs too
     /// (`AttrBuilder::AddAttrIfNotPresent`).
     fn set(&mut self, name: &str, value: AttrValue) {
-        let declared = self.def.op_def().attr(name);
-        let name = match declared {
-            Some(attr) => attr.name.clone(),
-            None => Name::Owned(name.to_string()),
-        };
         // Others than those of the op have no effect in TensorFlow either.
-        let is_new = self.attrs.get(&name).is_none() && !self.is_inferred(&name);
-        if declared.is_some() && is_new {
+        let Some(attr) = self.def.op_def().attr(name) else {
+            return;
+        };
+        let name = attr.name.clone();
+        if self.attrs.get(&name).is_none() && !self.is_inferred(&name) {
             self.attrs.set(name, value);
         }
     }

@@ -335,7 +335,7 @@ flags! {
     fn TFE_ContextSetLogDevicePlacement = |_context, _on| ();
     /// Accepts the wish to wrap ops in functions; results are the same.
     fn TFE_ContextSetRunEagerOpAsFunction = |_context, _on| ();
-    /// Accepts the wish to rewrite functions for XLA, which there is none of.
+    /// Accepts the wish to rewrite functions for XLA; nothing does.
     fn TFE_ContextSetJitCompileRewrite = |_context, _on| ();
 }
 

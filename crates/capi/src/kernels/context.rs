@@ -34,16 +34,18 @@ impl TF_OpKernelContext {
         if let Some(error) = self.failure {
             return Err(error);
         }
-        let (name, declared) = (self.node().name.clone(), self.node().outputs.clone());
+        // SAFETY: as in `node`.
+        let node = unsafe { &*self.node };
         for (i, output) in self.outputs.into_iter().enumerate() {
-            let node = name.to_string_lossy();
-            let missing = || internal!("Missing {i}-th output from {{{{node {node}}}}}");
+            let name = || node.name.to_string_lossy();
+            let missing = || internal!("Missing {i}-th output from {{{{node {}}}}}", name());
             let output = output.ok_or_else(missing)?.to_engine()?;
-            let (found, declared) = (output.dtype(), declared.get(i).copied());
+            let (found, declared) = (output.dtype(), node.outputs.get(i).copied());
             if let Some(declared) = declared.filter(|declared| *declared != found) {
                 return Err(internal!(
                     "Output {i} of type {found} does not match declared output type {declared} for node \
-                     {{{{node {node}}}}}"
+                     {{{{node {}}}}}",
+                    name()
                 ));
             }
             ctx.set_output(i, output)?;
@@ -78,19 +80,18 @@ impl TF_OpKernelContext {
         dtypes.get(i).map_or(0, |t| *t as c_int)
     }
 
-    /// Allocates an output and returns a tensor with the same memory.
-    fn allocate(&mut self, i: c_int, dtype: c_int, dims: &[i64]) -> Result<*mut TF_Tensor> {
-        let (n, name) = (self.outputs.len(), self.node().name.clone());
-        // As in TensorFlow, the declared dtype counts.
-        let declared = usize::try_from(i).map_or(0, |i| self.dtype(i, false));
-        let dtype = if declared == 0 { dtype } else { declared };
-        let output = self.output(i).map_err(|_| {
-            let name = name.to_string_lossy();
-            internal!("allocate_output with bad index={i} num_outputs={n} kernel={name}")
-        })?;
-        let tensor = TF_Tensor::allocate_host(dtype, dims)?;
+    /// Allocates an output of its declared dtype and returns a tensor with the same memory.
+    fn allocate(&mut self, i: c_int, dims: &[i64]) -> Result<*mut TF_Tensor> {
+        let declared = usize::try_from(i).map(|i| self.node().outputs.get(i).copied());
+        let Ok(Some(dtype)) = declared else {
+            let (n, name) = (self.outputs.len(), self.node().name.to_string_lossy());
+            return Err(internal!(
+                "allocate_output with bad index={i} num_outputs={n} kernel={name}"
+            ));
+        };
+        let tensor = TF_Tensor::allocate_host(dtype as c_int, dims)?;
         let shared = tensor.share();
-        *output = Some(tensor);
+        *self.output(i)? = Some(tensor);
         Ok(handle(shared))
     }
 }
@@ -254,7 +255,7 @@ pub unsafe extern "C" fn TF_GetMutableOutput(
 pub unsafe extern "C" fn TF_AllocateOutput(
     context: *mut TF_OpKernelContext,
     index: c_int,
-    dtype: c_int,
+    _dtype: c_int,
     dims: *const i64,
     num_dims: c_int,
     _len: usize,
@@ -262,7 +263,7 @@ pub unsafe extern "C" fn TF_AllocateOutput(
 ) -> *mut TF_Tensor {
     guard(status, std::ptr::null_mut(), || {
         // SAFETY: the contract of the header.
-        unsafe { unique(context)?.allocate(index, dtype, list(dims, num_dims)) }
+        unsafe { unique(context)?.allocate(index, list(dims, num_dims)) }
     })
 }
 
@@ -284,9 +285,7 @@ pub unsafe extern "C" fn TF_ForwardInputOrAllocateOutput(
             if let Some(forwarded) = forwarded_input.as_mut() {
                 *forwarded = -1;
             }
-            let context = unique(context)?;
-            let dtype = context.dtype(usize::try_from(output_index).unwrap_or(usize::MAX), false);
-            context.allocate(output_index, dtype, list(output_dims, output_num_dims))
+            unique(context)?.allocate(output_index, list(output_dims, output_num_dims))
         }
     })
 }

@@ -36,7 +36,7 @@ use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// The GraphDef version of graphs that are built here (TensorFlow 2.21).
+/// The GraphDef version that this code was written against, and of graphs that are built here (TensorFlow 2.21).
 pub const PRODUCER: i32 = 2474;
 
 /// A graph that grows node by node; nodes are never removed.
@@ -393,7 +393,7 @@ impl ClientGraph {
     /// Removes a function.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if there is none of that name.
+    /// INVALID_ARGUMENT if no function has that name.
     pub fn remove_function(&mut self, name: &str) -> Result<()> {
         if self.functions.remove(name).is_none() {
             return Err(invalid_argument!(

@@ -179,7 +179,7 @@ impl EagerContext {
     /// Removes a function, which was added once, or takes one of several additions back.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if there is none of this name.
+    /// INVALID_ARGUMENT if no function has this name.
     pub fn remove_function(&self, name: &str) -> Result<()> {
         self.functions.remove(name)?;
         self.clear_caches();

@@ -7,7 +7,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_compile::{Lower, Options};
 use ferroflow_graph::{Signature, export_attr, op_def_of_proto};
 use ferroflow_model::proto::{self, FunctionDef, FunctionDefLibrary, GraphDef, NodeDef};
-use ferroflow_opdef::{FuncRef, OpDef};
+use ferroflow_opdef::{FuncRef, NodeClass, OpDef};
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::{DType, Tensor};
 use smallvec::SmallVec;
@@ -121,7 +121,9 @@ impl Functions {
         });
         let called = match (def.function(), attrs.get("f")) {
             (Some(_), _) => Some(schema.name.to_string()),
-            (None, Some(AttrValue::Func(f))) if is_call(&schema.name) => Some(f.name.clone()),
+            (None, Some(AttrValue::Func(f))) if schema.class() == NodeClass::Call => {
+                Some(f.name.clone())
+            }
             _ => None,
         };
         let library = self.library(called.as_deref());
@@ -178,10 +180,6 @@ impl Functions {
             ..Default::default()
         }
     }
-}
-
-fn is_call(op: &str) -> bool {
-    matches!(op, "PartitionedCall" | "StatefulPartitionedCall")
 }
 
 /// Makes the stateful nodes of a function control outputs.
