@@ -34,14 +34,17 @@ pub struct ModelArgs {
     /// Disables a compile pass; may be repeated. `inspect --help` lists them.
     #[arg(long, value_name = "PASS")]
     pub disable_pass: Vec<String>,
-    /// The devices that nodes may ask for, such as `CPU:1,HOST_STREAM:2`; nodes that ask for none are on
-    /// the first. A HOST_STREAM device computes on a thread of its own, in memory of its own. Without
-    /// the option, devices of nodes are ignored.
+    /// The devices that nodes may ask for, such as `GPU:1` or `CPU:1,HOST_STREAM:2`; nodes that ask for none are on
+    /// the first one that has a kernel for them. A GPU is one of NVIDIA. A HOST_STREAM device computes on a thread of
+    /// its own, in memory of its own. Without the option, devices of nodes are ignored.
     #[arg(long, value_name = "KIND:N,...", value_parser = parse_devices)]
     pub devices: Option<DeviceCounts>,
-    /// Megabytes of memory of each HOST_STREAM device.
-    #[arg(long, value_name = "MB", default_value_t = 1024, requires = "devices")]
-    pub device_memory: usize,
+    /// Megabytes of memory of each HOST_STREAM or GPU device; by default 1024, and all that a GPU has.
+    #[arg(long, value_name = "MB", requires = "devices")]
+    pub device_memory: Option<usize>,
+    /// Computes products of floats on GPUs with 23 bits of mantissa instead of 10.
+    #[arg(long, requires = "devices")]
+    pub no_tf32: bool,
 }
 
 /// Whether loops of scalars run as machine code.
@@ -64,9 +67,9 @@ pub fn parse_devices(text: &str) -> std::result::Result<DeviceCounts, String> {
     let parse = |part: &str| {
         let (kind, n) = part.split_once(':').unwrap_or((part, "1"));
         let kind = kind.to_uppercase();
-        if !matches!(&*kind, "CPU" | "HOST_STREAM") {
+        if !matches!(&*kind, "CPU" | "GPU" | "HOST_STREAM") {
             return Err(format!(
-                "there are no {kind} devices; there are CPU and HOST_STREAM"
+                "there are no {kind} devices; there are CPU, GPU and HOST_STREAM"
             ));
         }
         match n.parse() {
@@ -124,6 +127,7 @@ impl ModelArgs {
                 Jit::On => CompileJit::On,
                 Jit::Auto => CompileJit::Auto,
             },
+            device: String::new(),
         }
     }
 
@@ -163,14 +167,23 @@ impl ModelArgs {
         for (kind, n) in counts {
             let names = (0..*n).map(|i| format!("{TASK}/device:{kind}:{i}"));
             options.devices.names.extend(names);
-            if kind == "HOST_STREAM" {
-                let of_each = StreamDeviceOptions {
-                    memory_limit: self.device_memory.saturating_mul(1 << 20),
-                    ..Default::default()
-                };
-                options.stream_devices = StreamDevices::host_streams(TASK, *n, &of_each)?;
-            }
+            let limit = self.device_memory.map(|mb| mb.saturating_mul(1 << 20));
+            let mut of_each = StreamDeviceOptions::default();
+            let made = match &**kind {
+                "HOST_STREAM" => {
+                    of_each.memory_limit = limit.unwrap_or(of_each.memory_limit);
+                    StreamDevices::host_streams(TASK, *n, &of_each)?
+                }
+                "GPU" => {
+                    of_each.memory_limit = limit.unwrap_or(usize::MAX);
+                    ferroflow_runtime::set_tf32(!self.no_tf32);
+                    StreamDevices::gpus(TASK, *n, &of_each)?
+                }
+                _ => continue,
+            };
+            options.stream_devices = options.stream_devices.with(&made);
         }
+        options.devices.kernels = options.stream_devices.kernels();
         Ok(())
     }
 

@@ -78,6 +78,7 @@ fn emit_with(
         queue: Vec::new(),
         called_by_kernels: Vec::new(),
         fors: Vec::new(),
+        device: &options.device,
     };
     let root = emitter.declare("", graph)?;
     emitter.body(graph, root)?;
@@ -108,6 +109,8 @@ pub(crate) struct Emitter<'a> {
     queue: Vec<(String, FrameIdx)>,
     called_by_kernels: Vec<String>,
     pub(crate) fors: Vec<ForLoop>,
+    /// The device of all kernels, unless it is empty.
+    device: &'a str,
 }
 
 impl Emitter<'_> {
@@ -352,7 +355,10 @@ impl GraphEmitter<'_, '_> {
         Ok(Action::Kernel(Box::new(KernelEntry {
             op: node.op().to_string(),
             node: node.name.clone(),
-            device: node.device.clone(),
+            device: match self.emitter.device {
+                "" => node.device.clone(),
+                device => device.to_string(),
+            },
             attrs: node.attrs.clone(),
             inputs: node.inputs.iter().filter_map(|i| graph.dtype(*i)).collect(),
             outputs: node.outputs.to_vec(),

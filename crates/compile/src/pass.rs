@@ -72,6 +72,9 @@ pub struct Options {
     pub lower: Lower,
     /// Whether loops become programs in machine code.
     pub jit: Jit,
+    /// The full name of the device that runs the graph, whose kernels the nodes have; if empty, nodes have the kernels
+    /// of the devices that they name.
+    pub device: String,
 }
 
 /// Whether loops become programs in machine code.
@@ -105,6 +108,7 @@ impl Options {
             disabled: Vec::new(),
             lower: Lower::Never,
             jit: Jit::Auto,
+            device: String::new(),
         }
     }
 
@@ -115,6 +119,7 @@ impl Options {
             disabled: Vec::new(),
             lower: Lower::Never,
             jit: Jit::Auto,
+            device: String::new(),
         }
     }
 }

@@ -40,6 +40,7 @@ fn after(pass: &str, graph: &str) -> Result<String> {
             _ => Lower::Never,
         },
         jit: Jit::Auto,
+        device: String::new(),
     };
     let placed = expanded.on_one_device();
     let optimized = optimize(placed, registry(), &options, &mut |_, _| {})?;

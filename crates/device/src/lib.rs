@@ -19,6 +19,7 @@ mod buffer;
 mod chunks;
 pub mod cuda;
 mod device;
+mod dispatch;
 mod host_stream;
 mod module;
 mod stream;
@@ -36,4 +37,4 @@ pub use host_stream::{
 };
 pub use module::{Function, KernelArg, Module};
 pub use stream::{Event, Stream};
-pub use tensor_memory::StreamMemory;
+pub use tensor_memory::{StreamMemory, TensorArg};

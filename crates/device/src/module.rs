@@ -44,14 +44,17 @@ pub enum KernelArg<'a> {
     F64(f64),
 }
 
-fn number<const N: usize>(value: [u8; N]) -> LaunchArg {
-    let mut bytes = [0; 8];
-    for (to, from) in bytes.iter_mut().zip(value) {
-        *to = from;
-    }
-    LaunchArg::Number {
-        bytes,
-        len: N as u8,
+impl LaunchArg {
+    /// A number of at most 8 bytes.
+    pub(crate) fn number<const N: usize>(value: [u8; N]) -> LaunchArg {
+        let mut bytes = [0; 8];
+        for (to, from) in bytes.iter_mut().zip(value) {
+            *to = from;
+        }
+        LaunchArg::Number {
+            bytes,
+            len: N as u8,
+        }
     }
 }
 
@@ -110,16 +113,21 @@ impl Function {
         for arg in args {
             raw.push(match arg {
                 KernelArg::Buffer(buffer) => LaunchArg::Memory(buffer.use_on(stream)?),
-                KernelArg::I32(v) => number(v.to_le_bytes()),
-                KernelArg::I64(v) => number(v.to_le_bytes()),
-                KernelArg::F32(v) => number(v.to_le_bytes()),
-                KernelArg::F64(v) => number(v.to_le_bytes()),
+                KernelArg::I32(v) => LaunchArg::number(v.to_le_bytes()),
+                KernelArg::I64(v) => LaunchArg::number(v.to_le_bytes()),
+                KernelArg::F32(v) => LaunchArg::number(v.to_le_bytes()),
+                KernelArg::F64(v) => LaunchArg::number(v.to_le_bytes()),
             });
         }
+        self.launch_raw(stream, grid, &raw)
+    }
+
+    /// As [`Function::launch`], with memory of this device that notes the stream.
+    pub(crate) fn launch_raw(&self, stream: &Stream, grid: &Grid, raw: &[LaunchArg]) -> Result<()> {
         let backend = stream.device().backend();
-        // SAFETY: the buffers are on this backend and note the stream, so that their memory is reused and
-        // freed only behind the launch. That the code stays inside them is what loading it means.
-        let launched = unsafe { backend.launch(stream.raw(), self.raw, grid, &raw) };
+        // SAFETY: the memory is on this backend and notes the stream, so that it is reused and
+        // freed only behind the launch. That the code stays inside is what loading it means.
+        let launched = unsafe { backend.launch(stream.raw(), self.raw, grid, raw) };
         stream.note_op();
         launched.map_err(|e| e.note(format!("in the launch of '{}'", self.name)))
     }

@@ -1,36 +1,50 @@
-//! [`StreamMemory`]: tensors in the memory of a device that the host reaches.
+//! [`StreamMemory`]: tensors in the memory of a device.
 
 use crate::allocator::{Allocator, AllocatorOptions, For, MemoryStats};
 use crate::buffer::{Buffer, Pinned};
-use crate::{Device, Stream};
-use ferroflow_base::{Result, Status, internal, unimplemented_error};
+use crate::dispatch::Dispatch;
+use crate::{Device, Function, Grid, LaunchArg, Span, Stream};
+use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_tensor::{DType, MemoryBlock, Shape, Tensor, TensorMemory};
+use smallvec::SmallVec;
 use std::any::Any;
 use std::cell::RefCell;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
-/// A device whose tensors kernels of the CPU compute on a stream, with streams for copies to and from it.
+/// A device with its tensors, the stream that computes, and streams for copies to and from it.
 ///
 /// The copies are operations of their own streams: events order them with the computing stream, and no
-/// thread waits for them.
+/// thread waits for them. Where the host reaches the memory, kernels of the CPU compute in tasks of the
+/// stream. Elsewhere a thread of the device's own calls kernels that enqueue launches, and goes on.
 pub struct StreamMemory {
     compute: Stream,
     into: Stream,
     out: Stream,
     allocator: Allocator,
     staging: Allocator,
+    /// Calls kernels that enqueue launches; `None` where kernels of the CPU compute.
+    dispatch: Option<Dispatch>,
+    /// What the kernels of the device share.
+    shared: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// The memory of one tensor.
-struct DeviceBlock(Arc<Buffer>);
+struct DeviceBlock {
+    buffer: Arc<Buffer>,
+    is_host: bool,
+}
 
 // SAFETY: the address of a buffer does not change, chunks are aligned to 256 bytes, and the regions of a
 // backend that the host reaches are initialised. Only `StreamMemory` makes blocks: their buffers are used
 // by its copies alone, which keep the tensor, or are over before the tensor exists.
 unsafe impl MemoryBlock for DeviceBlock {
     fn ptr(&self) -> NonNull<u8> {
-        pointer(&self.0)
+        pointer(&self.buffer)
+    }
+
+    fn is_host(&self) -> bool {
+        self.is_host
     }
 }
 
@@ -54,6 +68,17 @@ fn pointer(buffer: &Buffer) -> NonNull<u8> {
 thread_local! {
     /// The holder of new blocks.
     static HOLDER: RefCell<String> = const { RefCell::new(String::new()) };
+    /// The memory that this thread's kernels enqueue launches for.
+    static CURRENT: RefCell<Option<Arc<StreamMemory>>> = const { RefCell::new(None) };
+}
+
+/// Sets back which memory was current, also in a panic.
+struct Restore(Option<Arc<StreamMemory>>);
+
+impl Drop for Restore {
+    fn drop(&mut self) {
+        CURRENT.set(self.0.take());
+    }
 }
 
 impl TensorMemory for StreamMemory {
@@ -62,8 +87,24 @@ impl TensorMemory for StreamMemory {
             // A kernel writes at once, in an operation of the stream.
             Buffer::allocate(&self.allocator, len, For::Now, holder)
         })?;
-        Ok(Box::new(DeviceBlock(Arc::new(buffer))))
+        Ok(Box::new(DeviceBlock {
+            buffer: Arc::new(buffer),
+            is_host: true,
+        }))
     }
+}
+
+/// An argument of [`StreamMemory::launch`].
+#[derive(Clone, Copy)]
+pub enum TensorArg<'a> {
+    /// A tensor on the device: the function receives its address.
+    Tensor(&'a Tensor),
+    /// No memory.
+    Null,
+    /// A number.
+    I32(i32),
+    /// A number.
+    F32(f32),
 }
 
 /// Tensors that are smaller, and those that are not plain, stay with the host.
@@ -73,20 +114,53 @@ impl StreamMemory {
     /// Memory of a device, with its streams.
     ///
     /// # Errors
-    /// UNIMPLEMENTED if the host does not reach the device's memory; that of the device.
+    /// That of the device.
     pub fn new(device: &Device, options: &AllocatorOptions) -> Result<StreamMemory> {
-        if device.backend().platform() != "HOST_STREAM" {
-            return Err(unimplemented_error!(
-                "kernels of the CPU cannot compute in the memory of {device}"
-            ));
-        }
+        let is_host = device.backend().platform() == "HOST_STREAM";
+        let options = AllocatorOptions {
+            records_frees: is_host,
+            ..options.clone()
+        };
         Ok(StreamMemory {
             compute: Stream::new(device)?,
             into: Stream::new(device)?,
             out: Stream::new(device)?,
-            allocator: Allocator::new(device, options),
+            allocator: Allocator::new(device, &options),
             staging: Allocator::pinned(device),
+            dispatch: match is_host {
+                true => None,
+                false => Some(Dispatch::new(device)?),
+            },
+            shared: OnceLock::new(),
         })
+    }
+
+    /// The memory for which kernels of this thread enqueue launches.
+    ///
+    /// # Errors
+    /// INTERNAL outside of [`StreamMemory::enqueuing`].
+    pub fn current() -> Result<Arc<StreamMemory>> {
+        let current = CURRENT.with_borrow(Clone::clone);
+        current.ok_or_else(|| internal!("a kernel of a device runs on no device"))
+    }
+
+    /// Whether kernels enqueue launches, instead of computing on the host.
+    pub fn enqueues(&self) -> bool {
+        self.dispatch.is_some()
+    }
+
+    /// Returns what the kernels of the device share; `make` makes it at the first call. All callers name one
+    /// type.
+    ///
+    /// # Errors
+    /// Those of `make`; INTERNAL if a caller named another type.
+    pub fn shared<T: Any + Send + Sync>(&self, make: impl FnOnce() -> Result<T>) -> Result<&T> {
+        if self.shared.get().is_none() {
+            // Another thread may have been faster.
+            let _ = self.shared.set(Box::new(make()?));
+        }
+        let shared = self.shared.get().and_then(|s| s.downcast_ref());
+        shared.ok_or_else(|| internal!("kernels of a device share something of another type"))
     }
 
     /// The stream that computes.
@@ -99,8 +173,11 @@ impl StreamMemory {
         self.allocator.stats()
     }
 
-    /// Runs a task on the computing stream, behind everything before.
+    /// Runs a task behind everything before: on the computing stream, or on the thread that enqueues.
     pub fn spawn(&self, task: impl FnOnce() + Send + 'static) {
+        if let Some(dispatch) = &self.dispatch {
+            return dispatch.spawn(Box::new(task));
+        }
         // What failed before has reported it: each task has its own outcome.
         self.compute.call_host_always(move |_| task());
     }
@@ -115,8 +192,129 @@ impl StreamMemory {
         ferroflow_tensor::with_memory(&memory, f)
     }
 
-    /// Copies a tensor to the device, from the host or from another device; `done` is called on the
-    /// computing stream, behind the copy. A tensor that is on the device already is passed on as it is.
+    /// Runs `f`, whose kernels enqueue launches on the computing stream; memory that they allocate belongs to
+    /// `holder`.
+    pub fn enqueuing<R>(self: &Arc<Self>, holder: &str, f: impl FnOnce() -> R) -> R {
+        HOLDER.with_borrow_mut(|name| {
+            name.clear();
+            name.push_str(holder);
+        });
+        let _restore = Restore(CURRENT.replace(Some(self.clone())));
+        f()
+    }
+
+    /// Returns a new tensor in the device's memory, for launches on the computing stream.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if there is too little memory; INVALID_ARGUMENT if the dtype is not plain.
+    pub fn allocate_tensor(&self, dtype: DType, shape: Shape) -> Result<Tensor> {
+        if !dtype.is_plain() {
+            return Err(invalid_argument!(
+                "a device has no memory for {dtype} tensors"
+            ));
+        }
+        let len = shape.num_elements() * dtype.size();
+        let buffer = HOLDER
+            .with_borrow(|holder| Buffer::new(&self.allocator, &self.compute, len, holder))?;
+        let block = self.block(Arc::new(buffer));
+        // SAFETY: the block has as many bytes. The host reads none of them; a kernel of the device may read
+        // what it has not written, and then computes with arbitrary elements.
+        Ok(unsafe { Tensor::from_block(dtype, shape, Box::new(block)) })
+    }
+
+    /// Returns a copy of a tensor of the host for launches on the computing stream, which the copy precedes. A
+    /// tensor that is on the device already is returned as it is.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if there is too little memory; INVALID_ARGUMENT if the dtype is not plain.
+    pub fn upload(&self, tensor: &Tensor) -> Result<Tensor> {
+        if device_block(tensor)?.is_some_and(|b| b.device() == self.compute.device()) {
+            return Ok(tensor.clone());
+        }
+        let copy = self.allocate_tensor(tensor.dtype(), tensor.shape().clone())?;
+        if let Some(to) = device_block(&copy)?.filter(|to| !to.is_empty()) {
+            self.compute
+                .copy_from_host(&to, tensor.bytes()?, &self.staging)?;
+        }
+        Ok(copy)
+    }
+
+    /// The range of memory of a tensor on this device.
+    ///
+    /// # Errors
+    /// INTERNAL if the tensor is elsewhere.
+    pub fn span(&self, tensor: &Tensor) -> Result<Span> {
+        let elsewhere = || {
+            internal!(
+                "a {} tensor of shape {} is not on {}",
+                tensor.dtype(),
+                tensor.shape(),
+                self.compute.device()
+            )
+        };
+        let (block, offset) = tensor.block().ok_or_else(elsewhere)?;
+        let block: &dyn Any = block;
+        let block: &DeviceBlock = block.downcast_ref().ok_or_else(elsewhere)?;
+        if block.buffer.device() != self.compute.device() {
+            return Err(elsewhere());
+        }
+        Ok(Span {
+            address: block.buffer.address().offset(offset),
+            len: tensor.byte_len(),
+        })
+    }
+
+    /// Launches a function on the computing stream. Tensors that it writes have no other reader yet.
+    ///
+    /// # Errors
+    /// INTERNAL if a tensor is not on this device; those of [`Function::launch`].
+    pub fn launch(&self, function: &Function, grid: &Grid, args: &[TensorArg]) -> Result<()> {
+        let mut raw = SmallVec::<[LaunchArg; 32]>::new();
+        for arg in args {
+            raw.push(match arg {
+                TensorArg::Tensor(tensor) => LaunchArg::Memory(self.span(tensor)?),
+                TensorArg::Null => LaunchArg::number(0u64.to_le_bytes()),
+                TensorArg::I32(v) => LaunchArg::number(v.to_le_bytes()),
+                TensorArg::F32(v) => LaunchArg::number(v.to_le_bytes()),
+            });
+        }
+        // The tensors' buffers note the computing stream since they were allocated.
+        function.launch_raw(&self.compute, grid, &raw)
+    }
+
+    /// Fills a tensor that was allocated here with a word of 1, 2 or 4 bytes.
+    ///
+    /// # Errors
+    /// As for [`Stream::fill`]; INTERNAL if the tensor is elsewhere.
+    pub fn fill(&self, tensor: &Tensor, word: &[u8]) -> Result<()> {
+        let elsewhere = || internal!("a tensor to fill is not on {}", self.compute.device());
+        let buffer = device_block(tensor)?.ok_or_else(elsewhere)?;
+        match buffer.is_empty() {
+            true => Ok(()),
+            false => self.compute.fill(&buffer, word),
+        }
+    }
+
+    fn block(&self, buffer: Arc<Buffer>) -> DeviceBlock {
+        DeviceBlock {
+            buffer,
+            is_host: self.dispatch.is_none(),
+        }
+    }
+
+    /// Whether tensors of a dtype are in the device's memory. Where kernels enqueue, integers stay with the host, which
+    /// computes shapes and indices, as TensorFlow's GPU kernels have it.
+    fn takes(&self, dtype: DType, len: usize) -> bool {
+        let is_small = len < MIN_BYTES;
+        match self.enqueues() {
+            true => (dtype.is_floating() || dtype == DType::Bool) && len > 0,
+            false => dtype.is_plain() && !is_small,
+        }
+    }
+
+    /// Copies a tensor to the device, from the host or from another device; `done` is called behind the copy:
+    /// on the computing stream, or at once where kernels enqueue. A tensor that is on the device already is
+    /// passed on as it is.
     ///
     /// Out-of-memory errors name `holder` as the holder of the tensor.
     pub fn to_device(
@@ -129,17 +327,22 @@ impl StreamMemory {
             Ok(copied) => copied,
             Err(e) => return done(Err(e)),
         };
+        let memory = self.clone();
         let finish = move |ran: Result<()>| {
             let tensor = ran.map(|()| {
                 copied.map_or(tensor, |(buffer, dtype, shape)| {
-                    // SAFETY: the copy has run: the buffer has the bytes of a tensor of this dtype and shape,
+                    // SAFETY: the copy has run, or runs before what reads the tensor: the buffer has the bytes of a tensor of this dtype and shape,
                     // and nothing else knows it.
-                    unsafe { Tensor::from_block(dtype, shape, Box::new(DeviceBlock(buffer))) }
+                    unsafe { Tensor::from_block(dtype, shape, Box::new(memory.block(buffer))) }
                 })
             });
             done(tensor);
         };
-        self.compute.call_host_always(finish);
+        match self.enqueues() {
+            // What is enqueued from here on is behind the copy.
+            true => finish(Ok(())),
+            false => self.compute.call_host_always(finish),
+        }
     }
 
     /// Enqueues the copy, and a wait of the computing stream; `None` if none is needed.
@@ -149,7 +352,7 @@ impl StreamMemory {
         holder: &str,
     ) -> Result<Option<(Arc<Buffer>, DType, Shape)>> {
         let (dtype, len) = (tensor.dtype(), tensor.byte_len());
-        if !dtype.is_plain() || len < MIN_BYTES {
+        if !self.takes(dtype, len) {
             return Ok(None);
         }
         let source = device_block(tensor)?;
@@ -174,6 +377,9 @@ impl StreamMemory {
                 .copy_from_host(&buffer, tensor.bytes()?, &self.staging)?,
         }
         self.compute.wait(&self.into.mark()?)?;
+        if self.enqueues() {
+            buffer.use_on(&self.compute)?;
+        }
         Ok(Some((Arc::new(buffer), dtype, tensor.shape().clone())))
     }
 
@@ -184,6 +390,11 @@ impl StreamMemory {
             Ok(None) => return done(Ok(tensor)),
             Err(e) => return done(Err(e)),
         };
+        if self.enqueues()
+            && let Err(e) = self.compute.mark().and_then(|m| self.out.wait(&m))
+        {
+            return done(Err(e));
+        }
         let staging = self.staging.clone();
         let finish = move |pinned: Result<Pinned>| {
             done(pinned.map(|pinned| {
@@ -203,7 +414,7 @@ fn device_block(tensor: &Tensor) -> Result<Option<Buffer>> {
         return Ok(None);
     };
     let block: &dyn Any = block;
-    let Some(DeviceBlock(buffer)) = block.downcast_ref() else {
+    let Some(DeviceBlock { buffer, .. }) = block.downcast_ref() else {
         return Ok(None);
     };
     let outside = |e: Status| internal!("a tensor is outside its block: {e}");

@@ -43,6 +43,11 @@ pub trait NodeRunner: Send + Sync {
     /// # Errors
     /// Those of the kernel.
     fn run(&self, node: &NodeInfo, kernel: &mut dyn FnMut() -> Result<()>) -> Result<()>;
+
+    /// Whether expensive nodes become tasks of their own.
+    fn offloads(&self) -> bool {
+        true
+    }
 }
 
 /// The environment of all nodes of a step.
@@ -56,6 +61,8 @@ pub(crate) struct Env<'a> {
     is_watched: bool,
     /// Whether expensive nodes may run on other threads.
     pub(crate) dispatches: bool,
+    /// Whether those that compute do, besides those that wait.
+    pub(crate) offloads: bool,
 }
 
 /// Frame and iteration, for traces.
@@ -85,6 +92,7 @@ impl<'a> Env<'a> {
             runner: with.runner.map(|runner| &**runner),
             is_watched: with.trace.is_some() || with.runner.is_some(),
             dispatches,
+            offloads: with.runner.is_none_or(|runner| runner.offloads()),
         }
     }
 

@@ -322,17 +322,19 @@ impl StepState {
 
     #[inline]
     fn schedule(&mut self, env: &Env, item: TaggedNode) {
-        if env.dispatches && self.is_expensive(&env.plan.nodes[item.node.index()], item.iter) {
+        let node = &env.plan.nodes[item.node.index()];
+        if env.dispatches && self.is_expensive(env.offloads, node, item.iter) {
             self.expensive.push(item);
         } else {
             self.inexpensive.push(item);
         }
     }
 
-    fn is_expensive(&self, node: &Node, iter: u32) -> bool {
+    fn is_expensive(&self, offloads: bool, node: &Node, iter: u32) -> bool {
         match (&node.action, node.cost) {
-            (Action::Kernel(_), Cost::Expensive | Cost::Async) | (Action::Recv(_), _) => true,
-            (Action::Kernel(_), Cost::BySize) => {
+            (Action::Kernel(_), Cost::Async) | (Action::Recv(_), _) => true,
+            (Action::Kernel(_), Cost::Expensive) => offloads,
+            (Action::Kernel(_), Cost::BySize) if offloads => {
                 let first = (self.iterations[iter as usize].slot_base + node.first_slot) as usize;
                 let slots = &self.slots[first..first + node.n_inputs as usize];
                 slots

@@ -37,6 +37,7 @@ pub mod shapes;
 pub mod sparse;
 pub mod str_util;
 pub mod strided;
+pub mod strided_spec;
 pub mod summarize;
 pub mod tensor_list;
 pub mod transpose;

@@ -4,6 +4,7 @@ use crate::Node;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::AttrValue;
 use std::fmt;
+use std::sync::Arc;
 
 /// A device name with parts left open, in any of TensorFlow's forms.
 ///
@@ -160,6 +161,40 @@ pub struct DeviceSet {
     /// Whether tensors from other tasks are received only shortly before they are needed
     /// (`GraphOptions.enable_recv_scheduling`).
     pub schedules_recvs: bool,
+    /// Which types of devices have a kernel for a node.
+    pub kernels: DeviceKernels,
+}
+
+type HasKernel = dyn Fn(&str, &Node) -> bool + Send + Sync;
+
+/// Which types of devices have a kernel for a node; by default all have.
+#[derive(Clone, Default)]
+pub struct DeviceKernels(Option<Arc<HasKernel>>);
+
+impl DeviceKernels {
+    /// `has` returns whether a type, such as `GPU`, has a kernel for a node.
+    pub fn new(has: impl Fn(&str, &Node) -> bool + Send + Sync + 'static) -> DeviceKernels {
+        DeviceKernels(Some(Arc::new(has)))
+    }
+
+    /// Whether all types have kernels for all nodes.
+    pub(crate) fn are_everywhere(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Whether a type of devices has a kernel for a node.
+    pub fn has(&self, device_type: &str, node: &Node) -> bool {
+        self.0.as_ref().is_none_or(|has| has(device_type, node))
+    }
+}
+
+impl fmt::Debug for DeviceKernels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            None => "everywhere",
+            Some(_) => "by type",
+        })
+    }
 }
 
 /// The prefix of a colocation constraint in the attr `_class`.

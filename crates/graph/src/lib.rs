@@ -50,7 +50,7 @@ pub use client::{
     op_def_to_proto,
 };
 pub use costs::{CopyCosts, Costs, flops};
-pub use device::{DeviceSet, DeviceSpec};
+pub use device::{DeviceKernels, DeviceSet, DeviceSpec};
 pub use device_index::DeviceIndex;
 pub use execution_state::{CheckedGraphDef, GraphExecutionState};
 pub use export::{export_attr, export_graph};

@@ -2,9 +2,10 @@
 
 use crate::device::colocated_with;
 use crate::{Consumers, DeviceIndex, DeviceSet, DeviceSpec, Graph, Node, NodeId, Output};
-use ferroflow_base::Result;
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::NodeClass;
 use ferroflow_tensor::DType;
+use smallvec::SmallVec;
 use std::fmt;
 
 /// The device of each node of a graph, with the reason; the lists are indexed by [`NodeId`].
@@ -31,6 +32,8 @@ pub enum PlacementReason {
     Value,
     /// Nothing asks for another device than the first.
     First,
+    /// It is the first device with kernels for it and for what is colocated with it.
+    Kernel,
     /// An earlier graph has its state there.
     Kept,
     /// It finishes there first.
@@ -58,6 +61,7 @@ impl fmt::Display for PlacementReason {
             PlacementReason::Readers => "with its readers",
             PlacementReason::Value => "with its value",
             PlacementReason::First => "first device",
+            PlacementReason::Kernel => "first device with a kernel",
             PlacementReason::Kept => "its state was placed there",
             PlacementReason::Cost => "finishes there first",
         })
@@ -77,14 +81,15 @@ impl DeviceSet {
     ///
     /// A node is on the device it requests; one without a request is with those it is colocated with,
     /// else on the first device, but a constant or a feed is on the device of its only readers and a
-    /// fetch on that of its value. Users of a resource or a reference are with it, on a device that all
+    /// fetch on that of its value. A device without a kernel gives way to one that has it. Users of a resource or a reference are with it, on a device that all
     /// of them accept, or else on that which the first one requests.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if no device matches what a node requests.
+    /// INVALID_ARGUMENT if no device matches what a node requests, or that has no kernel for it.
     pub fn place_by_rules(&self, graph: &Graph) -> Result<Placement> {
         let mut groups = Groups::of(graph);
         let asked = self.requests(graph, &mut groups)?;
+        let kernels = KernelDevices::of(self, graph, &mut groups);
         let mut placed = Placement {
             devices: Vec::with_capacity(graph.id_bound()),
             reasons: Vec::with_capacity(graph.id_bound()),
@@ -92,12 +97,19 @@ impl DeviceSet {
         };
         for i in 0..graph.id_bound() {
             let id = NodeId::new(i);
-            let asked = asked[groups.root(id)].as_ref();
-            placed.devices.push(asked.map_or(0, |a| a.device));
-            placed.reasons.push(match asked {
-                Some(asked) if asked.by != id => PlacementReason::With(asked.by),
-                Some(_) => PlacementReason::Requested,
-                None => PlacementReason::First,
+            let root = groups.root(id);
+            let asked = asked[root].as_ref();
+            let (device, reason) = match asked {
+                Some(asked) if asked.by != id => (asked.device, PlacementReason::With(asked.by)),
+                Some(asked) => (asked.device, PlacementReason::Requested),
+                None => (0, PlacementReason::First),
+            };
+            let found = kernels.device(self, root, device, asked.is_some());
+            let found = found.ok_or_else(|| kernels.error(self, graph, id, device))?;
+            placed.devices.push(found);
+            placed.reasons.push(match found == device {
+                true => reason,
+                false => PlacementReason::Kernel,
             });
         }
         let consumers = Consumers::new(graph);
@@ -159,6 +171,79 @@ impl Placement {
             self.devices[id.index()] = self.devices[from.node.index()];
             self.reasons[id.index()] = PlacementReason::Value;
         }
+    }
+}
+
+/// The types of devices that have kernels for all nodes of a group.
+struct KernelDevices {
+    /// The type of each device, by position; empty if all have all kernels.
+    types: Vec<usize>,
+    /// The types that lack a kernel, by the group's root.
+    lacking: Vec<SmallVec<[usize; 2]>>,
+}
+
+impl KernelDevices {
+    fn of(devices: &DeviceSet, graph: &Graph, groups: &mut Groups) -> KernelDevices {
+        let mut found = KernelDevices {
+            types: Vec::new(),
+            lacking: Vec::new(),
+        };
+        if devices.kernels.are_everywhere() {
+            return found;
+        }
+        let mut names: Vec<String> = Vec::new();
+        for name in &devices.names {
+            let spec = DeviceSpec::parse(name).ok();
+            let kind = spec.and_then(|s| s.kind().map(str::to_string));
+            let kind = kind.unwrap_or_else(|| "CPU".to_string());
+            let known = names.iter().position(|n| *n == kind);
+            found.types.push(known.unwrap_or(names.len()));
+            if known.is_none() {
+                names.push(kind);
+            }
+        }
+        found.lacking.resize(graph.id_bound(), SmallVec::new());
+        for (id, node) in graph.iter() {
+            let lacking = &mut found.lacking[groups.root(id)];
+            for (kind, name) in names.iter().enumerate() {
+                if !lacking.contains(&kind) && !devices.kernels.has(name, node) {
+                    lacking.push(kind);
+                }
+            }
+        }
+        found
+    }
+
+    /// The device of a group that would be on `device`; `None` if that was requested, has no kernel, and placement is
+    /// not soft.
+    fn device(&self, all: &DeviceSet, root: usize, device: usize, asked: bool) -> Option<usize> {
+        if self.types.is_empty() {
+            return Some(device);
+        }
+        let has = |d: usize| !self.lacking[root].contains(&self.types[d]);
+        if has(device) {
+            return Some(device);
+        }
+        if asked && !all.soft {
+            return None;
+        }
+        let task = |d: usize| all.names[d].rsplit_once("/device:").map(|(task, _)| task);
+        let mut others = (0..all.names.len()).filter(|d| has(*d));
+        let near = others.clone().find(|d| task(*d) == task(device));
+        // A node without any kernel stays: loading it is an error that says so.
+        Some(near.or_else(|| others.next()).unwrap_or(device))
+    }
+
+    #[cold]
+    fn error(&self, devices: &DeviceSet, graph: &Graph, id: NodeId, device: usize) -> Status {
+        let name = graph.get(id).map_or("", |node| &node.name);
+        let wanted = &devices.names[device];
+        let kind = DeviceSpec::parse(wanted).ok();
+        let kind = kind.as_ref().and_then(|s| s.kind()).unwrap_or("CPU");
+        invalid_argument!(
+            "Cannot assign a device for operation {name}: Could not satisfy explicit device specification '{wanted}' \
+             because no supported kernel for {kind} devices is available.\n\t [[{{{{node {name}}}}}]]"
+        )
     }
 }
 

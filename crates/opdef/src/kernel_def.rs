@@ -116,7 +116,7 @@ impl KernelDef {
         found.map(|(_, allowed)| &**allowed)
     }
 
-    fn matches(&self, attrs: &Attrs) -> bool {
+    pub(crate) fn matches(&self, attrs: &Attrs) -> bool {
         self.constraints.iter().all(|(attr, allowed)| {
             let is_allowed = |value: &AttrValue| allowed.iter().any(|a| a.same_value(value));
             match attrs.get(attr) {

@@ -2,7 +2,7 @@
 
 use crate::kernel_def::select;
 use crate::{
-    ArgDef, DefinedShapeFn, KERNEL_LABEL, KernelBuild, KernelDef, KernelFactory, Op, OpDef,
+    ArgDef, Attrs, DefinedShapeFn, KERNEL_LABEL, KernelBuild, KernelDef, KernelFactory, Op, OpDef,
     OpKernel, no_kernel,
 };
 use ferroflow_base::{Result, already_exists, invalid_argument, not_found};
@@ -195,7 +195,7 @@ impl Registry {
     ///
     /// # Errors
     /// INVALID_ARGUMENT if there is none.
-    pub fn labelled(&self, node: &str, op: &str, attrs: &crate::Attrs) -> Result<Arc<OpDef>> {
+    pub fn labelled(&self, node: &str, op: &str, attrs: &Attrs) -> Result<Arc<OpDef>> {
         let label = attrs.str(KERNEL_LABEL)?;
         let found = self.def(&labelled_op(op, label))?;
         found.ok_or_else(|| no_kernel(op, node, attrs, &self.kernel_lines(op)))
@@ -232,6 +232,16 @@ impl Registry {
     pub fn has_kernel(&self, op: &str) -> bool {
         let kernels = self.kernels.read().unwrap_or_else(PoisonError::into_inner);
         kernels.contains_key(op) || self.op(op).is_some_and(|op| op.kernel.is_some())
+    }
+
+    /// Returns whether a kernel was registered for devices of a type and for nodes with these attrs. Those
+    /// for any type of device do not count.
+    pub fn has_kernel_on(&self, device_type: &str, op: &str, attrs: &Attrs) -> bool {
+        let kernels = self.kernels.read().unwrap_or_else(PoisonError::into_inner);
+        let of_op = kernels.get(op).map_or(&[][..], |kernels| kernels);
+        of_op
+            .iter()
+            .any(|kernel| kernel.device_type == device_type && kernel.matches(attrs))
     }
 
     /// The kernels of an op and of its labels, as errors list them.

@@ -199,6 +199,7 @@ impl GrpcCluster {
             soft,
             sends_bfloat16: options.is_some_and(|o| o.enable_bfloat16_sendrecv),
             schedules_recvs: options.is_some_and(|o| o.enable_recv_scheduling),
+            ..Default::default()
         }
     }
 

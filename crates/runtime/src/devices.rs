@@ -1,13 +1,18 @@
 //! [`StreamDevices`]: devices of this process whose nodes run on streams.
 
+use crate::registry;
 use ferroflow_base::{Result, Status};
+use ferroflow_compile::{Jit, Options as CompileOptions};
+use ferroflow_device::cuda::Cuda;
 use ferroflow_device::{
-    AllocatorOptions, Device, HostStreamOptions, HostStreams, MemoryStats, Order, StreamMemory,
+    AllocatorOptions, Backend, Device, HostStreamOptions, HostStreams, MemoryStats, Order,
+    StreamMemory,
 };
 use ferroflow_executor::NodeRunner;
+use ferroflow_graph::{DeviceKernels, Node, NodeClass};
 use ferroflow_opdef::{NodeInfo, RecvDone, Rendezvous};
 use ferroflow_tensor::Tensor;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Devices whose nodes run on a stream, with their tensors in the device's memory. Sessions that share
 /// them share streams and memory.
@@ -71,7 +76,15 @@ impl NodeRunner for StreamRunner {
     }
 
     fn run(&self, node: &NodeInfo, kernel: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        self.0.allocating(&node.name, kernel)
+        match self.0.enqueues() {
+            true => self.0.enqueuing(&node.name, kernel),
+            false => self.0.allocating(&node.name, kernel),
+        }
+    }
+
+    fn offloads(&self) -> bool {
+        // Kernels that enqueue take no longer than a message to another task.
+        !self.0.enqueues()
     }
 }
 
@@ -94,12 +107,39 @@ impl StreamDevices {
             ..Default::default()
         });
         let allocator = AllocatorOptions {
-            memory_limit: None,
             allow_growth: options.allow_growth,
+            ..Default::default()
         };
+        Self::of_backend(&(backend as _), prefix, n, &allocator)
+    }
+
+    /// Opens the first `n` NVIDIA GPUs of the machine: `PREFIX/device:GPU:0` and so on. Nodes have the kernels of
+    /// `ferroflow_gpu` there; see [`StreamDevices::kernels`] for which nodes those are.
+    ///
+    /// # Errors
+    /// FAILED_PRECONDITION if there is no driver, an old one, or no GPU; INVALID_ARGUMENT if there are fewer.
+    pub fn gpus(prefix: &str, n: usize, options: &StreamDeviceOptions) -> Result<Self> {
+        static REGISTERED: OnceLock<Result<()>> = OnceLock::new();
+        let backend = Cuda::new()?;
+        let registered = REGISTERED.get_or_init(|| ferroflow_gpu::register(registry()));
+        registered.clone()?;
+        let allocator = AllocatorOptions {
+            memory_limit: Some(options.memory_limit),
+            allow_growth: options.allow_growth,
+            ..Default::default()
+        };
+        Self::of_backend(&(backend as _), prefix, n, &allocator)
+    }
+
+    fn of_backend(
+        backend: &Arc<dyn Backend>,
+        prefix: &str,
+        n: usize,
+        allocator: &AllocatorOptions,
+    ) -> Result<Self> {
         let device = |ordinal| {
             let device = Device::new(backend.clone(), ordinal)?;
-            let memory = StreamMemory::new(&device, &allocator)?;
+            let memory = StreamMemory::new(&device, allocator)?;
             Ok(StreamDevice {
                 name: format!("{prefix}{device}"),
                 runner: Arc::new(StreamRunner(Arc::new(memory))),
@@ -107,6 +147,23 @@ impl StreamDevices {
         };
         let devices: Result<Vec<_>> = (0..n).map(device).collect();
         devices.map(|devices| StreamDevices(devices.into()))
+    }
+
+    /// These devices and `others`.
+    #[must_use]
+    pub fn with(&self, others: &StreamDevices) -> StreamDevices {
+        StreamDevices(self.0.iter().chain(others.0.iter()).cloned().collect())
+    }
+
+    /// Which nodes have kernels on GPUs and on other devices, for placement
+    /// ([`DeviceSet::kernels`](crate::DeviceSet)).
+    pub fn kernels(&self) -> DeviceKernels {
+        if !self.0.iter().any(|device| device.runner.0.enqueues()) {
+            return DeviceKernels::default();
+        }
+        DeviceKernels::new(|device_type, node: &Node| {
+            device_type != ferroflow_gpu::DEVICE_TYPE || has_gpu_kernel(node)
+        })
     }
 
     /// The full names of the devices.
@@ -129,6 +186,30 @@ impl StreamDevices {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+}
+
+/// Whether GPUs run a node: the engine itself, or a kernel.
+fn has_gpu_kernel(node: &Node) -> bool {
+    match node.class() {
+        NodeClass::Other | NodeClass::Identity => {
+            registry().has_kernel_on(ferroflow_gpu::DEVICE_TYPE, node.op(), &node.attrs)
+        }
+        NodeClass::Switch
+        | NodeClass::Merge
+        | NodeClass::Enter
+        | NodeClass::Exit
+        | NodeClass::NextIteration
+        | NodeClass::LoopCond
+        | NodeClass::ControlTrigger
+        | NodeClass::Send
+        | NodeClass::Recv
+        | NodeClass::Arg
+        | NodeClass::Retval
+        | NodeClass::Const
+        | NodeClass::Placeholder
+        | NodeClass::NoOp => true,
+        _ => false,
     }
 }
 
@@ -176,6 +257,19 @@ fn gather(tensors: Vec<Tensor>, copy: impl Fn(Tensor, TensorDone), done: Tensors
 }
 
 impl StreamRunner {
+    /// The compile options of the device's part of a graph.
+    pub(crate) fn compile_options(&self, options: &CompileOptions, name: &str) -> CompileOptions {
+        let mut own = options.clone();
+        if self.0.enqueues() {
+            own.device = name.to_string();
+            own.jit = Jit::Off;
+            // Made for kernels of CPUs.
+            own.disabled
+                .extend(["conv_groups", "fuse_update"].map(String::from));
+        }
+        own
+    }
+
     /// Copies the arguments of a part to the device.
     pub(crate) fn to_device(&self, tensors: Vec<Tensor>, done: TensorsDone) {
         gather(

@@ -2,7 +2,8 @@
 //! answered; every case with several numbers of threads, optimised and as it is, functional control
 //! flow run directly and lowered, compiled to a BEF file and opened again.
 //!
-//! `CASE=part-of-a-name` runs a part of them; `oracle/graphs.py` writes the files.
+//! `CASE=part-of-a-name` runs a part of them; `GPU=1` runs them on NVIDIA's GPU and a CPU instead, where one is.
+//! `oracle/graphs.py` writes the files.
 
 use ferroflow_testkit::random::Random;
 use ferroflow_testkit::{cases, tensors};
@@ -18,7 +19,7 @@ use serde_json::Value as Json;
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 /// Ops that graphs here use and that may be absent: a graph is skipped while one of its ops is. An
@@ -50,6 +51,8 @@ struct Variant {
     streams: usize,
     /// Whether their operations run late, in a random order.
     shuffled: bool,
+    /// Whether nodes are on a GPU that has kernels for them.
+    gpu: bool,
 }
 
 impl Variant {
@@ -62,6 +65,7 @@ impl Variant {
             scattered: false,
             streams: 0,
             shuffled: false,
+            gpu: false,
         }
     }
 
@@ -78,6 +82,13 @@ impl Variant {
             streams,
             shuffled,
             ..Variant::scattered(threads, optimize)
+        }
+    }
+
+    const fn on_gpu(threads: usize, optimize: bool, lower: bool) -> Self {
+        Variant {
+            gpu: true,
+            ..Variant::new(threads, optimize, lower)
         }
     }
 
@@ -107,7 +118,28 @@ const VARIANTS: &[Variant] = &[
     Variant::on_streams(2, 2, true, true),
     Variant::compiled(2, true, false),
     Variant::compiled(1, true, true),
+    Variant::on_gpu(1, false, true),
+    Variant::on_gpu(2, true, true),
 ];
+
+/// The GPU of this machine, with products in full precision.
+fn gpu() -> Result<StreamDevices> {
+    static GPU: OnceLock<Result<StreamDevices>> = OnceLock::new();
+    let open = || {
+        ferroflow_runtime::set_tf32(false);
+        StreamDevices::gpus(
+            TASK,
+            1,
+            &StreamDeviceOptions {
+                memory_limit: 4 << 30,
+                ..Default::default()
+            },
+        )
+    };
+    GPU.get_or_init(open).clone()
+}
+
+const TASK: &str = "/job:test/replica:0/task:0";
 
 struct Case {
     name: String,
@@ -326,8 +358,8 @@ fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
         },
         ..CompileOptions::all()
     };
-    const TASK: &str = "/job:test/replica:0/task:0";
     let n_cpus = match (variant.scattered, variant.streams) {
+        _ if variant.gpu => 1,
         (false, _) => 0,
         (true, 0) => N_DEVICES,
         (true, _) => 1,
@@ -337,16 +369,23 @@ fn check(case: &Case, variant: Variant) -> tensors::Res<()> {
         shuffle,
         ..Default::default()
     };
-    let streams = StreamDevices::host_streams(TASK, variant.streams, &stream_options);
+    let streams = match variant.gpu {
+        true => gpu(),
+        false => StreamDevices::host_streams(TASK, variant.streams, &stream_options),
+    };
     let streams = streams.map_err(|e| e.to_string())?;
     let cpus = (0..n_cpus).map(|i| format!("{TASK}/device:CPU:{i}"));
-    let names: Vec<String> = cpus.chain(streams.names().map(str::to_string)).collect();
+    let mut names: Vec<String> = cpus.chain(streams.names().map(str::to_string)).collect();
+    if variant.gpu {
+        names.reverse();
+    }
     let options = SessionOptions {
         threads: variant.threads,
         compile,
         devices: DeviceSet {
             names: names.clone(),
             soft: true,
+            kernels: streams.kernels(),
             ..Default::default()
         },
         stream_devices: streams,
@@ -431,7 +470,8 @@ fn others_sleep() -> Option<bool> {
 /// Checks the case in every variant; a hang is an error too.
 fn check_all(number: usize, case: Case) -> tensors::Res<()> {
     let case = Arc::new(case);
-    let runs = |v: &Variant| !v.scattered || !case.is_placed;
+    let on_gpu = std::env::var_os("GPU").is_some();
+    let runs = |v: &Variant| v.gpu == on_gpu && (!v.scattered || !case.is_placed);
     // Each case runs on one of the kinds of streams, unless cases are chosen.
     let one = std::env::var("CASE").is_err().then_some(1 + number % 3);
     let is_chosen = |v: &Variant| v.streams == 0 || one.is_none_or(|n| n == v.streams);
@@ -494,7 +534,8 @@ fn graphs() {
     );
     let n_compiled = COMPILED.load(Ordering::Relaxed);
     println!("{n_compiled} steps ran from a file");
-    assert!(n_compiled > 0 || !filter.is_empty());
+    let on_gpu = std::env::var_os("GPU").is_some();
+    assert!(n_compiled > 0 || on_gpu || !filter.is_empty());
     assert!(
         n_passed + failures.len() + skipped.len() > 0,
         "CASE={filter} matches no graph"

@@ -12,10 +12,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// # Safety
 /// [`MemoryBlock::ptr`] always returns the same address, aligned to 64 bytes, of at least as many
 /// initialised bytes as were asked for. Nothing but the owner of the block reads or writes them while it
-/// lives, except where that owner lets it.
+/// lives, except where that owner lets it. Where [`MemoryBlock::is_host`] is false, the address is a
+/// device's, and the bytes may still be on their way.
 pub unsafe trait MemoryBlock: Any + Send + Sync {
     /// The first byte.
     fn ptr(&self) -> NonNull<u8>;
+
+    /// Whether the host reads and writes the bytes at their address. The elements of a tensor in other
+    /// memory cannot be read: that is an error.
+    fn is_host(&self) -> bool {
+        true
+    }
 }
 
 /// Allocates blocks for tensors.

@@ -19,6 +19,8 @@ pub(crate) struct Dense {
 pub(crate) enum Data {
     Inline(Words),
     Block(Buffer),
+    /// Memory that the host does not reach.
+    Device(Buffer),
     /// Elements of another storage that is not itself a view: bytes from `offset` for a block,
     /// all elements for owned ones (`offset` is 0).
     View {
@@ -40,19 +42,29 @@ impl Dense {
         }
     }
 
-    /// Returns the address of plain elements; dangling, but aligned, for others.
+    /// Returns the address of plain elements and their number; dangling, but aligned, for others. The
+    /// host sees none of the elements in a device's memory.
     #[inline]
-    pub(crate) fn as_ptr(&self) -> *const u8 {
-        match &self.data {
+    pub(crate) fn raw(&self) -> (*const u8, usize) {
+        let ptr = match &self.data {
             Data::Inline(words) => words.as_ptr().cast(),
             Data::Block(buffer) => buffer.as_ptr(),
             Data::View { parent, offset } => match &parent.data {
                 // SAFETY: views are inside the parent's block, see `share`.
                 Data::Block(buffer) => unsafe { buffer.as_ptr().add(*offset) },
+                Data::Device(_) => return (dangling(), 0),
                 _ => dangling(),
             },
+            Data::Device(_) => return (dangling(), 0),
             _ => dangling(),
-        }
+        };
+        (ptr, self.shape.num_elements())
+    }
+
+    /// Returns whether the elements are in memory that the host does not reach.
+    #[inline]
+    pub(crate) fn is_on_device(&self) -> bool {
+        matches!(self.root(), Data::Device(_))
     }
 
     /// Returns the address of plain elements, if they have no other owner and may be written.
@@ -82,6 +94,7 @@ impl Dense {
             Data::Block(buffer) => buffer.is_writable(),
             Data::View { parent, .. } => Arc::get_mut(parent)
                 .is_some_and(|p| matches!(&p.data, Data::Block(b) if b.is_writable())),
+            Data::Device(_) => false,
             _ => true,
         }
     }
@@ -102,7 +115,7 @@ impl Dense {
         };
         debug_assert!(match &data {
             Data::View { parent, offset } => match &parent.data {
-                Data::Block(block) => *offset <= block.len(),
+                Data::Block(block) | Data::Device(block) => *offset <= block.len(),
                 _ => *offset == 0,
             },
             _ => start == 0,

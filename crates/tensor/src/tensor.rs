@@ -264,7 +264,11 @@ impl Tensor {
             return Err(self.wrong_dtype(T::DTYPE));
         }
         // SAFETY: the dtype says that the storage holds valid elements of `T`.
-        Ok(unsafe { self.typed() })
+        let elements = unsafe { self.typed() };
+        if elements.is_empty() {
+            self.check_on_host()?;
+        }
+        Ok(elements)
     }
 
     /// Returns the elements for writing; shared storage is copied first.
@@ -339,8 +343,14 @@ impl Tensor {
     /// # Errors
     /// INTERNAL if `T` is not the item type of the dtype.
     pub fn items<T: Item>(&self) -> Result<&[T]> {
-        T::get(self)
-            .ok_or_else(|| internal!("{} is not stored as the requested item type", self.dtype()))
+        let items = T::get(self);
+        let items = items.ok_or_else(|| {
+            internal!("{} is not stored as the requested item type", self.dtype())
+        })?;
+        if items.is_empty() {
+            self.check_on_host()?;
+        }
+        Ok(items)
     }
 
     /// Returns the elements as stored items for writing; shared storage is copied first.
@@ -367,6 +377,9 @@ impl Tensor {
             ));
         }
         let (ptr, n) = self.raw();
+        if n == 0 {
+            self.check_on_host()?;
+        }
         // SAFETY: the storage of a plain dtype holds that many initialised bytes, none of them
         // padding.
         Ok(unsafe { std::slice::from_raw_parts(ptr, n * self.dtype().size()) })
@@ -413,7 +426,7 @@ impl Tensor {
         };
         let (dtype, size) = (self.dtype(), self.dtype().size());
         if let Some(dense) = self.0.share()
-            && n * size > INLINE_BYTES
+            && (n * size > INLINE_BYTES || dense.is_on_device())
             && dtype.is_plain()
         {
             let part = dense.share(start * size, shape);
@@ -462,9 +475,10 @@ impl Tensor {
         }
         match (self.string_items(), other.string_items()) {
             (Some(a), Some(b)) => a == b,
-            _ if self.dtype().is_plain() => {
-                self.raw() == other.raw() || self.bytes().ok() == other.bytes().ok()
-            }
+            _ if self.dtype().is_plain() => match (self.bytes(), other.bytes()) {
+                (Ok(a), Ok(b)) => std::ptr::eq(a, b) || a == b,
+                _ => false,
+            },
             _ => false,
         }
     }
@@ -501,7 +515,7 @@ impl Tensor {
     fn raw(&self) -> (*const u8, usize) {
         match self.0.content() {
             Content::Scalar(bits) => (std::ptr::from_ref(bits).cast(), 1),
-            Content::Dense(dense) => (dense.as_ptr(), dense.shape.num_elements()),
+            Content::Dense(dense) => dense.raw(),
         }
     }
 

@@ -3,12 +3,17 @@
 //! Nothing of CUDA is needed to build this, nor to run it on a machine without a GPU. Handles are looked
 //! up in tables before the driver sees them.
 
+mod blas;
+mod dnn;
 mod driver;
+mod library;
 
 use crate::backend::{
     Address, Backend, DeviceInfo, Grid, HostCall, LaunchArg, RawEvent, RawFunction, RawModule,
     RawStream, Span, no_device,
 };
+pub use blas::{Blas, Epilogue, Gemm};
+pub use dnn::{Conv, ConvArgs, Dnn};
 use driver::{CuResult, Driver, Handle, NOT_READY};
 use ferroflow_base::{Result, Status, invalid_argument};
 use smallvec::SmallVec;

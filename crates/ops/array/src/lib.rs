@@ -45,7 +45,6 @@ mod slice;
 mod space_batch;
 mod split;
 mod strided_slice;
-mod strided_spec;
 mod tile;
 mod transpose;
 mod unique;

@@ -2,11 +2,12 @@
 //! `core/kernels/strided_slice_op.cc`).
 
 use crate::slice::viewed;
-use crate::strided_spec::{self, Masks, Resolved};
+
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant, shape_of};
 use ferroflow_functors::shapes;
 use ferroflow_functors::strided::Strided;
+use ferroflow_functors::strided_spec::{self, Masks, Resolved};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_resources::resource::{value_mut, variable};
 use ferroflow_tensor::{DType, Shape, Tensor};

@@ -8,8 +8,8 @@ use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{
-    ExpandedGraph, PassCtx, PassGroup, compile_in, expand, expand_for_placement,
-    resolve_remote_calls,
+    ExpandedGraph, Options as CompileOptions, PassCtx, PassGroup, compile_in, expand,
+    expand_for_placement, resolve_remote_calls,
 };
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
@@ -131,19 +131,32 @@ impl Session {
     }
 
     pub(super) fn executor(&self, graph: PlacedGraph) -> Result<Arc<Executor>> {
+        self.executor_with(graph, &self.options.compile)
+    }
+
+    fn executor_with(&self, graph: PlacedGraph, options: &CompileOptions) -> Result<Arc<Executor>> {
         let graph = self.rewrite_part(graph)?;
         let resources = &self.options.resources;
         let kept = resources.session_local("op segment", || Ok(OpSegment::default()))?;
-        let plan = compile_in(graph, registry(), &self.options.compile, &kept)?;
+        let plan = compile_in(graph, registry(), options, &kept)?;
         Ok(Executor::new(Arc::new(plan)))
     }
 
     fn part(&self, partition: Partition) -> Result<Part> {
+        let stream = self.stream_of(partition.part);
+        let executor = match &stream {
+            None => self.executor(partition.graph)?,
+            Some(stream) => {
+                let name = &self.options.devices.names[partition.part];
+                let options = stream.compile_options(&self.options.compile, name);
+                self.executor_with(partition.graph, &options)?
+            }
+        };
         Ok(Part {
             runner: Runner::Local {
-                executor: self.executor(partition.graph)?,
+                executor,
                 device: partition.part,
-                stream: self.stream_of(partition.part),
+                stream,
             },
             feeds: partition.feeds,
             fetches: partition.fetches,

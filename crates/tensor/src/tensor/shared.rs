@@ -34,7 +34,32 @@ impl Tensor {
     /// The block has the bytes of `shape`, which are valid elements of the dtype, a plain one.
     pub unsafe fn from_block(dtype: DType, shape: Shape, block: Box<dyn MemoryBlock>) -> Tensor {
         let len = shape.num_elements() * dtype.size();
-        Self::dense(dtype, shape, Data::Block(Buffer::block(block, len)))
+        let is_host = block.is_host();
+        let buffer = Buffer::block(block, len);
+        let data = match is_host {
+            true => Data::Block(buffer),
+            false => Data::Device(buffer),
+        };
+        Self::dense(dtype, shape, data)
+    }
+
+    /// Returns whether the elements are in memory that the host does not reach.
+    pub fn is_on_device(&self) -> bool {
+        matches!(self.0.content(), Content::Dense(dense) if dense.is_on_device())
+    }
+
+    /// # Errors
+    /// INTERNAL if the host does not reach the elements.
+    #[cold]
+    pub(super) fn check_on_host(&self) -> Result<()> {
+        match self.is_on_device() {
+            false => Ok(()),
+            true => Err(internal!(
+                "a {} tensor of shape {} is in the memory of a device and was not copied to the host",
+                self.dtype(),
+                self.shape()
+            )),
+        }
     }
 
     /// Returns the block that has the elements, and the position of the first byte in it; `None` if they
@@ -43,7 +68,7 @@ impl Tensor {
         let Content::Dense(dense) = self.0.content() else {
             return None;
         };
-        let Data::Block(buffer) = dense.root() else {
+        let (Data::Block(buffer) | Data::Device(buffer)) = dense.root() else {
             return None;
         };
         let offset = match &dense.data {

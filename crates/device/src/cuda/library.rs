@@ -1,0 +1,72 @@
+//! Libraries of CUDA that are loaded at run time.
+
+use crate::StreamMemory;
+use ferroflow_base::{Result, failed_precondition};
+use libloading::Library;
+use std::time::Instant;
+
+/// A handle of a library: a pointer that only the library follows.
+pub(super) type Handle = u64;
+
+/// Declares a table of functions that return an `int`, and how they are looked up.
+macro_rules! functions {
+    ($table:ident { $($field:ident = $symbol:literal ($($arg:ty),* $(,)?);)* }) => {
+        struct $table {
+            $($field: unsafe extern "C" fn($($arg),*) -> std::ffi::c_int,)*
+        }
+
+        impl $table {
+            /// # Safety
+            /// The library's functions have these types; it stays loaded as long as the table is used.
+            unsafe fn find(library: &libloading::Library) -> ferroflow_base::Result<$table> {
+                $(
+                    // SAFETY: the caller promises the type.
+                    let $field = *unsafe {
+                        library.get::<unsafe extern "C" fn($($arg),*) -> std::ffi::c_int>($symbol)
+                    }
+                    .map_err(|e| ferroflow_base::failed_precondition!("the library is too old: {e}"))?;
+                )*
+                Ok($table { $($field,)* })
+            }
+        }
+    };
+}
+pub(super) use functions;
+
+/// Loads the first of several versions of a library that there is.
+///
+/// # Errors
+/// FAILED_PRECONDITION if there is none.
+pub(super) fn open(names: &[&str]) -> Result<Library> {
+    let mut why = String::new();
+    for name in names {
+        // SAFETY: the initializers of NVIDIA's libraries may run on any thread; the names are theirs.
+        match unsafe { Library::new(*name) } {
+            Ok(library) => return Ok(library),
+            Err(e) => why = format!("{why}; {e}"),
+        }
+    }
+    Err(failed_precondition!(
+        "GPU kernels need {}, where the dynamic loader finds it{why}",
+        names.first().unwrap_or(&"")
+    ))
+}
+
+/// The time that an operation of the computing stream takes, in nanoseconds: the least of a few.
+///
+/// # Errors
+/// Those of the operation.
+pub(super) fn ticks(memory: &StreamMemory, enqueue: impl Fn() -> Result<()>) -> Result<u128> {
+    enqueue()?;
+    let mut least = u128::MAX;
+    for _ in 0..3 {
+        memory.compute().synchronize()?;
+        let start = Instant::now();
+        for _ in 0..3 {
+            enqueue()?;
+        }
+        memory.compute().synchronize()?;
+        least = least.min(start.elapsed().as_nanos());
+    }
+    Ok(least)
+}

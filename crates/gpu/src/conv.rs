@@ -1,0 +1,246 @@
+//! Convolutions of images with channels last.
+
+use crate::data;
+use crate::elementwise;
+use crate::epilogue::{self, Epilogue};
+use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
+use crate::library::tf32;
+use crate::pad::padded;
+use crate::ptx::Step;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_device::TensorArg;
+use ferroflow_device::cuda::{Conv, ConvArgs};
+use ferroflow_functors::window::{NHWC, Placed, Rules, conv_rules};
+use ferroflow_opdef::{BinaryFn, KernelBuild};
+use ferroflow_tensor::Tensor;
+use std::sync::OnceLock;
+
+const FORMAT: &[(&str, &[&str])] = &[("data_format", &["NHWC"])];
+
+pub(crate) const ROWS: &[Row] = &[
+    Row::new("Conv2D", conv).strings(FORMAT),
+    Row::new("_FusedConv2D", conv).strings(FORMAT),
+    Row::new("DepthwiseConv2dNative", depthwise).strings(FORMAT),
+    Row::new("_FusedDepthwiseConv2dNative", depthwise).strings(FORMAT),
+];
+
+struct ConvKernel {
+    rules: Rules,
+    epilogue: Epilogue,
+    /// A constant filter as the convolution reads it.
+    filter: OnceLock<Tensor>,
+}
+
+fn conv(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(ConvKernel {
+        rules: conv_rules(build.attrs, NHWC)?,
+        epilogue: Epilogue::of(build.attrs)?,
+        filter: OnceLock::new(),
+    }))
+}
+
+impl ConvKernel {
+    /// The filter with the output channels first, scaled.
+    fn filter(&self, ctx: &GpuCtx) -> Result<Tensor> {
+        if let Some(filter) = self.filter.get() {
+            return Ok(filter.clone());
+        }
+        let mut filter = ctx.input(1)?;
+        let mut is_constant = ctx.is_constant(1);
+        if self.epilogue.scale {
+            is_constant &= ctx.is_constant(2);
+            let steps = [Step::Binary(BinaryFn::Mul, 0, 1)];
+            filter = elementwise::apply(ctx, &steps, &[filter, ctx.input(2)?])?;
+        }
+        let filter = data::transposed(ctx, &filter, &[3, 0, 1, 2])?;
+        if is_constant {
+            let _ = self.filter.set(filter.clone());
+        }
+        Ok(filter)
+    }
+}
+
+/// The dimensions of an image batch or a filter.
+///
+/// # Errors
+/// INVALID_ARGUMENT if it has not four.
+fn four(t: &Tensor, what: &str) -> Result<[usize; 4]> {
+    let dims = t.shape().dims().try_into();
+    dims.map_err(|_| invalid_argument!("{what} must be 4-dimensional: {}", t.shape()))
+}
+
+impl GpuKernel for ConvKernel {
+    fn launch(&self, ctx: &mut GpuCtx) -> Result<()> {
+        let (mut x, filter) = (ctx.input(0)?, self.filter(ctx)?);
+        let [batch, _, _, in_c] = four(&x, "input")?;
+        let [out_c, rows, columns, of_group] = four(&filter, "filter")?;
+        if of_group == 0 || !in_c.is_multiple_of(of_group) || !out_c.is_multiple_of(in_c / of_group)
+        {
+            return Err(invalid_argument!(
+                "input depth must be evenly divisible by filter depth: {in_c} vs {of_group}"
+            ));
+        }
+        let axes = [
+            self.rules[0].place(x.shape()[1], rows)?,
+            self.rules[1].place(x.shape()[2], columns)?,
+        ];
+        let mut pad = axes.map(|a| a.before);
+        let after = axes.map(|a| after(&a));
+        // cuDNN has the same padding on both sides.
+        if pad != after {
+            let before_after = [(0, 0), (pad[0], after[0]), (pad[1], after[1]), (0, 0)];
+            x = padded(ctx, &x, &before_after, None)?;
+            pad = [0, 0];
+        }
+        let output = [batch, axes[0].output, axes[1].output, out_c];
+        let y = ctx.alloc(x.dtype(), output)?;
+        if y.num_elements() == 0 {
+            return ctx.set_output(0, y);
+        }
+        let mut at = 2 + usize::from(self.epilogue.scale);
+        let bias = match self.epilogue.bias {
+            true => ctx.input(at)?,
+            false => zeros(ctx, &x, out_c)?,
+        };
+        at += usize::from(self.epilogue.bias);
+        let side = match self.epilogue.side {
+            true => Some(ctx.input(at)?),
+            false => None,
+        };
+        // Another shape is broadcast, like the fused Add.
+        let (direct, late): (Vec<Tensor>, Vec<Tensor>) =
+            side.into_iter().partition(|s| s.shape() == y.shape());
+        let relu = self.epilogue.is_relu() && late.is_empty();
+        let conv = Conv {
+            dtype: x.dtype(),
+            input: four(&x, "input")?,
+            filter: [out_c, rows, columns, of_group],
+            output,
+            pad,
+            stride: axes.map(|a| a.stride),
+            dilation: axes.map(|a| a.dilation),
+            groups: in_c / of_group,
+            has_side: !direct.is_empty(),
+            relu,
+            tf32: tf32(),
+        };
+        let args = ConvArgs {
+            x: &x,
+            filter: &filter,
+            bias: &bias,
+            side: direct.first(),
+            y: &y,
+        };
+        ctx.library
+            .dnn(ctx.memory)?
+            .convolve(ctx.memory, &conv, &args)?;
+        let activation = self.epilogue.activation.filter(|_| !relu);
+        epilogue::finish(ctx, &y, &late, activation)?;
+        ctx.set_output(0, y)
+    }
+}
+
+/// Positions of padding behind an axis; those that no window reaches do not count.
+fn after(axis: &Placed) -> usize {
+    let reach =
+        (axis.output.max(1) - 1) * axis.stride + (axis.window.max(1) - 1) * axis.dilation + 1;
+    reach.saturating_sub(axis.before + axis.input)
+}
+
+fn zeros(ctx: &GpuCtx, like: &Tensor, n: usize) -> Result<Tensor> {
+    let zeros = ctx.alloc(like.dtype(), [n])?;
+    data::zero(ctx, &zeros)?;
+    Ok(zeros)
+}
+
+fn depthwise(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let rules = conv_rules(build.attrs, NHWC)?;
+    let epilogue = Epilogue::of(build.attrs)?;
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let (x, mut filter) = (ctx.input(0)?, ctx.input(1)?);
+        let [batch, height, width, channels] = four(&x, "input")?;
+        let [rows, columns, filter_c, multiplier] = four(&filter, "filter")?;
+        if filter_c != channels {
+            return Err(invalid_argument!(
+                "input and filter must have the same depth: {channels} vs {filter_c}"
+            ));
+        }
+        let axes = [
+            rules[0].place(height, rows)?,
+            rules[1].place(width, columns)?,
+        ];
+        let outputs = channels * multiplier;
+        let y = ctx.alloc(x.dtype(), [batch, axes[0].output, axes[1].output, outputs])?;
+        let count = y.num_elements();
+        if count == 0 {
+            return ctx.set_output(0, y);
+        }
+        let mut at = 2;
+        if epilogue.scale {
+            let scale = ctx.input(at)?.with_shape([channels, multiplier].into())?;
+            let steps = [Step::Binary(BinaryFn::Mul, 0, 1)];
+            filter = elementwise::apply(ctx, &steps, &[filter, scale])?;
+            at += 1;
+        }
+        let bias = match epilogue.bias {
+            true => Some(ctx.input(at)?),
+            false => None,
+        };
+        if bias.as_ref().is_some_and(|b| b.num_elements() != outputs) {
+            return Err(invalid_argument!("the bias must have {outputs} elements"));
+        }
+        let added = match epilogue.side {
+            true => vec![ctx.input(at + usize::from(epilogue.bias))?],
+            false => Vec::new(),
+        };
+        let mut args = vec![
+            TensorArg::Tensor(&x),
+            TensorArg::Tensor(&filter),
+            bias.as_ref().map_or(TensorArg::Null, TensorArg::Tensor),
+            TensorArg::Tensor(&y),
+        ];
+        let [h, w] = axes;
+        let sizes = [
+            count, height, width, channels, multiplier, h.output, w.output, rows, columns,
+            h.stride, w.stride, h.before, w.before, h.dilation, w.dilation,
+        ];
+        for size in sizes {
+            args.push(TensorArg::I32(int(size)?));
+        }
+        let name = format!("depthwise_{}", suffix(x.dtype())?);
+        ctx.run(&name, &elementwise::grid(count), &args)?;
+        epilogue::finish(ctx, &y, &added, epilogue.activation)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflow_functors::window::{Pad, Rule};
+
+    #[test]
+    fn padding_behind_an_axis_counts_what_windows_reach() {
+        // input, window, stride, dilation: before, after.
+        for (input, window, stride, dilation, expected) in [
+            (5, 3, 1, 1, (1, 1)),
+            (6, 3, 2, 1, (0, 1)),
+            (7, 3, 2, 1, (1, 1)),
+            (5, 2, 1, 1, (0, 1)),
+            (9, 3, 1, 2, (2, 2)),
+            (5, 1, 2, 1, (0, 0)),
+        ] {
+            let rule = Rule {
+                stride,
+                dilation,
+                pad: Pad::Same,
+            };
+            let axis = rule.place(input, window).expect("fits");
+            assert_eq!(
+                (axis.before, after(&axis)),
+                expected,
+                "{input} {window} {stride}"
+            );
+        }
+    }
+}

@@ -1,0 +1,664 @@
+//! Moving elements: transposes, slices, parts and joins, broadcasts, rows by number, fills.
+
+use crate::elementwise::grid;
+use crate::kernel::{GpuCtx, GpuKernel, Row, axis, int};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_device::TensorArg;
+use ferroflow_functors::strided_spec::{self, Masks};
+use ferroflow_opdef::KernelBuild;
+use ferroflow_tensor::{DType, Shape, Tensor};
+use smallvec::SmallVec;
+
+/// What is moved on the device.
+const MOVED: &[DType] = &[
+    DType::Float,
+    DType::Half,
+    DType::Bfloat16,
+    DType::Double,
+    DType::Bool,
+];
+const T: &[(&str, &[DType])] = &[("T", MOVED)];
+
+pub(crate) const ROWS: &[Row] = &[
+    Row::new("Transpose", transpose).types(T).host(&["perm"]),
+    Row::new("ConcatV2", concat).types(T).host(&["axis"]),
+    Row::new("Pack", pack).types(T),
+    Row::new("Unpack", unpack).types(T),
+    Row::new("Slice", slice).types(T).host(&["begin", "size"]),
+    Row::new("StridedSlice", strided_slice)
+        .types(T)
+        .host(&["begin", "end", "strides"]),
+    Row::new("Split", split).types(T).host(&["split_dim"]),
+    Row::new("SplitV", split_v)
+        .types(T)
+        .host(&["size_splits", "split_dim"]),
+    Row::new("GatherV2", gather)
+        .types(&[
+            ("Tparams", MOVED),
+            ("Tindices", &[DType::Int32, DType::Int64]),
+        ])
+        .host(&["axis"]),
+    Row::new("BroadcastTo", broadcast_to)
+        .types(T)
+        .host(&["shape"]),
+    Row::new("Tile", tile).types(T).host(&["multiples"]),
+    Row::new("ZerosLike", zeros_like).types(T),
+];
+
+/// Dimensions that a copy has.
+const MAX_RANK: usize = 6;
+
+/// A copy between two strided ranges of elements of the same extents, outermost first.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Copy {
+    /// Extents, and the distances between elements in the source and in the target.
+    dims: SmallVec<[(usize, i64, i64); 6]>,
+}
+
+impl Copy {
+    pub(crate) fn new(dims: impl IntoIterator<Item = (usize, i64, i64)>) -> Copy {
+        let mut copy = Copy::default();
+        for (n, from, to) in dims.into_iter().filter(|(n, ..)| *n != 1) {
+            match copy.dims.last_mut() {
+                Some((outer, a, b)) if *a == from * n as i64 && *b == to * n as i64 => {
+                    (*outer, *a, *b) = (*outer * n, from, to);
+                }
+                _ => copy.dims.push((n, from, to)),
+            }
+        }
+        copy
+    }
+
+    fn count(&self) -> usize {
+        self.dims.iter().map(|(n, ..)| n).product()
+    }
+
+    /// The same copy in units of `n` elements, if all of it is made of such units.
+    fn in_units(&self, n: usize) -> Option<Copy> {
+        let mut copy = self.clone();
+        let fits = |stride: i64| stride.unsigned_abs().is_multiple_of(n as u64);
+        let Some((inner, 1, 1)) = copy.dims.last_mut() else {
+            return None;
+        };
+        if !inner.is_multiple_of(n) {
+            return None;
+        }
+        *inner /= n;
+        let last = copy.dims.len() - 1;
+        for (_, a, b) in &mut copy.dims[..last] {
+            if !fits(*a) || !fits(*b) {
+                return None;
+            }
+            (*a, *b) = (*a / n as i64, *b / n as i64);
+        }
+        Some(copy)
+    }
+
+    /// Enqueues the copy, from element `at` of `x` to element `to` of `y`.
+    ///
+    /// # Errors
+    /// UNIMPLEMENTED for more than six dimensions; those of the device.
+    pub(crate) fn run(
+        &self,
+        ctx: &GpuCtx,
+        (x, at): (&Tensor, usize),
+        (y, to): (&Tensor, usize),
+    ) -> Result<()> {
+        if self.count() == 0 {
+            return Ok(());
+        }
+        let part = |t: &Tensor, at: usize| t.view(at, [t.num_elements() - at].into());
+        let (x, y) = (part(x, at)?, part(y, to)?);
+        let size = x.dtype().size();
+        let (from, into) = (
+            ctx.memory.span(&x)?.address.0,
+            ctx.memory.span(&y)?.address.0,
+        );
+        let mut unit = (size, self.clone());
+        for bytes in [16, 8, 4, 2] {
+            let is_aligned = (from | into).is_multiple_of(bytes as u64);
+            if bytes > size
+                && is_aligned
+                && let Some(copy) = self.in_units(bytes / size)
+            {
+                unit = (bytes, copy);
+                break;
+            }
+        }
+        let (bytes, copy) = unit;
+        if copy.dims.len() > MAX_RANK {
+            return Err(unimplemented_error!(
+                "GPU kernels move elements in at most {MAX_RANK} dimensions that cannot be merged"
+            ));
+        }
+        let mut dims = [(1usize, 0i64, 0i64); MAX_RANK];
+        dims[MAX_RANK - copy.dims.len()..].copy_from_slice(&copy.dims);
+        let number = |v: i64| {
+            let fits = i32::try_from(v).map(TensorArg::I32);
+            fits.map_err(|_| unimplemented_error!("GPU kernels reach 2^31 elements"))
+        };
+        let mut args: SmallVec<[TensorArg; 24]> = SmallVec::new();
+        args.push(TensorArg::Tensor(&x));
+        args.push(TensorArg::Tensor(&y));
+        args.push(TensorArg::I32(int(copy.count())?));
+        for (n, ..) in &dims[1..] {
+            args.push(TensorArg::I32(int(*n)?));
+        }
+        for (_, a, _) in &dims {
+            args.push(number(*a)?);
+        }
+        for (.., b) in &dims {
+            args.push(number(*b)?);
+        }
+        ctx.run(&format!("copy_nd_{bytes}"), &grid(copy.count()), &args)
+    }
+}
+
+fn signed(strides: &[usize]) -> impl Iterator<Item = i64> + '_ {
+    strides.iter().map(|s| *s as i64)
+}
+
+/// Returns `x` with its dimensions in another order.
+///
+/// # Errors
+/// Those of the device.
+pub(crate) fn transposed(ctx: &GpuCtx, x: &Tensor, perm: &[usize]) -> Result<Tensor> {
+    let shape: Shape = perm.iter().map(|p| x.shape()[*p]).collect();
+    let order: Vec<usize> = perm
+        .iter()
+        .copied()
+        .filter(|p| x.shape()[*p] != 1)
+        .collect();
+    if order.is_sorted() {
+        return x.clone().with_shape(shape);
+    }
+    let y = ctx.alloc(x.dtype(), shape)?;
+    let (from, to) = (x.shape().strides(), y.shape().strides());
+    let dims = perm.iter().zip(signed(&to));
+    let copy = Copy::new(dims.map(|(p, to)| (x.shape()[*p], from[*p] as i64, to)));
+    copy.run(ctx, (x, 0), (&y, 0))?;
+    Ok(y)
+}
+
+/// Returns `x` broadcast to a shape, to which it fits.
+///
+/// # Errors
+/// Those of the device.
+pub(crate) fn broadcast(ctx: &GpuCtx, x: &Tensor, shape: &Shape) -> Result<Tensor> {
+    let y = ctx.alloc(x.dtype(), shape.clone())?;
+    let (own, strides, to) = (x.shape(), x.shape().strides(), y.shape().strides());
+    let lead = shape.rank() - own.rank();
+    let from = |d: usize| match d.checked_sub(lead) {
+        Some(i) if own[i] != 1 => strides[i] as i64,
+        _ => 0,
+    };
+    let copy = Copy::new((0..shape.rank()).map(|d| (shape[d], from(d), to[d] as i64)));
+    copy.run(ctx, (x, 0), (&y, 0))?;
+    Ok(y)
+}
+
+/// Fills a new tensor with zeros.
+///
+/// # Errors
+/// Those of the device.
+pub(crate) fn zero(ctx: &GpuCtx, y: &Tensor) -> Result<()> {
+    ctx.memory.fill(y, &[0])
+}
+
+fn transpose(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let (x, perm) = (ctx.input(0)?, ctx.ints(1)?);
+        let rank = x.shape().rank();
+        if perm.len() != rank {
+            return Err(invalid_argument!(
+                "transpose expects a vector of size {rank}. But input(1) is a vector of size {}",
+                perm.len()
+            ));
+        }
+        let mut seen = vec![false; rank];
+        let mut order = Vec::with_capacity(rank);
+        for p in perm {
+            let at = axis(p, rank)
+                .map_err(|_| invalid_argument!("{p} is out of range [0 .. {rank})"))?;
+            if std::mem::replace(&mut seen[at], true) {
+                return Err(invalid_argument!("{at} is missing from the permutation"));
+            }
+            order.push(at);
+        }
+        let y = transposed(ctx, &x, &order)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+/// Copies `parts` behind one another along a dimension of `y`.
+fn join(ctx: &GpuCtx, parts: &[Tensor], along: usize, y: &Tensor) -> Result<()> {
+    let inner: usize = y.shape()[along + 1..].iter().product();
+    let outer: usize = y.shape()[..along].iter().product();
+    let row = (y.shape()[along] * inner) as i64;
+    let mut at = 0;
+    for part in parts.iter().filter(|p| p.num_elements() > 0) {
+        let own = part.num_elements() / outer.max(1);
+        let copy = Copy::new([(outer, own as i64, row), (own, 1, 1)]);
+        copy.run(ctx, (part, 0), (y, at))?;
+        at += own;
+    }
+    Ok(())
+}
+
+fn concat(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let n = ctx.num_inputs() - 1;
+        let parts: Vec<Tensor> = (0..n).map(|i| ctx.input(i)).collect::<Result<_>>()?;
+        let first = parts[0].shape().clone();
+        let wanted = ctx.ints(n)?;
+        let [wanted] = wanted[..] else {
+            return Err(invalid_argument!("axis must be a scalar"));
+        };
+        let along = axis(wanted, first.rank()).map_err(|_| {
+            invalid_argument!(
+                "ConcatOp : Expected concatenating dimensions in the range [-{0}, {0}), but got {wanted}",
+                first.rank()
+            )
+        })?;
+        let mut total = 0;
+        for (i, part) in parts.iter().enumerate() {
+            let same = part.shape().rank() == first.rank()
+                && (0..first.rank()).all(|d| d == along || part.shape()[d] == first[d]);
+            if !same {
+                return Err(invalid_argument!(
+                    "ConcatOp : Dimension {along} in both shapes must be equal: shape[0] = {first} vs. shape[{i}] = {}",
+                    part.shape()
+                ));
+            }
+            total += part.shape()[along];
+        }
+        let shape = with_dim(&first, along, total);
+        let y = ctx.alloc(parts[0].dtype(), shape)?;
+        join(ctx, &parts, along, &y)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+fn with_dim(shape: &Shape, at: usize, n: usize) -> Shape {
+    let dims = shape.iter().enumerate();
+    dims.map(|(d, own)| if d == at { n } else { *own })
+        .collect()
+}
+
+fn pack(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let wanted = build.attrs.int("axis")?;
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let n = ctx.num_inputs();
+        let parts: Vec<Tensor> = (0..n).map(|i| ctx.input(i)).collect::<Result<_>>()?;
+        let first = parts[0].shape().clone();
+        let along = axis(wanted, first.rank() + 1)?;
+        if let Some(other) = parts.iter().find(|p| *p.shape() != first) {
+            return Err(invalid_argument!(
+                "Shapes of all inputs must match: values[0].shape = {first} != {}",
+                other.shape()
+            ));
+        }
+        let mut dims = first.to_vec();
+        dims.insert(along, n);
+        let y = ctx.alloc(parts[0].dtype(), &dims[..])?;
+        join(ctx, &parts, along, &y)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+/// Copies the part of length `len` from `start` of dimension `along` on, under another shape.
+fn part(
+    ctx: &GpuCtx,
+    x: &Tensor,
+    along: usize,
+    (start, len): (usize, usize),
+    shape: Shape,
+) -> Result<Tensor> {
+    let inner: usize = x.shape()[along + 1..].iter().product();
+    let outer: usize = x.shape()[..along].iter().product();
+    if outer == 1 {
+        return x.view(start * inner, shape);
+    }
+    let y = ctx.alloc(x.dtype(), shape)?;
+    let row = (x.shape()[along] * inner) as i64;
+    let copy = Copy::new([(outer, row, (len * inner) as i64), (len * inner, 1, 1)]);
+    copy.run(ctx, (x, start * inner), (&y, 0))?;
+    Ok(y)
+}
+
+fn unpack(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let wanted = build.attrs.int("axis")?;
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let x = ctx.input(0)?;
+        let along = axis(wanted, x.shape().rank())?;
+        if x.shape()[along] != ctx.num_outputs() {
+            return Err(invalid_argument!(
+                "Input shape axis {along} must equal {}, got shape {}",
+                ctx.num_outputs(),
+                x.shape()
+            ));
+        }
+        for i in 0..ctx.num_outputs() {
+            let mut dims = x.shape().to_vec();
+            dims.remove(along);
+            let y = part(ctx, &x, along, (i, 1), Shape::from(&dims[..]))?;
+            ctx.set_output(i, y)?;
+        }
+        Ok(())
+    }))
+}
+
+fn split_along(
+    ctx: &mut GpuCtx,
+    x: &Tensor,
+    wanted: i64,
+    lens: impl Fn(usize) -> Result<Vec<usize>>,
+) -> Result<()> {
+    let along = axis(wanted, x.shape().rank())?;
+    let mut start = 0;
+    for (i, len) in lens(x.shape()[along])?.into_iter().enumerate() {
+        let y = part(ctx, x, along, (start, len), with_dim(x.shape(), along, len))?;
+        ctx.set_output(i, y)?;
+        start += len;
+    }
+    Ok(())
+}
+
+fn split(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let (at, x, n) = (ctx.ints(0)?, ctx.input(1)?, ctx.num_outputs());
+        let [at] = at[..] else {
+            return Err(invalid_argument!("split_dim must be a scalar"));
+        };
+        split_along(ctx, &x, at, |size| match size.is_multiple_of(n) {
+            true => Ok(vec![size / n; n]),
+            false => Err(invalid_argument!(
+                "Number of ways to split should evenly divide the split dimension, but got split_dim {at} (size = \
+                 {size}) and num_split {n}"
+            )),
+        })
+    }))
+}
+
+fn split_v(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let (x, sizes, at) = (ctx.input(0)?, ctx.ints(1)?, ctx.ints(2)?);
+        let [at] = at[..] else {
+            return Err(invalid_argument!("split_dim must be a scalar"));
+        };
+        split_along(ctx, &x, at, |size| {
+            let known: i64 = sizes.iter().filter(|s| **s != -1).sum();
+            let rest = size as i64 - known;
+            let n_open = sizes.iter().filter(|s| **s == -1).count();
+            if rest < 0 || n_open > 1 || (n_open == 0 && rest > 0) || sizes.iter().any(|s| *s < -1)
+            {
+                return Err(invalid_argument!(
+                    "Determined shape must either match input shape along split_dim exactly if fully specified, or be \
+                     less than the size of the input along split_dim if not fully specified. Got: {known}"
+                ));
+            }
+            Ok(sizes
+                .iter()
+                .map(|s| if *s == -1 { rest } else { *s } as usize)
+                .collect())
+        })
+    }))
+}
+
+/// The strided part of `x` that begins at `start` and has `dims` with strides of `x`, as a tensor of `shape`.
+fn strided(
+    ctx: &GpuCtx,
+    x: &Tensor,
+    start: usize,
+    dims: &[(usize, i64)],
+    shape: Shape,
+) -> Result<Tensor> {
+    let n = shape.num_elements();
+    if n == x.num_elements() && start == 0 && dims.iter().all(|(_, s)| *s >= 0) {
+        return x.clone().with_shape(shape);
+    }
+    let y = ctx.alloc(x.dtype(), shape)?;
+    let mut to = n as i64;
+    let dims = dims.iter().map(|(len, from)| {
+        to /= (*len).max(1) as i64;
+        (*len, *from, to)
+    });
+    Copy::new(dims).run(ctx, (x, start), (&y, 0))?;
+    Ok(y)
+}
+
+fn slice(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let (x, begin, size) = (ctx.input(0)?, ctx.ints(1)?, ctx.ints(2)?);
+        let rank = x.shape().rank();
+        if begin.len() != rank || size.len() != rank {
+            return Err(invalid_argument!(
+                "Expected begin and size arguments to be 1-D tensors of size {rank}, but got {} and {} elements",
+                begin.len(),
+                size.len()
+            ));
+        }
+        let (mut start, mut dims) = (0, Vec::new());
+        for (i, stride) in x.shape().strides().into_iter().enumerate() {
+            let d = x.shape()[i] as i64;
+            let (begin, size) = (begin[i], size[i]);
+            if begin < 0 || begin > d {
+                return Err(invalid_argument!(
+                    "Expected begin[{i}] in [0, {d}], but got {begin}"
+                ));
+            }
+            let len = if size == -1 { d - begin } else { size };
+            if len < 0 || len > d - begin {
+                return Err(invalid_argument!(
+                    "Expected size[{i}] in [0, {}], but got {size}",
+                    d - begin
+                ));
+            }
+            start += begin as usize * stride;
+            dims.push((len as usize, stride as i64));
+        }
+        let shape = dims.iter().map(|(len, _)| *len).collect();
+        let y = strided(ctx, &x, start, &dims, shape)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+fn strided_slice(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let masks = Masks::from_attrs(build.attrs)?;
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let (x, begin, end, strides) = (ctx.input(0)?, ctx.ints(1)?, ctx.ints(2)?, ctx.ints(3)?);
+        if begin.len() != end.len() || begin.len() != strides.len() {
+            return Err(invalid_argument!(
+                "Expected begin, end, and strides to be 1D equal size tensors, but got {}, {}, and {} elements",
+                begin.len(),
+                end.len(),
+                strides.len()
+            ));
+        }
+        let own: SmallVec<[Option<usize>; 4]> = x.shape().iter().map(|d| Some(*d)).collect();
+        let spec = strided_spec::resolve(&own, Some(&begin), Some(&end), &strides, masks)?;
+        let shape: Shape = spec.shape.iter().map(|d| d.unwrap_or(0)).collect();
+        let (mut start, mut dims) = (0, Vec::new());
+        for (span, stride) in spec.spans.iter().zip(x.shape().strides()) {
+            let len = span.len.unwrap_or(0);
+            start += span.begin as usize * stride;
+            // The stride of a single element is arbitrary.
+            let step = if len <= 1 { 1 } else { span.stride };
+            dims.push((len, step * stride as i64));
+        }
+        let start = if shape.num_elements() == 0 { 0 } else { start };
+        let y = strided(ctx, &x, start, &dims, shape)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+fn gather(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let batch_dims = build.attrs.int("batch_dims")?;
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let (x, at, along) = (ctx.input(0)?, ctx.host(1)?, ctx.ints(2)?);
+        let [along] = along[..] else {
+            return Err(invalid_argument!("axis must be scalar"));
+        };
+        if batch_dims != 0 {
+            return Err(unimplemented_error!(
+                "GPU kernels of GatherV2 have no batch dimensions"
+            ));
+        }
+        let along = axis(along, x.shape().rank())?;
+        let rows = x.shape()[along];
+        check_indices(&ctx.ints(1)?, &at, rows)?;
+        let outer: usize = x.shape()[..along].iter().product();
+        let inner: usize = x.shape()[along + 1..].iter().product();
+        let (left, right) = (&x.shape()[..along], &x.shape()[along + 1..]);
+        let shape: Shape = left
+            .iter()
+            .chain(at.shape().iter())
+            .chain(right)
+            .copied()
+            .collect();
+        let y = ctx.alloc(x.dtype(), shape)?;
+        if y.num_elements() > 0 {
+            let indices = ctx.memory.upload(&at)?;
+            let mut bytes = x.dtype().size();
+            let mut unit = 1;
+            while bytes < 16 && (inner * x.dtype().size()).is_multiple_of(bytes * 2) {
+                (bytes, unit) = (bytes * 2, unit * 2);
+            }
+            let is_aligned = ctx.memory.span(&x)?.address.0.is_multiple_of(bytes as u64);
+            if !is_aligned {
+                (bytes, unit) = (x.dtype().size(), 1);
+            }
+            let count = outer * at.num_elements() * inner / unit;
+            let kind = if at.dtype() == DType::Int64 {
+                "i64"
+            } else {
+                "i32"
+            };
+            let args = [
+                TensorArg::Tensor(&x),
+                TensorArg::Tensor(&indices),
+                TensorArg::Tensor(&y),
+                TensorArg::I32(int(count)?),
+                TensorArg::I32(int(rows)?),
+                TensorArg::I32(int(at.num_elements())?),
+                TensorArg::I32(int(inner / unit)?),
+            ];
+            ctx.run(&format!("gather_{bytes}_{kind}"), &grid(count), &args)?;
+        }
+        ctx.set_output(0, y)
+    }))
+}
+
+/// # Errors
+/// INVALID_ARGUMENT if an index is outside, as on CPUs.
+fn check_indices(indices: &[i64], tensor: &Tensor, rows: usize) -> Result<()> {
+    let is_outside = |i: &i64| usize::try_from(*i).map_or(true, |i| i >= rows);
+    let Some(position) = indices.iter().position(is_outside) else {
+        return Ok(());
+    };
+    let mut at = Vec::new();
+    let mut rest = position;
+    for stride in tensor.shape().strides() {
+        at.push((rest / stride.max(1)).to_string());
+        rest %= stride.max(1);
+    }
+    Err(invalid_argument!(
+        "indices[{}] = {} is not in [0, {rows})",
+        at.join(","),
+        indices[position]
+    ))
+}
+
+fn broadcast_to(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let (x, dims) = (ctx.input(0)?, ctx.ints(1)?);
+        let shape = Shape::checked(&dims)?;
+        let own = x.shape();
+        let fits = own.rank() <= shape.rank()
+            && own
+                .iter()
+                .rev()
+                .zip(shape.iter().rev())
+                .all(|(a, b)| a == b || *a == 1);
+        if !fits {
+            return Err(invalid_argument!(
+                "Incompatible shapes: {} vs. {shape}",
+                x.shape()
+            ));
+        }
+        let y = broadcast(ctx, &x, &shape)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+fn tile(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let (x, times) = (ctx.input(0)?, ctx.ints(1)?);
+        let rank = x.shape().rank();
+        if times.len() != rank {
+            return Err(invalid_argument!(
+                "Expected multiples argument to be a vector of length {rank} but got length {}",
+                times.len()
+            ));
+        }
+        let times = Shape::checked(&times)?;
+        let shape: Shape = x
+            .shape()
+            .iter()
+            .zip(times.iter())
+            .map(|(n, t)| n * t)
+            .collect();
+        let y = ctx.alloc(x.dtype(), shape)?;
+        let (from, to) = (x.shape().strides(), y.shape().strides());
+        let dims = (0..rank).flat_map(|d| {
+            let n = x.shape()[d];
+            [
+                (times[d], 0, (n * to[d]) as i64),
+                (n, from[d] as i64, to[d] as i64),
+            ]
+        });
+        Copy::new(dims).run(ctx, (&x, 0), (&y, 0))?;
+        ctx.set_output(0, y)
+    }))
+}
+
+fn zeros_like(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let x = ctx.host(0)?;
+        let y = ctx.alloc(x.dtype(), x.shape().clone())?;
+        zero(ctx, &y)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_merge_dimensions_and_elements() {
+        // [2, 3, 4, 8] to [2, 4, 3, 8]: the last dimension stays whole.
+        let copy = Copy::new([(2, 96, 96), (4, 8, 24), (3, 32, 8), (8, 1, 1)]);
+        assert_eq!(copy.dims.len(), 4);
+        let units = copy.in_units(4).expect("rows of 8");
+        assert_eq!(
+            units.dims[..],
+            [(2, 24, 24), (4, 2, 6), (3, 8, 2), (2, 1, 1)]
+        );
+        assert_eq!(copy.in_units(16), None);
+        // Contiguous on both sides.
+        let copy = Copy::new([(2, 12, 12), (1, 5, 5), (3, 4, 4), (4, 1, 1)]);
+        assert_eq!(copy.dims[..], [(24, 1, 1)]);
+        // A broadcast is not.
+        assert_eq!(Copy::new([(2, 0, 3), (3, 1, 1)]).dims.len(), 2);
+    }
+
+    #[test]
+    fn indices_are_checked_on_the_host() {
+        let at = Tensor::from_slice([2, 2], &[0i32, 1, 2, 5]).expect("fits");
+        let e = check_indices(&[0, 1, 2, 5], &at, 3).expect_err("5 is outside");
+        assert_eq!(e.message(), "indices[1,1] = 5 is not in [0, 3)");
+        assert!(check_indices(&[-1], &at, 3).is_err());
+        assert!(check_indices(&[0, 2], &at, 3).is_ok());
+    }
+}

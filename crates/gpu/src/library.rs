@@ -1,0 +1,127 @@
+//! [`Library`]: the code that the kernels of a device share, loaded at its first kernel.
+
+use crate::ptx;
+use ferroflow_base::{Result, internal};
+use ferroflow_device::cuda::{Blas, Dnn};
+use ferroflow_device::{Function, Module, StreamMemory};
+use std::collections::HashMap;
+use std::io::Read;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+const KERNELS: &[u8] = include_bytes!("../kernels/kernels.ptx.gz");
+const FUNCTIONS: &[u8] = include_bytes!("../kernels/functions.ptx.gz");
+
+static TF32: AtomicBool = AtomicBool::new(true);
+
+/// Sets whether products of floats are computed in TF32, with 10 bits of mantissa, as they are by default
+/// (TensorFlow: `tf.config.experimental.enable_tensor_float_32_execution`).
+pub fn set_tf32(enabled: bool) {
+    TF32.store(enabled, Ordering::Relaxed);
+}
+
+pub(crate) fn tf32() -> bool {
+    TF32.load(Ordering::Relaxed)
+}
+
+pub(crate) fn text(compressed: &[u8]) -> Result<String> {
+    let mut text = String::new();
+    let read = flate2::read::GzDecoder::new(compressed).read_to_string(&mut text);
+    read.map_err(|e| internal!("the kernels cannot be read: {e}"))?;
+    Ok(text)
+}
+
+/// See the module text.
+pub(crate) struct Library {
+    kernels: Module,
+    found: Mutex<HashMap<String, Function>>,
+    functions: ptx::Functions,
+    /// Generated functions by their description.
+    generated: Mutex<HashMap<ptx::Loop, Function>>,
+    blas: OnceLock<Result<Blas>>,
+    dnn: OnceLock<Result<Dnn>>,
+}
+
+impl Library {
+    pub(crate) fn load(memory: &StreamMemory) -> Result<Library> {
+        Ok(Library {
+            kernels: Module::load(memory.compute().device(), &text(KERNELS)?)?,
+            found: Mutex::default(),
+            functions: ptx::Functions::parse(&text(FUNCTIONS)?),
+            generated: Mutex::default(),
+            blas: OnceLock::new(),
+            dnn: OnceLock::new(),
+        })
+    }
+
+    /// Returns a compiled kernel.
+    pub(crate) fn function(&self, name: &str) -> Result<Function> {
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = found.get(name) {
+            return Ok(function.clone());
+        }
+        let function = self.kernels.function(name)?;
+        found.insert(name.to_string(), function.clone());
+        Ok(function)
+    }
+
+    /// Returns the kernel of a loop over elements, generated at the first call.
+    pub(crate) fn elementwise(&self, memory: &StreamMemory, of: &ptx::Loop) -> Result<Function> {
+        let mut known = self
+            .generated
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = known.get(of) {
+            return Ok(function.clone());
+        }
+        let text = of.module(&self.functions);
+        let module = Module::load(memory.compute().device(), &text)?;
+        let function = module.function(ptx::ENTRY)?;
+        known.insert(of.clone(), function.clone());
+        Ok(function)
+    }
+
+    pub(crate) fn blas(&self, memory: &StreamMemory) -> Result<&Blas> {
+        let blas = self.blas.get_or_init(|| Blas::open(memory));
+        blas.as_ref().map_err(Clone::clone)
+    }
+
+    pub(crate) fn dnn(&self, memory: &StreamMemory) -> Result<&Dnn> {
+        let dnn = self.dnn.get_or_init(|| Dnn::open(memory));
+        dnn.as_ref().map_err(Clone::clone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The first line of the compiled text has the checksum of the source: see `kernels/build.py`.
+    #[test]
+    fn kernels_are_compiled_from_their_sources() {
+        let sources: [(&str, &[u8], &[u8]); 2] = [
+            (
+                "kernels.cu",
+                include_bytes!("../kernels/kernels.cu"),
+                KERNELS,
+            ),
+            (
+                "functions.cu",
+                include_bytes!("../kernels/functions.cu"),
+                FUNCTIONS,
+            ),
+        ];
+        for (name, source, compressed) in sources {
+            let text = text(compressed).expect(name);
+            let digest = text.lines().next().and_then(|l| l.split(' ').nth(2));
+            let mut checksum = flate2::Crc::new();
+            checksum.update(source);
+            let expected = format!("{:08x}", checksum.sum());
+            assert_eq!(
+                digest,
+                Some(&*expected),
+                "{name} changed: run kernels/build.py"
+            );
+        }
+    }
+}

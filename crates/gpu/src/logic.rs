@@ -1,0 +1,123 @@
+//! Ops on bools, choices by bools, and fills.
+//!
+//! What is computed of scalars that are with the host stays there: conditions of loops are such scalars.
+
+use crate::data;
+use crate::elementwise::{self, apply};
+use crate::kernel::{FLOATS, GpuCtx, GpuKernel, Row};
+use crate::ptx::Step;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::broadcast::broadcast_shape;
+use ferroflow_opdef::{BinaryFn, KernelBuild};
+use ferroflow_tensor::{DType, Shape, Tensor};
+
+const NONE: &[(&str, &[DType])] = &[];
+const FILLED: &[DType] = &[DType::Float, DType::Half, DType::Bfloat16, DType::Bool];
+
+pub(crate) const ROWS: &[Row] = &[
+    Row::new("LogicalAnd", logical).types(NONE),
+    Row::new("LogicalOr", logical).types(NONE),
+    Row::new("LogicalNot", logical).types(NONE),
+    Row::new("Select", select),
+    Row::new("SelectV2", select),
+    Row::new("Fill", fill)
+        .types(&[("T", FILLED)])
+        .host(&["dims", "value"]),
+    Row::new("OnesLike", ones_like).types(&[("T", FLOATS)]),
+];
+
+fn logical(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let (step, of): (Step, fn(bool, bool) -> bool) = match &*build.def.name {
+        "LogicalAnd" => (Step::Binary(BinaryFn::Mul, 0, 1), |a, b| a && b),
+        "LogicalOr" => (Step::Binary(BinaryFn::Maximum, 0, 1), |a, b| a || b),
+        _ => (Step::Not(0), |a, _| !a),
+    };
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let inputs = (0..ctx.num_inputs()).map(|i| ctx.host(i));
+        let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
+        let is_host = |t: &Tensor| !t.is_on_device() && t.shape().is_scalar();
+        if inputs.iter().all(is_host) {
+            let a = inputs[0].to_scalar::<bool>()?;
+            let b = match inputs.get(1) {
+                Some(b) => b.to_scalar::<bool>()?,
+                None => false,
+            };
+            return ctx.set_output(0, Tensor::scalar(of(a, b)));
+        }
+        let inputs = (0..inputs.len()).map(|i| ctx.input(i));
+        let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
+        let y = apply(ctx, &[step], &inputs)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+fn select(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let is_first = build.def.name == "Select";
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let (mut condition, a, b) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+        if is_first {
+            condition = rows(condition, &a, &b)?;
+        }
+        let shape = broadcast_shape(condition.shape(), a.shape())?;
+        let y = ctx.alloc(a.dtype(), broadcast_shape(&shape, b.shape())?)?;
+        elementwise::run(ctx, &[Step::Select(0, 1, 2)], &[condition, a, b], &y)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+/// The condition of a Select: a vector chooses rows.
+fn rows(condition: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    let own = condition.shape().clone();
+    let is_vector = own.rank() == 1 && a.shape().first() == own.first();
+    if a.shape() != b.shape() || !(own == *a.shape() || own.is_scalar() || is_vector) {
+        return Err(invalid_argument!(
+            "Inputs to operation Select must have the same size and shape, or a condition for each row: {own}, {}, {}",
+            a.shape(),
+            b.shape()
+        ));
+    }
+    match own == *a.shape() || own.is_scalar() {
+        true => Ok(condition),
+        false => {
+            let ones = std::iter::repeat_n(1, a.shape().rank() - 1);
+            condition.with_shape(own.iter().copied().chain(ones).collect())
+        }
+    }
+}
+
+fn fill(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let (dims, value) = (ctx.ints(0)?, ctx.host(1)?);
+        if !value.shape().is_scalar() {
+            return Err(invalid_argument!(
+                "value must be a scalar: {}",
+                value.shape()
+            ));
+        }
+        let shape = Shape::checked(&dims)?;
+        if shape.is_scalar() {
+            return ctx.set_output(0, value);
+        }
+        if value.is_on_device() {
+            let y = data::broadcast(ctx, &value, &shape)?;
+            return ctx.set_output(0, y);
+        }
+        let y = ctx.alloc(value.dtype(), shape)?;
+        ctx.memory.fill(&y, value.bytes()?)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+fn ones_like(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let x = ctx.host(0)?;
+        let y = ctx.alloc(x.dtype(), x.shape().clone())?;
+        let one: &[u8] = match x.dtype() {
+            DType::Half => &[0x00, 0x3c],
+            DType::Bfloat16 => &[0x80, 0x3f],
+            _ => &[0, 0, 0x80, 0x3f],
+        };
+        ctx.memory.fill(&y, one)?;
+        ctx.set_output(0, y)
+    }))
+}

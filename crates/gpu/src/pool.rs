@@ -1,0 +1,65 @@
+//! Pooling of images with channels last.
+
+use crate::elementwise::grid;
+use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_device::TensorArg;
+use ferroflow_functors::window::{NHWC, Rule, pads};
+use ferroflow_opdef::KernelBuild;
+
+const FORMAT: &[(&str, &[&str])] = &[("data_format", &["NHWC"])];
+
+pub(crate) const ROWS: &[Row] = &[
+    Row::new("MaxPool", pool).strings(FORMAT),
+    Row::new("AvgPool", pool).strings(FORMAT),
+];
+
+fn pool(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let is_max = build.def.name == "MaxPool";
+    let (window, strides) = (build.attrs.ints("ksize")?, build.attrs.ints("strides")?);
+    let pads = pads(build.attrs, NHWC)?;
+    let ([1, rows, columns, 1], [1, step_h, step_w, 1]) = (&window[..], &strides[..]) else {
+        return Err(unimplemented_error!(
+            "Pooling is not yet supported on the batch or depth dimension."
+        ));
+    };
+    let size = |n: i64| {
+        let size = usize::try_from(n).ok().filter(|n| *n > 0);
+        size.ok_or_else(|| invalid_argument!("Sliding window ksize must be positive, got {n}"))
+    };
+    let (rows, columns) = (size(*rows)?, size(*columns)?);
+    let rule = |i: usize, stride: i64| Rule {
+        stride,
+        dilation: 1,
+        pad: pads[i],
+    };
+    let rules = [rule(0, *step_h), rule(1, *step_w)];
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let x = ctx.input(0)?;
+        let &[batch, height, width, channels] = x.shape().dims() else {
+            return Err(invalid_argument!(
+                "tensor_in must be 4-dimensional: {}",
+                x.shape()
+            ));
+        };
+        let (h, w) = (
+            rules[0].place(height, rows)?,
+            rules[1].place(width, columns)?,
+        );
+        let y = ctx.alloc(x.dtype(), [batch, h.output, w.output, channels])?;
+        let count = y.num_elements();
+        if count > 0 {
+            let mut args = vec![TensorArg::Tensor(&x), TensorArg::Tensor(&y)];
+            let sizes = [
+                count, height, width, channels, h.output, w.output, rows, columns, h.stride,
+                w.stride, h.before, w.before,
+            ];
+            for size in sizes {
+                args.push(TensorArg::I32(int(size)?));
+            }
+            args.push(TensorArg::I32(i32::from(is_max)));
+            ctx.run(&format!("pool_{}", suffix(x.dtype())?), &grid(count), &args)?;
+        }
+        ctx.set_output(0, y)
+    }))
+}

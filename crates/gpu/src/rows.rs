@@ -1,0 +1,92 @@
+//! Ops on rows, the last dimension: softmax, layer normalization.
+
+use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_device::{Grid, TensorArg};
+use ferroflow_opdef::KernelBuild;
+
+pub(crate) const ROWS: &[Row] = &[
+    Row::new("Softmax", softmax),
+    Row::new("LogSoftmax", softmax),
+    Row::new("_LayerNorm", layer_norm),
+];
+
+/// Longest row that stays in the registers of a warp.
+const SHORT: usize = 1024;
+/// Warps of a block that has a row in each.
+const WARPS: usize = 4;
+
+fn blocks(n: usize, threads: usize) -> Grid {
+    Grid {
+        blocks: [n as u32, 1, 1],
+        threads: [threads as u32, 1, 1],
+        shared_bytes: 0,
+    }
+}
+
+/// Threads for a row of `n` elements.
+fn threads(n: usize) -> usize {
+    n.div_ceil(4).next_multiple_of(32).clamp(32, 512)
+}
+
+fn softmax(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let is_log = i32::from(build.def.name == "LogSoftmax");
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let x = ctx.input(0)?;
+        let Some(&n) = x.shape().last() else {
+            return Err(invalid_argument!("logits must have >= 1 dimension, got []"));
+        };
+        let y = ctx.alloc(x.dtype(), x.shape().clone())?;
+        if x.num_elements() > 0 {
+            let rows = x.num_elements() / n;
+            let (of, is_log) = (suffix(x.dtype())?, TensorArg::I32(is_log));
+            let (from, to) = (TensorArg::Tensor(&x), TensorArg::Tensor(&y));
+            if n <= SHORT {
+                let grid = blocks(rows.div_ceil(WARPS), WARPS * 32);
+                let args = [
+                    from,
+                    to,
+                    TensorArg::I32(int(rows)?),
+                    TensorArg::I32(int(n)?),
+                    is_log,
+                ];
+                ctx.run(&format!("softmax_short_{of}"), &grid, &args)?;
+            } else {
+                let args = [from, to, TensorArg::I32(int(n)?), is_log];
+                ctx.run(&format!("softmax_{of}"), &blocks(rows, threads(n)), &args)?;
+            }
+        }
+        ctx.set_output(0, y)
+    }))
+}
+
+fn layer_norm(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let epsilon = build.attrs.float("epsilon")?;
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let (x, scale, offset) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+        let n = x.shape().last().copied().unwrap_or(1);
+        if scale.num_elements() != n || offset.num_elements() != n {
+            return Err(invalid_argument!(
+                "scale and offset must have {n} elements, got {} and {}",
+                scale.num_elements(),
+                offset.num_elements()
+            ));
+        }
+        let y = ctx.alloc(x.dtype(), x.shape().clone())?;
+        if x.num_elements() > 0 {
+            let rows = x.num_elements() / n;
+            int(rows)?;
+            let args = [
+                TensorArg::Tensor(&x),
+                TensorArg::Tensor(&scale),
+                TensorArg::Tensor(&offset),
+                TensorArg::Tensor(&y),
+                TensorArg::I32(int(n)?),
+                TensorArg::F32(epsilon),
+            ];
+            let name = format!("layer_norm_{}", suffix(x.dtype())?);
+            ctx.run(&name, &blocks(rows, threads(n)), &args)?;
+        }
+        ctx.set_output(0, y)
+    }))
+}
