@@ -1,4 +1,4 @@
-// Times bare launches of a small kernel, beside `cargo bench -p ferroflow-runtime --bench gpu`:
+// Times bare launches of a small kernel, beside `ferroflow devices`:
 // nvcc -O2 -lcuda bench/launches.cu -o launches && ./launches
 
 #include <algorithm>

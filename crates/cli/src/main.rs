@@ -4,6 +4,7 @@
 mod bench;
 mod cluster;
 mod compile;
+mod devices;
 mod draw;
 mod feeds;
 mod host;
@@ -47,6 +48,7 @@ enum Command {
     Compile(compile::Args),
     Inspect(inspect::Args),
     Ops(ops::Args),
+    Devices(devices::Args),
     Trace(trace::Args),
     Serve(Box<serve::Args>),
     Server(Box<server::Args>),
@@ -80,6 +82,7 @@ fn main() -> ExitCode {
         Command::Compile(args) => compile::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Ops(args) => ops::run(&args),
+        Command::Devices(args) => devices::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Server(args) => server::run(&args),

@@ -45,6 +45,21 @@ pub struct ModelArgs {
     /// Computes products of floats on GPUs with 23 bits of mantissa instead of 10.
     #[arg(long, requires = "devices")]
     pub no_tf32: bool,
+    /// Enqueues each kernel of each step, instead of replaying steps as CUDA graphs.
+    #[arg(long, requires = "devices")]
+    pub no_capture: bool,
+    /// What GPUs compute products of floats, and what is around them, in.
+    #[arg(long, value_enum, requires = "devices", value_name = "DTYPE")]
+    pub precision: Option<Half>,
+}
+
+/// A dtype of half the size of floats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Half {
+    /// As many exponents as floats, 7 bits of mantissa.
+    Bf16,
+    /// 10 bits of mantissa, up to 65504.
+    F16,
 }
 
 /// Whether loops of scalars run as machine code.
@@ -128,6 +143,7 @@ impl ModelArgs {
                 Jit::Auto => CompileJit::Auto,
             },
             device: String::new(),
+            precision: None,
         }
     }
 
@@ -177,6 +193,11 @@ impl ModelArgs {
                 "GPU" => {
                     of_each.memory_limit = limit.unwrap_or(usize::MAX);
                     ferroflow_runtime::set_tf32(!self.no_tf32);
+                    of_each.capture = !self.no_capture;
+                    of_each.precision = self.precision.map(|precision| match precision {
+                        Half::Bf16 => DType::Bfloat16,
+                        Half::F16 => DType::Half,
+                    });
                     StreamDevices::gpus(TASK, *n, &of_each)?
                 }
                 _ => continue,

@@ -2,7 +2,7 @@
 
 use crate::emit::Emitter;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_graph::{Node, NodeClass};
+use ferroflow_graph::{Node, NodeClass, rendezvous_key};
 use ferroflow_opdef::{AttrValue, Cost, NodeInfo};
 use ferroflow_program::{Action, BodyAction, BodyNode, FrameIdx, KernelEntry, NodeIdx, Source};
 use ferroflow_tensor::DType;
@@ -17,24 +17,11 @@ pub(crate) fn dataflow_action(node: &Node) -> Option<BodyAction> {
         NodeClass::Exit => Action::Exit,
         NodeClass::NextIteration => Action::NextIteration,
         NodeClass::ControlTrigger => Action::Trigger,
-        NodeClass::Send => Action::Send(rendezvous_key(node)),
-        NodeClass::Recv => Action::Recv(rendezvous_key(node)),
+        NodeClass::Send => Action::Send(rendezvous_key(node).into()),
+        NodeClass::Recv => Action::Recv(rendezvous_key(node).into()),
         NodeClass::LoopCond | NodeClass::Identity | NodeClass::NoOp => Action::Forward,
         _ => return None,
     })
-}
-
-/// The rendezvous key of a `_Send` or `_Recv` without frame and iteration.
-fn rendezvous_key(node: &Node) -> Box<str> {
-    let text = |name: &str| node.attrs.str(name).unwrap_or_default();
-    let incarnation = node.attrs.int("send_device_incarnation").unwrap_or(0);
-    format!(
-        "{};{incarnation:016x};{};{}",
-        text("send_device"),
-        text("recv_device"),
-        text("tensor_name")
-    )
-    .into()
 }
 
 /// The functions of a node that calls some.

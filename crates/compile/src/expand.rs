@@ -34,6 +34,7 @@ pub fn lowered(mut graph: Graph, registry: &Registry) -> Result<Graph> {
     let ctx = PassCtx {
         registry,
         lower: Lower::Always,
+        precision: None,
     };
     let lower = passes::lower::lower;
     let mut patch = Patch::new();
@@ -63,7 +64,11 @@ pub fn expand_for_placement(
     lower: Lower,
     registry: &Registry,
 ) -> Result<PrunedGraph> {
-    let ctx = PassCtx { registry, lower };
+    let ctx = PassCtx {
+        registry,
+        lower,
+        precision: None,
+    };
     pruned.try_map(|graph| run_pre_placement(graph, &ctx))
 }
 
@@ -81,6 +86,7 @@ pub fn resolve_remote_calls(
     let ctx = PassCtx {
         registry,
         lower: Lower::Never,
+        precision: None,
     };
     pruned.try_map(|graph| passes::remote_call::run(graph, &ctx, devices))
 }
@@ -98,6 +104,7 @@ fn expand_graph(graph: &mut Graph, registry: &Registry) -> Result<()> {
     let ctx = PassCtx {
         registry,
         lower: Lower::Never,
+        precision: None,
     };
     // What is inlined has been expanded.
     rewrite(graph, &ctx, expand_body)?;

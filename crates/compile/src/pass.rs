@@ -3,7 +3,7 @@
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{Graph, Node, NodeId, Output, ShapeMap};
 use ferroflow_opdef::{AttrValue, Attrs, OpDef, Registry};
-use ferroflow_tensor::LazyTensor;
+use ferroflow_tensor::{DType, LazyTensor};
 use std::sync::Arc;
 
 /// A rewrite of a whole graph.
@@ -23,6 +23,8 @@ pub struct PassCtx<'a> {
     pub registry: &'a Registry,
     /// Whether functional control flow becomes dataflow control flow.
     pub lower: Lower,
+    /// The dtype that products of floats, and what is around them, are computed in, if not theirs.
+    pub precision: Option<DType>,
 }
 
 impl PassCtx<'_> {
@@ -75,6 +77,9 @@ pub struct Options {
     /// The full name of the device that runs the graph, whose kernels the nodes have; if empty, nodes have the kernels
     /// of the devices that they name.
     pub device: String,
+    /// The dtype, bfloat16 or half, that products of floats and what is around them are computed in; only devices with
+    /// kernels for it run the result.
+    pub precision: Option<DType>,
 }
 
 /// Whether loops become programs in machine code.
@@ -109,6 +114,7 @@ impl Options {
             lower: Lower::Never,
             jit: Jit::Auto,
             device: String::new(),
+            precision: None,
         }
     }
 
@@ -120,6 +126,7 @@ impl Options {
             lower: Lower::Never,
             jit: Jit::Auto,
             device: String::new(),
+            precision: None,
         }
     }
 }

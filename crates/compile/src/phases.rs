@@ -23,7 +23,14 @@ impl ExpandedGraph {
     /// # Errors
     /// INVALID_ARGUMENT if a function or a device name is malformed.
     pub fn lower(&mut self, lower: Lower, registry: &Registry) -> Result<()> {
-        passes::lower::lower(&mut self.0, &PassCtx { registry, lower })
+        passes::lower::lower(
+            &mut self.0,
+            &PassCtx {
+                registry,
+                lower,
+                precision: None,
+            },
+        )
     }
 
     /// Applies changes that a patch of this graph has collected.

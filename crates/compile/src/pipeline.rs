@@ -25,6 +25,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::fuse_read::PASS,
     passes::fuse_update::PASS,
     passes::elementwise::PASS,
+    passes::mixed_precision::PASS,
 ];
 
 /// Optimizes a graph, emits its body and loads it.
@@ -92,6 +93,7 @@ pub(crate) fn run(
     let ctx = PassCtx {
         registry,
         lower: options.lower,
+        precision: options.precision,
     };
     for pass in PIPELINE {
         let is_wanted = match pass.name {

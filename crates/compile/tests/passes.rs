@@ -9,6 +9,7 @@ use ferroflow_base::Result;
 use ferroflow_compile::{Jit, Lower, Options, PIPELINE, expand, optimize};
 use ferroflow_graph::{NodeClass, Signature, import_graph, prune, to_text};
 use ferroflow_ops::registry;
+use ferroflow_tensor::DType;
 use std::path::Path;
 
 /// Runs only `pass` on the graph and prints the result.
@@ -41,6 +42,7 @@ fn after(pass: &str, graph: &str) -> Result<String> {
         },
         jit: Jit::Auto,
         device: String::new(),
+        precision: (pass == "mixed_precision").then_some(DType::Bfloat16),
     };
     let placed = expanded.on_one_device();
     let optimized = optimize(placed, registry(), &options, &mut |_, _| {})?;

@@ -59,6 +59,8 @@ raw_handle! {
     RawModule
     /// A backend's function.
     RawFunction
+    /// A backend's graph of operations.
+    RawGraph
 }
 
 /// What a device is.
@@ -255,11 +257,46 @@ pub trait Backend: Send + Sync {
         args: &[LaunchArg],
     ) -> Result<()>;
 
+    /// Makes operations that are enqueued on the stream parts of a graph, instead of running them.
+    ///
+    /// # Errors
+    /// UNIMPLEMENTED if the backend has no graphs.
+    fn begin_capture(&self, _stream: RawStream) -> Result<()> {
+        Err(no_graphs(self.platform()))
+    }
+
+    /// Ends what [`Backend::begin_capture`] began.
+    ///
+    /// # Errors
+    /// That of an operation that cannot be part of a graph.
+    fn end_capture(&self, _stream: RawStream) -> Result<RawGraph> {
+        Err(no_graphs(self.platform()))
+    }
+
+    /// Enqueues the operations of a graph.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if a handle is unknown.
+    ///
+    /// # Safety
+    /// As for each operation when it was captured.
+    unsafe fn launch_graph(&self, _stream: RawStream, _graph: RawGraph) -> Result<()> {
+        Err(no_graphs(self.platform()))
+    }
+
+    /// Releases a graph, which has run.
+    fn destroy_graph(&self, _graph: RawGraph) {}
+
     /// Calls a function on the host when everything enqueued on the stream so far has run.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the handle is unknown.
     fn call_host(&self, stream: RawStream, call: HostCall) -> Result<()>;
+}
+
+#[cold]
+fn no_graphs(platform: &str) -> Status {
+    ferroflow_base::unimplemented_error!("{platform} has no graphs of operations")
 }
 
 /// The error of a device that the backend does not have.

@@ -16,6 +16,7 @@
 mod allocator;
 mod backend;
 mod buffer;
+mod capture;
 mod chunks;
 pub mod cuda;
 mod device;
@@ -27,10 +28,11 @@ mod tensor_memory;
 
 pub use allocator::{Allocator, AllocatorOptions, MemoryStats};
 pub use backend::{
-    Address, Backend, DeviceInfo, Grid, HostCall, LaunchArg, RawEvent, RawFunction, RawModule,
-    RawStream, Span,
+    Address, Backend, DeviceInfo, Grid, HostCall, LaunchArg, RawEvent, RawFunction, RawGraph,
+    RawModule, RawStream, Span,
 };
 pub use buffer::{Buffer, Pinned};
+pub use capture::{ArgCheck, Captured, check_value, note_read};
 pub use device::Device;
 pub use host_stream::{
     HostKernel, HostKernels, HostStreamOptions, HostStreams, Operand, Order, Race,

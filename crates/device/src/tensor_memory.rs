@@ -2,6 +2,7 @@
 
 use crate::allocator::{Allocator, AllocatorOptions, For, MemoryStats};
 use crate::buffer::{Buffer, Pinned};
+use crate::capture;
 use crate::dispatch::Dispatch;
 use crate::{Device, Function, Grid, LaunchArg, Span, Stream};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
@@ -16,7 +17,7 @@ use std::sync::{Arc, OnceLock};
 ///
 /// The copies are operations of their own streams: events order them with the computing stream, and no
 /// thread waits for them. Where the host reaches the memory, kernels of the CPU compute in tasks of the
-/// stream. Elsewhere a thread of the device's own calls kernels that enqueue launches, and goes on.
+/// stream. Elsewhere a thread of the device's own calls kernels, which enqueue launches and return.
 pub struct StreamMemory {
     compute: Stream,
     into: Stream,
@@ -140,6 +141,7 @@ impl StreamMemory {
     /// # Errors
     /// INTERNAL outside of [`StreamMemory::enqueuing`].
     pub fn current() -> Result<Arc<StreamMemory>> {
+        capture::note_kernel();
         let current = CURRENT.with_borrow(Clone::clone);
         current.ok_or_else(|| internal!("a kernel of a device runs on no device"))
     }
@@ -200,7 +202,7 @@ impl StreamMemory {
             name.push_str(holder);
         });
         let _restore = Restore(CURRENT.replace(Some(self.clone())));
-        f()
+        capture::noting_kernel(f)
     }
 
     /// Returns a new tensor in the device's memory, for launches on the computing stream.
@@ -214,8 +216,10 @@ impl StreamMemory {
             ));
         }
         let len = shape.num_elements() * dtype.size();
-        let buffer = HOLDER
-            .with_borrow(|holder| Buffer::new(&self.allocator, &self.compute, len, holder))?;
+        let capturing = capture::allocator();
+        let allocator = capturing.as_ref().unwrap_or(&self.allocator);
+        let buffer =
+            HOLDER.with_borrow(|holder| Buffer::new(allocator, &self.compute, len, holder))?;
         let block = self.block(Arc::new(buffer));
         // SAFETY: the block has as many bytes. The host reads none of them; a kernel of the device may read
         // what it has not written, and then computes with arbitrary elements.
@@ -231,12 +235,22 @@ impl StreamMemory {
         if device_block(tensor)?.is_some_and(|b| b.device() == self.compute.device()) {
             return Ok(tensor.clone());
         }
-        let copy = self.allocate_tensor(tensor.dtype(), tensor.shape().clone())?;
-        if let Some(to) = device_block(&copy)?.filter(|to| !to.is_empty()) {
-            self.compute
-                .copy_from_host(&to, tensor.bytes()?, &self.staging)?;
+        if let Some(copy) = capture::copy_of(self, tensor)? {
+            return Ok(copy);
         }
+        let copy = self.allocate_tensor(tensor.dtype(), tensor.shape().clone())?;
+        self.upload_to(&copy, tensor)?;
         Ok(copy)
+    }
+
+    /// Copies a tensor of the host to one of the same size that was allocated here.
+    pub(crate) fn upload_to(&self, to: &Tensor, from: &Tensor) -> Result<()> {
+        match device_block(to)?.filter(|to| !to.is_empty()) {
+            Some(to) => self
+                .compute
+                .copy_from_host(&to, from.bytes()?, &self.staging),
+            None => Ok(()),
+        }
     }
 
     /// The range of memory of a tensor on this device.
@@ -282,6 +296,20 @@ impl StreamMemory {
         function.launch_raw(&self.compute, grid, &raw)
     }
 
+    /// Copies a tensor on this device to another one of the same size, which was allocated here.
+    ///
+    /// # Errors
+    /// As for [`Stream::copy`]; INTERNAL if a tensor is elsewhere.
+    pub fn copy_tensor(&self, to: &Tensor, from: &Tensor) -> Result<()> {
+        let elsewhere = || internal!("a tensor to copy is not on {}", self.compute.device());
+        let to = device_block(to)?.ok_or_else(elsewhere)?;
+        let from = device_block(from)?.ok_or_else(elsewhere)?;
+        match to.is_empty() && from.is_empty() {
+            true => Ok(()),
+            false => self.compute.copy(&to, &from),
+        }
+    }
+
     /// Fills a tensor that was allocated here with a word of 1, 2 or 4 bytes.
     ///
     /// # Errors
@@ -302,12 +330,12 @@ impl StreamMemory {
         }
     }
 
-    /// Whether tensors of a dtype are in the device's memory. Where kernels enqueue, integers stay with the host, which
-    /// computes shapes and indices, as TensorFlow's GPU kernels have it.
+    /// Whether tensors of a dtype are in the device's memory. Where kernels enqueue, all but floats stays with the host, which
+    /// computes shapes, indices and conditions, as TensorFlow's GPU kernels have it.
     fn takes(&self, dtype: DType, len: usize) -> bool {
         let is_small = len < MIN_BYTES;
         match self.enqueues() {
-            true => (dtype.is_floating() || dtype == DType::Bool) && len > 0,
+            true => dtype.is_floating() && len > 0,
             false => dtype.is_plain() && !is_small,
         }
     }

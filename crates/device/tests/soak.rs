@@ -45,6 +45,7 @@ impl Soak {
         let options = AllocatorOptions {
             memory_limit: Some(MEMORY),
             allow_growth: true,
+            ..Default::default()
         };
         let module = Module::load(&device, IMAGE).unwrap();
         Soak {

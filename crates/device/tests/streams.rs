@@ -82,6 +82,7 @@ fn out_of_memory_names_the_largest_holders() {
     let options = AllocatorOptions {
         memory_limit: Some(10_240),
         allow_growth: false,
+        ..Default::default()
     };
     let allocator = Allocator::new(&device, &options);
     let new = |len, holder| Buffer::new(&allocator, &stream, len, holder);

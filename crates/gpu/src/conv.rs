@@ -9,7 +9,7 @@ use crate::pad::padded;
 use crate::ptx::Step;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::TensorArg;
-use ferroflow_device::cuda::{Conv, ConvArgs};
+use ferroflow_device::cuda::{Conv, ConvArgs, Epilogue as BlasEpilogue, Gemm};
 use ferroflow_functors::window::{NHWC, Placed, Rules, conv_rules};
 use ferroflow_opdef::{BinaryFn, KernelBuild};
 use ferroflow_tensor::Tensor;
@@ -131,13 +131,53 @@ impl GpuKernel for ConvKernel {
             side: direct.first(),
             y: &y,
         };
-        ctx.library
-            .dnn(ctx.memory)?
-            .convolve(ctx.memory, &conv, &args)?;
+        enqueue(ctx, &conv, &args, self.epilogue.bias)?;
         let activation = self.epilogue.activation.filter(|_| !relu);
         epilogue::finish(ctx, &y, &late, activation)?;
         ctx.set_output(0, y)
     }
+}
+
+/// Enqueues a convolution: as a matrix product, if it is one and that is faster.
+fn enqueue(ctx: &GpuCtx, conv: &Conv, args: &ConvArgs, has_bias: bool) -> Result<()> {
+    let convolution = || {
+        ctx.library
+            .dnn(ctx.memory)?
+            .convolve(ctx.memory, conv, args)
+    };
+    let [out_c, rows, columns, in_c] = conv.filter;
+    let is_product = [rows, columns] == [1, 1]
+        && conv.stride == [1, 1]
+        && conv.pad == [0, 0]
+        && conv.groups == 1;
+    if !is_product {
+        return convolution();
+    }
+    let gemm = Gemm {
+        dtype: conv.dtype,
+        m: conv.output[..3].iter().product(),
+        n: out_c,
+        k: in_c,
+        transpose_x: false,
+        transpose_w: true,
+        batch: 1,
+        stride_x: 0,
+        stride_w: 0,
+        has_side: conv.has_side,
+        epilogue: match (has_bias, conv.relu) {
+            (false, false) => BlasEpilogue::None,
+            (_, false) => BlasEpilogue::Bias,
+            (_, true) => BlasEpilogue::BiasRelu,
+        },
+        tf32: conv.tf32,
+    };
+    let bias = (gemm.epilogue != BlasEpilogue::None).then_some(args.bias);
+    let product = || {
+        let tensors = [args.x, args.filter, args.y];
+        let blas = ctx.library.blas(ctx.memory)?;
+        blas.multiply(ctx.memory, &gemm, tensors, bias, args.side)
+    };
+    ctx.library.faster(ctx.memory, conv, product, convolution)
 }
 
 /// Positions of padding behind an axis; those that no window reaches do not count.

@@ -1,4 +1,4 @@
-//! Moving elements: transposes, slices, parts and joins, broadcasts, rows by number, fills.
+//! Moving elements: transposes, slices, parts and joins, broadcasts, fills.
 
 use crate::elementwise::grid;
 use crate::kernel::{GpuCtx, GpuKernel, Row, axis, int};
@@ -10,13 +10,7 @@ use ferroflow_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 /// What is moved on the device.
-const MOVED: &[DType] = &[
-    DType::Float,
-    DType::Half,
-    DType::Bfloat16,
-    DType::Double,
-    DType::Bool,
-];
+pub(crate) const MOVED: &[DType] = &[DType::Float, DType::Half, DType::Bfloat16, DType::Double];
 const T: &[(&str, &[DType])] = &[("T", MOVED)];
 
 pub(crate) const ROWS: &[Row] = &[
@@ -32,12 +26,6 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("SplitV", split_v)
         .types(T)
         .host(&["size_splits", "split_dim"]),
-    Row::new("GatherV2", gather)
-        .types(&[
-            ("Tparams", MOVED),
-            ("Tindices", &[DType::Int32, DType::Int64]),
-        ])
-        .host(&["axis"]),
     Row::new("BroadcastTo", broadcast_to)
         .types(T)
         .host(&["shape"]),
@@ -492,83 +480,6 @@ fn strided_slice(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     }))
 }
 
-fn gather(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
-    let batch_dims = build.attrs.int("batch_dims")?;
-    Ok(Box::new(move |ctx: &mut GpuCtx| {
-        let (x, at, along) = (ctx.input(0)?, ctx.host(1)?, ctx.ints(2)?);
-        let [along] = along[..] else {
-            return Err(invalid_argument!("axis must be scalar"));
-        };
-        if batch_dims != 0 {
-            return Err(unimplemented_error!(
-                "GPU kernels of GatherV2 have no batch dimensions"
-            ));
-        }
-        let along = axis(along, x.shape().rank())?;
-        let rows = x.shape()[along];
-        check_indices(&ctx.ints(1)?, &at, rows)?;
-        let outer: usize = x.shape()[..along].iter().product();
-        let inner: usize = x.shape()[along + 1..].iter().product();
-        let (left, right) = (&x.shape()[..along], &x.shape()[along + 1..]);
-        let shape: Shape = left
-            .iter()
-            .chain(at.shape().iter())
-            .chain(right)
-            .copied()
-            .collect();
-        let y = ctx.alloc(x.dtype(), shape)?;
-        if y.num_elements() > 0 {
-            let indices = ctx.memory.upload(&at)?;
-            let mut bytes = x.dtype().size();
-            let mut unit = 1;
-            while bytes < 16 && (inner * x.dtype().size()).is_multiple_of(bytes * 2) {
-                (bytes, unit) = (bytes * 2, unit * 2);
-            }
-            let is_aligned = ctx.memory.span(&x)?.address.0.is_multiple_of(bytes as u64);
-            if !is_aligned {
-                (bytes, unit) = (x.dtype().size(), 1);
-            }
-            let count = outer * at.num_elements() * inner / unit;
-            let kind = if at.dtype() == DType::Int64 {
-                "i64"
-            } else {
-                "i32"
-            };
-            let args = [
-                TensorArg::Tensor(&x),
-                TensorArg::Tensor(&indices),
-                TensorArg::Tensor(&y),
-                TensorArg::I32(int(count)?),
-                TensorArg::I32(int(rows)?),
-                TensorArg::I32(int(at.num_elements())?),
-                TensorArg::I32(int(inner / unit)?),
-            ];
-            ctx.run(&format!("gather_{bytes}_{kind}"), &grid(count), &args)?;
-        }
-        ctx.set_output(0, y)
-    }))
-}
-
-/// # Errors
-/// INVALID_ARGUMENT if an index is outside, as on CPUs.
-fn check_indices(indices: &[i64], tensor: &Tensor, rows: usize) -> Result<()> {
-    let is_outside = |i: &i64| usize::try_from(*i).map_or(true, |i| i >= rows);
-    let Some(position) = indices.iter().position(is_outside) else {
-        return Ok(());
-    };
-    let mut at = Vec::new();
-    let mut rest = position;
-    for stride in tensor.shape().strides() {
-        at.push((rest / stride.max(1)).to_string());
-        rest %= stride.max(1);
-    }
-    Err(invalid_argument!(
-        "indices[{}] = {} is not in [0, {rows})",
-        at.join(","),
-        indices[position]
-    ))
-}
-
 fn broadcast_to(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
         let (x, dims) = (ctx.input(0)?, ctx.ints(1)?);
@@ -624,7 +535,7 @@ fn tile(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 
 fn zeros_like(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
-        let x = ctx.host(0)?;
+        let x = ctx.pass(0)?;
         let y = ctx.alloc(x.dtype(), x.shape().clone())?;
         zero(ctx, &y)?;
         ctx.set_output(0, y)
@@ -651,14 +562,5 @@ mod tests {
         assert_eq!(copy.dims[..], [(24, 1, 1)]);
         // A broadcast is not.
         assert_eq!(Copy::new([(2, 0, 3), (3, 1, 1)]).dims.len(), 2);
-    }
-
-    #[test]
-    fn indices_are_checked_on_the_host() {
-        let at = Tensor::from_slice([2, 2], &[0i32, 1, 2, 5]).expect("fits");
-        let e = check_indices(&[0, 1, 2, 5], &at, 3).expect_err("5 is outside");
-        assert_eq!(e.message(), "indices[1,1] = 5 is not in [0, 3)");
-        assert!(check_indices(&[-1], &at, 3).is_err());
-        assert!(check_indices(&[0, 2], &at, 3).is_ok());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::library::Library;
 use ferroflow_base::{Result, internal, invalid_argument, resource_exhausted};
-use ferroflow_device::{Function, Grid, StreamMemory, TensorArg};
+use ferroflow_device::{Function, Grid, StreamMemory, TensorArg, note_read};
 use ferroflow_opdef::{AttrValue, KernelBuild, KernelCtx, KernelDef, OpKernel};
 use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
 use std::sync::{Arc, OnceLock};
@@ -171,15 +171,27 @@ impl GpuCtx<'_, '_> {
         }
     }
 
-    /// Returns input `i` where it is.
+    /// Returns input `i` where it is, for its shape or to pass it on.
     ///
     /// # Errors
     /// As for [`KernelCtx::input`].
-    pub(crate) fn host(&self, i: usize) -> Result<Tensor> {
+    pub(crate) fn pass(&self, i: usize) -> Result<Tensor> {
         match self.constant(i) {
             Some(constant) => constant.value.get(),
             None => self.ctx.input(i).cloned(),
         }
+    }
+
+    /// Returns input `i`, whose value decides what is launched if it is with the host.
+    ///
+    /// # Errors
+    /// As for [`KernelCtx::input`].
+    pub(crate) fn host(&self, i: usize) -> Result<Tensor> {
+        let tensor = self.pass(i)?;
+        if self.constant(i).is_none() {
+            note_read(&tensor);
+        }
+        Ok(tensor)
     }
 
     /// Whether input `i` is a constant.
@@ -192,12 +204,7 @@ impl GpuCtx<'_, '_> {
     /// # Errors
     /// INVALID_ARGUMENT if they are no integers.
     pub(crate) fn ints(&self, i: usize) -> Result<Vec<i64>> {
-        let t = self.host(i)?;
-        match t.dtype() {
-            DType::Int64 => Ok(t.slice::<i64>()?.to_vec()),
-            DType::Int16 => Ok(t.slice::<i16>()?.iter().map(|v| i64::from(*v)).collect()),
-            _ => Ok(t.slice::<i32>()?.iter().map(|v| i64::from(*v)).collect()),
-        }
+        integers(&self.host(i)?)
     }
 
     /// Returns a new tensor on the device.
@@ -228,6 +235,18 @@ impl GpuCtx<'_, '_> {
         args: &[TensorArg],
     ) -> Result<()> {
         self.memory.launch(function, grid, args)
+    }
+}
+
+/// The numbers of a tensor of integers.
+///
+/// # Errors
+/// INVALID_ARGUMENT if it has others.
+pub(crate) fn integers(t: &Tensor) -> Result<Vec<i64>> {
+    match t.dtype() {
+        DType::Int64 => Ok(t.slice::<i64>()?.to_vec()),
+        DType::Int16 => Ok(t.slice::<i16>()?.iter().map(|v| i64::from(*v)).collect()),
+        _ => Ok(t.slice::<i32>()?.iter().map(|v| i64::from(*v)).collect()),
     }
 }
 

@@ -4,11 +4,12 @@
 //! ops, fused or alone, are generated as PTX (`ptx.rs`); what is the same for every model is compiled ahead
 //! (`kernels/`); products and convolutions are cuBLASLt's and cuDNN's.
 //!
-//! Floats and bools are in the device's memory, integers with the host, which computes shapes and checks
-//! indices. Entry points, in reading order: [`register`]; `kernel.rs`, what all kernels have; the ops by file.
+//! Floats are in the device's memory, integers with the host, which computes shapes and checks indices. Bools are
+//! where they were made. Entry points, in reading order: [`register`]; `kernel.rs`, what all kernels have; the ops by file.
 //!
 //! Does not know: graphs, engines, which devices there are.
 
+#![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
 mod batch_norm;
@@ -17,6 +18,7 @@ mod data;
 mod einsum;
 mod elementwise;
 mod epilogue;
+mod gather;
 mod kernel;
 mod library;
 mod logic;
@@ -47,6 +49,7 @@ pub fn register(registry: &Registry) -> Result<()> {
         data::ROWS,
         einsum::ROWS,
         elementwise::ROWS,
+        gather::ROWS,
         logic::ROWS,
         matmul::ROWS,
         pad::ROWS,

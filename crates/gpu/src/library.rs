@@ -2,7 +2,7 @@
 
 use crate::ptx;
 use ferroflow_base::{Result, internal};
-use ferroflow_device::cuda::{Blas, Dnn};
+use ferroflow_device::cuda::{Blas, Conv, Dnn, measure};
 use ferroflow_device::{Function, Module, StreamMemory};
 use std::collections::HashMap;
 use std::io::Read;
@@ -40,6 +40,8 @@ pub(crate) struct Library {
     generated: Mutex<HashMap<ptx::Loop, Function>>,
     blas: OnceLock<Result<Blas>>,
     dnn: OnceLock<Result<Dnn>>,
+    /// Whether a convolution with a window of one element is faster as a matrix product.
+    as_product: Mutex<HashMap<Conv, bool>>,
 }
 
 impl Library {
@@ -51,6 +53,7 @@ impl Library {
             generated: Mutex::default(),
             blas: OnceLock::new(),
             dnn: OnceLock::new(),
+            as_product: Mutex::default(),
         })
     }
 
@@ -84,6 +87,42 @@ impl Library {
     pub(crate) fn blas(&self, memory: &StreamMemory) -> Result<&Blas> {
         let blas = self.blas.get_or_init(|| Blas::open(memory));
         blas.as_ref().map_err(Clone::clone)
+    }
+
+    /// Enqueues a convolution in the faster of two ways, which the first call of its kind measures.
+    ///
+    /// # Errors
+    /// Those of both ways, if both fail; else of the one that works.
+    pub(crate) fn faster(
+        &self,
+        memory: &StreamMemory,
+        conv: &Conv,
+        product: impl Fn() -> Result<()>,
+        convolution: impl Fn() -> Result<()>,
+    ) -> Result<()> {
+        let lock = || {
+            self.as_product
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+        };
+        let known = lock().get(conv).copied();
+        let as_product = match known {
+            Some(known) => known,
+            None => {
+                let times = [measure(memory, &product), measure(memory, &convolution)];
+                let chosen = match &times {
+                    [Ok(a), Ok(b)] => a <= b,
+                    [Err(a), Err(_)] => return Err(a.clone()),
+                    [product, _] => product.is_ok(),
+                };
+                lock().insert(conv.clone(), chosen);
+                chosen
+            }
+        };
+        match as_product {
+            true => product(),
+            false => convolution(),
+        }
     }
 
     pub(crate) fn dnn(&self, memory: &StreamMemory) -> Result<&Dnn> {

@@ -7,6 +7,7 @@ use crate::elementwise::{self, apply};
 use crate::kernel::{FLOATS, GpuCtx, GpuKernel, Row};
 use crate::ptx::Step;
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_device::note_read;
 use ferroflow_functors::broadcast::broadcast_shape;
 use ferroflow_opdef::{BinaryFn, KernelBuild};
 use ferroflow_tensor::{DType, Shape, Tensor};
@@ -33,10 +34,11 @@ fn logical(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         _ => (Step::Not(0), |a, _| !a),
     };
     Ok(Box::new(move |ctx: &mut GpuCtx| {
-        let inputs = (0..ctx.num_inputs()).map(|i| ctx.host(i));
+        let inputs = (0..ctx.num_inputs()).map(|i| ctx.pass(i));
         let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
         let is_host = |t: &Tensor| !t.is_on_device() && t.shape().is_scalar();
         if inputs.iter().all(is_host) {
+            inputs.iter().for_each(note_read);
             let a = inputs[0].to_scalar::<bool>()?;
             let b = match inputs.get(1) {
                 Some(b) => b.to_scalar::<bool>()?,
@@ -110,7 +112,7 @@ fn fill(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 
 fn ones_like(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
-        let x = ctx.host(0)?;
+        let x = ctx.pass(0)?;
         let y = ctx.alloc(x.dtype(), x.shape().clone())?;
         let one: &[u8] = match x.dtype() {
             DType::Half => &[0x00, 0x3c],

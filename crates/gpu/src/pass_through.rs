@@ -5,14 +5,19 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
 
-const ANY: &[(&str, &[DType])] = &[];
+/// Others are with the host, where CPUs compute their shapes, too.
+const ANY: &[(&str, &[DType])] = &[(
+    "T",
+    &[DType::Float, DType::Half, DType::Bfloat16, DType::Double],
+)];
+const EACH: &[(&str, &[DType])] = &[];
 
 pub(crate) const ROWS: &[Row] = &[
     Row::new("Identity", identity).types(ANY),
     Row::new("StopGradient", identity).types(ANY),
     Row::new("PreventGradient", identity).types(ANY),
     Row::new("Snapshot", identity).types(ANY),
-    Row::new("IdentityN", identity_n).types(ANY),
+    Row::new("IdentityN", identity_n).types(EACH),
     Row::new("Reshape", reshape).types(ANY).host(&["shape"]),
     Row::new("ExpandDims", expand_dims)
         .types(ANY)
@@ -25,7 +30,7 @@ pub(crate) const ROWS: &[Row] = &[
 
 fn identity(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
-        let x = ctx.host(0)?;
+        let x = ctx.pass(0)?;
         ctx.set_output(0, x)
     }))
 }
@@ -33,7 +38,7 @@ fn identity(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 fn identity_n(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
         for i in 0..ctx.num_inputs() {
-            let x = ctx.host(i)?;
+            let x = ctx.pass(i)?;
             ctx.set_output(i, x)?;
         }
         Ok(())
@@ -42,7 +47,7 @@ fn identity_n(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 
 fn reshape(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
-        let (x, dims) = (ctx.host(0)?, ctx.ints(1)?);
+        let (x, dims) = (ctx.pass(0)?, ctx.ints(1)?);
         let n = x.num_elements();
         let known: i64 = dims.iter().filter(|d| **d != -1).product();
         let open = dims.iter().filter(|d| **d == -1).count();
@@ -72,7 +77,7 @@ fn reshape(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 
 fn expand_dims(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
-        let (x, at) = (ctx.host(0)?, ctx.ints(1)?);
+        let (x, at) = (ctx.pass(0)?, ctx.ints(1)?);
         let [at] = at[..] else {
             return Err(invalid_argument!(
                 "'dim' must be a tensor with a single value"
@@ -89,7 +94,7 @@ fn expand_dims(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 fn squeeze(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let wanted = build.attrs.ints("squeeze_dims")?;
     Ok(Box::new(move |ctx: &mut GpuCtx| {
-        let x = ctx.host(0)?;
+        let x = ctx.pass(0)?;
         let rank = x.shape().rank();
         let mut removed: Vec<bool> = x
             .shape()
@@ -117,7 +122,7 @@ fn squeeze(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 fn shape(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let (op, dtype) = (build.def.name.to_string(), build.output(0)?);
     Ok(Box::new(move |ctx: &mut GpuCtx| {
-        let x = ctx.host(0)?;
+        let x = ctx.pass(0)?;
         let dims = x.shape().to_i64();
         let numbers = match &*op {
             "Shape" => dims.to_vec(),

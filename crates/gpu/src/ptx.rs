@@ -60,14 +60,6 @@ pub(crate) struct Loop {
     pub(crate) width: usize,
 }
 
-impl Loop {
-    fn key(&self) -> impl PartialEq + Hash + '_ {
-        // Slopes are numbers of a program, printed in full.
-        let steps = format!("{:?}", self.steps);
-        (&self.operands, steps, self.result, self.width)
-    }
-}
-
 impl PartialEq for Loop {
     fn eq(&self, other: &Loop) -> bool {
         self.operands == other.operands
@@ -81,7 +73,16 @@ impl Eq for Loop {}
 
 impl Hash for Loop {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.key().hash(state);
+        (&self.operands, self.result, self.width).hash(state);
+        for step in &self.steps {
+            // Functions that differ in a slope alone are compared.
+            match step {
+                Step::Unary(f, a) => (std::mem::discriminant(f), a).hash(state),
+                Step::Binary(f, a, b) => (std::mem::discriminant(f), a, b).hash(state),
+                Step::Select(c, a, b) => (c, a, b).hash(state),
+                Step::Not(a) => a.hash(state),
+            }
+        }
     }
 }
 

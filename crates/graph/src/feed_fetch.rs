@@ -2,7 +2,7 @@
 
 use crate::graph::def_of;
 use crate::recv_scheduling::START;
-use crate::{Graph, NodeId, PrunedGraph};
+use crate::{Graph, Node, NodeId, PlacedGraph, PrunedGraph};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
 use std::sync::Arc;
@@ -87,4 +87,55 @@ pub fn args_to_send_recv(
         graph.set_library(Arc::new(library.subset(&called)));
     }
     Ok(PrunedGraph(graph))
+}
+
+/// Makes the `_Recv` nodes of a part further arguments, behind its `n_args`; returns their rendezvous keys. A part that
+/// sends something, or whose nodes receive in some order, stays as it is: it has to run to receive.
+///
+/// # Errors
+/// INVALID_ARGUMENT if a node lacks an attr.
+pub fn recvs_to_args(
+    part: &mut PlacedGraph,
+    n_args: usize,
+    registry: &Registry,
+) -> Result<Vec<String>> {
+    let graph = &mut part.0;
+    let class = |class: NodeClass| move |(_, n): &(NodeId, &Node)| n.class() == class;
+    let sends = graph.iter().any(|n| class(NodeClass::Send)(&n));
+    let recvs: Vec<NodeId> = graph
+        .iter()
+        .filter(class(NodeClass::Recv))
+        .map(|(id, _)| id)
+        .collect();
+    let waits = |id: &NodeId| !graph.node(*id).controls.is_empty();
+    if sends || recvs.iter().any(waits) {
+        return Ok(Vec::new());
+    }
+    let mut keys = Vec::new();
+    for id in recvs {
+        let mut node = graph.node(id).clone();
+        keys.push(format!("{};0:0", rendezvous_key(&node)));
+        let mut attrs = Attrs::default()
+            .with("T", AttrValue::Type(node.attrs.dtype("tensor_type")?))
+            .with("index", AttrValue::Int((n_args + keys.len() - 1) as i64));
+        if let Some(shape) = node.attrs.get("_shape") {
+            attrs.set("_shape", shape.clone());
+        }
+        node.def = def_of(registry, "_Arg")?;
+        node.attrs = attrs;
+        graph.replace(id, node);
+    }
+    Ok(keys)
+}
+
+/// The rendezvous key of a `_Send` or `_Recv` without frame and iteration.
+pub fn rendezvous_key(node: &Node) -> String {
+    let text = |name: &str| node.attrs.str(name).unwrap_or_default();
+    let incarnation = node.attrs.int("send_device_incarnation").unwrap_or(0);
+    format!(
+        "{};{incarnation:016x};{};{}",
+        text("send_device"),
+        text("recv_device"),
+        text("tensor_name")
+    )
 }

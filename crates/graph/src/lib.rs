@@ -54,7 +54,7 @@ pub use device::{DeviceKernels, DeviceSet, DeviceSpec};
 pub use device_index::DeviceIndex;
 pub use execution_state::{CheckedGraphDef, GraphExecutionState};
 pub use export::{export_attr, export_graph};
-pub use feed_fetch::{ClientDevice, args_to_send_recv};
+pub use feed_fetch::{ClientDevice, args_to_send_recv, recvs_to_args, rendezvous_key};
 pub use ferroflow_opdef::{NodeClass, NodeId, Output};
 pub use frames::{Frames, LoopFrame, loop_frames};
 pub use functions::{Function, Library, referred_functions};

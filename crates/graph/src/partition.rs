@@ -10,7 +10,7 @@ use rustc_hash::FxHashMap;
 
 /// A graph that one device runs.
 #[derive(Clone)]
-pub struct PlacedGraph(Graph);
+pub struct PlacedGraph(pub(crate) Graph);
 
 impl PlacedGraph {
     /// A graph all of whose nodes run on one device.
@@ -49,6 +49,8 @@ pub struct Partition<G = PlacedGraph> {
     pub graph: G,
     /// For each argument, the argument of the whole graph.
     pub feeds: Vec<usize>,
+    /// The rendezvous keys of the arguments behind these, if some are received from other parts.
+    pub recvs: Vec<String>,
     /// For each result, the result of the whole graph.
     pub fetches: Vec<usize>,
 }
@@ -59,6 +61,7 @@ impl<G> Partition<G> {
             part: self.part,
             graph: f(self.graph),
             feeds: self.feeds,
+            recvs: self.recvs,
             fetches: self.fetches,
         }
     }
@@ -244,6 +247,7 @@ impl Cut<'_> {
                 part,
                 graph,
                 feeds: Vec::new(),
+                recvs: Vec::new(),
                 fetches: Vec::new(),
             },
             targets: Vec::new(),

@@ -81,7 +81,7 @@ impl DeviceSet {
     ///
     /// A node is on the device it requests; one without a request is with those it is colocated with,
     /// else on the first device, but a constant or a feed is on the device of its only readers and a
-    /// fetch on that of its value. A device without a kernel gives way to one that has it. Users of a resource or a reference are with it, on a device that all
+    /// fetch on that of its value. Where the device has no kernel for a node, one that has it is used instead. Users of a resource or a reference are with it, on a device that all
     /// of them accept, or else on that which the first one requests.
     ///
     /// # Errors
@@ -230,7 +230,7 @@ impl KernelDevices {
         let task = |d: usize| all.names[d].rsplit_once("/device:").map(|(task, _)| task);
         let mut others = (0..all.names.len()).filter(|d| has(*d));
         let near = others.clone().find(|d| task(*d) == task(device));
-        // A node without any kernel stays: loading it is an error that says so.
+        // Loading a node without any kernel is an error.
         Some(near.or_else(|| others.next()).unwrap_or(device))
     }
 
@@ -374,6 +374,7 @@ impl Groups {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::DeviceKernels;
     use crate::testing::graph;
 
     /// Places nodes that request what follows `@` in their line on the tasks `a:0`, `a:1`, `b:0`.
@@ -403,6 +404,43 @@ mod tests {
             format!("{}: {} {reason}", node.name, placed.devices[id.index()])
         });
         assert_eq!(nodes.collect::<Vec<_>>().join("; "), expect, "{text}");
+    }
+
+    /// A task with a GPU that has kernels for Neg and what the engine does, then a CPU.
+    fn with_gpu(soft: bool) -> DeviceSet {
+        let names = ["GPU:0", "CPU:0"].map(|d| format!("/job:a/replica:0/task:0/device:{d}"));
+        DeviceSet {
+            names: names.into(),
+            soft,
+            kernels: DeviceKernels::new(|kind, node| {
+                kind == "CPU" || node.op() == "Neg" || node.class() != NodeClass::Other
+            }),
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn devices_need_kernels() {
+        let text = "x = Placeholder\ny = Neg(x)\nz = Abs(y)\nw = Neg(z)";
+        let mut graph = graph(text).expect("valid");
+        let placed = with_gpu(true)
+            .place_by_rules(&graph)
+            .expect("can be placed");
+        let places = graph.iter().map(|(id, _)| placed.devices[id.index()]);
+        assert_eq!(places.collect::<Vec<_>>(), [0, 0, 1, 0]);
+        assert_eq!(placed.reasons[2].to_string(), "first device with a kernel");
+        graph.node_mut(NodeId::new(2)).expect("there").device = "/gpu:0".to_string();
+        let soft = with_gpu(true).place_by_rules(&graph).expect("soft");
+        assert_eq!(soft.devices, [0, 0, 1, 0]);
+        let error = with_gpu(false)
+            .place_by_rules(&graph)
+            .expect_err("no kernel");
+        assert!(
+            error
+                .message()
+                .contains("because no supported kernel for GPU devices is available"),
+            "{error}"
+        );
     }
 
     #[test]

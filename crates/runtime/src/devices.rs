@@ -11,7 +11,7 @@ use ferroflow_device::{
 use ferroflow_executor::NodeRunner;
 use ferroflow_graph::{DeviceKernels, Node, NodeClass};
 use ferroflow_opdef::{NodeInfo, RecvDone, Rendezvous};
-use ferroflow_tensor::Tensor;
+use ferroflow_tensor::{DType, Tensor};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Devices whose nodes run on a stream, with their tensors in the device's memory. Sessions that share
@@ -49,6 +49,10 @@ pub struct StreamDeviceOptions {
     pub allow_growth: bool,
     /// Runs operations late and in an order that this seed picks, to find missing synchronization.
     pub shuffle: Option<u64>,
+    /// The dtype, bfloat16 or half, that GPUs compute products of floats and what is around them in.
+    pub precision: Option<DType>,
+    /// Whether GPUs replay steps whose arguments have known shapes as CUDA graphs, if all of the step is on the GPU.
+    pub capture: bool,
 }
 
 impl Default for StreamDeviceOptions {
@@ -57,6 +61,8 @@ impl Default for StreamDeviceOptions {
             memory_limit: 1 << 30,
             allow_growth: true,
             shuffle: None,
+            precision: None,
+            capture: true,
         }
     }
 }
@@ -68,23 +74,27 @@ struct StreamDevice {
 }
 
 /// Runs nodes on the computing stream of a device.
-pub(crate) struct StreamRunner(Arc<StreamMemory>);
+pub(crate) struct StreamRunner {
+    memory: Arc<StreamMemory>,
+    precision: Option<DType>,
+    capture: bool,
+}
 
 impl NodeRunner for StreamRunner {
     fn spawn(&self, task: Box<dyn FnOnce() + Send>) {
-        self.0.spawn(task);
+        self.memory.spawn(task);
     }
 
     fn run(&self, node: &NodeInfo, kernel: &mut dyn FnMut() -> Result<()>) -> Result<()> {
-        match self.0.enqueues() {
-            true => self.0.enqueuing(&node.name, kernel),
-            false => self.0.allocating(&node.name, kernel),
+        match self.memory.enqueues() {
+            true => self.memory.enqueuing(&node.name, kernel),
+            false => self.memory.allocating(&node.name, kernel),
         }
     }
 
     fn offloads(&self) -> bool {
         // Kernels that enqueue take no longer than a message to another task.
-        !self.0.enqueues()
+        !self.memory.enqueues()
     }
 }
 
@@ -110,7 +120,7 @@ impl StreamDevices {
             allow_growth: options.allow_growth,
             ..Default::default()
         };
-        Self::of_backend(&(backend as _), prefix, n, &allocator)
+        Self::of_backend(&(backend as _), prefix, n, &allocator, options)
     }
 
     /// Opens the first `n` NVIDIA GPUs of the machine: `PREFIX/device:GPU:0` and so on. Nodes have the kernels of
@@ -128,7 +138,7 @@ impl StreamDevices {
             allow_growth: options.allow_growth,
             ..Default::default()
         };
-        Self::of_backend(&(backend as _), prefix, n, &allocator)
+        Self::of_backend(&(backend as _), prefix, n, &allocator, options)
     }
 
     fn of_backend(
@@ -136,13 +146,18 @@ impl StreamDevices {
         prefix: &str,
         n: usize,
         allocator: &AllocatorOptions,
+        options: &StreamDeviceOptions,
     ) -> Result<Self> {
         let device = |ordinal| {
             let device = Device::new(backend.clone(), ordinal)?;
             let memory = StreamMemory::new(&device, allocator)?;
             Ok(StreamDevice {
                 name: format!("{prefix}{device}"),
-                runner: Arc::new(StreamRunner(Arc::new(memory))),
+                runner: Arc::new(StreamRunner {
+                    capture: options.capture && memory.enqueues(),
+                    memory: Arc::new(memory),
+                    precision: options.precision,
+                }),
             })
         };
         let devices: Result<Vec<_>> = (0..n).map(device).collect();
@@ -158,7 +173,7 @@ impl StreamDevices {
     /// Which nodes have kernels on GPUs and on other devices, for placement
     /// ([`DeviceSet::kernels`](crate::DeviceSet)).
     pub fn kernels(&self) -> DeviceKernels {
-        if !self.0.iter().any(|device| device.runner.0.enqueues()) {
+        if !self.0.iter().any(|device| device.runner.memory.enqueues()) {
             return DeviceKernels::default();
         }
         DeviceKernels::new(|device_type, node: &Node| {
@@ -173,7 +188,7 @@ impl StreamDevices {
 
     /// The memory of each device.
     pub fn memory(&self) -> impl Iterator<Item = (&str, MemoryStats)> {
-        let stats = |device: &StreamDevice| device.runner.0.stats();
+        let stats = |device: &StreamDevice| device.runner.memory.stats();
         self.0
             .iter()
             .map(move |device| (&*device.name, stats(device)))
@@ -213,10 +228,10 @@ fn has_gpu_kernel(node: &Node) -> bool {
     }
 }
 
-type TensorDone = Box<dyn FnOnce(Result<Tensor>) + Send>;
-type TensorsDone = Box<dyn FnOnce(Result<Vec<Tensor>>) + Send>;
+pub(crate) type TensorDone = Box<dyn FnOnce(Result<Tensor>) + Send>;
+pub(crate) type TensorsDone = Box<dyn FnOnce(Result<Vec<Tensor>>) + Send>;
 
-/// Tensors that are being copied one by one.
+/// Tensors that arrive one by one.
 struct Gather {
     tensors: Vec<Option<Tensor>>,
     n_left: usize,
@@ -224,18 +239,18 @@ struct Gather {
     done: Option<TensorsDone>,
 }
 
-/// Calls `copy` for each tensor, and `done` with all copies.
-fn gather(tensors: Vec<Tensor>, copy: impl Fn(Tensor, TensorDone), done: TensorsDone) {
-    if tensors.is_empty() {
-        return done(Ok(tensors));
+/// Calls `make` for each item, and `done` with all tensors.
+pub(crate) fn gather<T>(items: Vec<T>, make: impl Fn(T, TensorDone), done: TensorsDone) {
+    if items.is_empty() {
+        return done(Ok(Vec::new()));
     }
     let state = Arc::new(Mutex::new(Gather {
-        tensors: vec![None; tensors.len()],
-        n_left: tensors.len(),
+        tensors: vec![None; items.len()],
+        n_left: items.len(),
         error: None,
         done: Some(done),
     }));
-    for (i, tensor) in tensors.into_iter().enumerate() {
+    for (i, item) in items.into_iter().enumerate() {
         let state = state.clone();
         let arrived = move |copied: Result<Tensor>| {
             let mut gather = state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -252,17 +267,28 @@ fn gather(tensors: Vec<Tensor>, copy: impl Fn(Tensor, TensorDone), done: Tensors
                 done(error.map_or_else(|| Ok(tensors.into_iter().flatten().collect()), Err));
             }
         };
-        copy(tensor, Box::new(arrived));
+        make(item, Box::new(arrived));
     }
 }
 
 impl StreamRunner {
+    /// The device's tensors and streams.
+    pub(crate) fn memory(&self) -> &Arc<StreamMemory> {
+        &self.memory
+    }
+
+    /// Whether steps become graphs of operations.
+    pub(crate) fn captures(&self) -> bool {
+        self.capture
+    }
+
     /// The compile options of the device's part of a graph.
     pub(crate) fn compile_options(&self, options: &CompileOptions, name: &str) -> CompileOptions {
         let mut own = options.clone();
-        if self.0.enqueues() {
+        if self.memory.enqueues() {
             own.device = name.to_string();
             own.jit = Jit::Off;
+            own.precision = self.precision;
             // Made for kernels of CPUs.
             own.disabled
                 .extend(["conv_groups", "fuse_update"].map(String::from));
@@ -274,7 +300,7 @@ impl StreamRunner {
     pub(crate) fn to_device(&self, tensors: Vec<Tensor>, done: TensorsDone) {
         gather(
             tensors,
-            |tensor, arrived| self.0.to_device(tensor, "a feed", arrived),
+            |tensor, arrived| self.memory.to_device(tensor, "a feed", arrived),
             done,
         );
     }
@@ -283,7 +309,7 @@ impl StreamRunner {
     pub(crate) fn to_host(&self, tensors: Vec<Tensor>, done: TensorsDone) {
         gather(
             tensors,
-            |tensor, arrived| self.0.to_host(tensor, arrived),
+            |tensor, arrived| self.memory.to_host(tensor, arrived),
             done,
         );
     }
@@ -311,7 +337,7 @@ impl Rendezvous for CopyingRendezvous {
             return self.inner.send(key, tensor);
         };
         let (inner, key) = (self.inner.clone(), key.to_string());
-        source.0.to_host(tensor.clone(), move |copied| {
+        source.memory.to_host(tensor.clone(), move |copied| {
             let sent = copied.and_then(|tensor| inner.send(&key, Some(tensor)));
             if let Err(e) = sent {
                 inner.abort(e);
@@ -325,7 +351,7 @@ impl Rendezvous for CopyingRendezvous {
             return self.inner.recv(key, done);
         };
         let (target, holder) = (
-            target.0.clone(),
+            target.memory.clone(),
             key.split(';').nth(3).unwrap_or(key).to_string(),
         );
         let arrived = move |tensor: Result<Option<Tensor>>| match tensor {

@@ -14,6 +14,7 @@ pub mod cluster;
 mod compiled;
 mod cost_model;
 mod dataset_graphs;
+mod device_costs;
 mod devices;
 pub mod eager;
 mod freeze;
@@ -29,6 +30,7 @@ pub use callable::{Callable, keeps_inputs};
 pub use chrome_trace::{ChromeTrace, DeadnessLog};
 pub use compiled::{CompileRequest, CompiledModel, ModelSummary};
 pub use cost_model::CostModel;
+pub use device_costs::{GpuCosts, measure_gpus};
 pub use devices::{StreamDeviceOptions, StreamDevices};
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{

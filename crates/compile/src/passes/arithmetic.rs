@@ -1,4 +1,4 @@
-//! Removes arithmetic that does nothing, and padding that a convolution can do itself.
+//! Removes arithmetic that does nothing, and padding and masks that readers can do themselves.
 
 use crate::view::{View, may_be_dead};
 use crate::{Pass, PassCtx};
@@ -8,7 +8,8 @@ use ferroflow_opdef::{AttrValue, Attrs};
 
 pub(crate) const PASS: Pass = Pass {
     name: "arithmetic",
-    about: "removes x*1, x/1, x+0, x-0, transposes that keep the order; moves Pad into convolutions",
+    about: "removes x*1, x/1, x+0, x-0, transposes that keep the order; moves Pad into convolutions, \
+            masks into SelectV2",
     run,
 };
 
@@ -30,6 +31,11 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         {
             let conv = patch.edit(graph, id);
             (conv.inputs[0], conv.attrs) = (input, attrs);
+        }
+        if node.op() == "SelectV2"
+            && let Some(mask) = spread_mask(&view, id)
+        {
+            patch.edit(graph, id).inputs[0] = mask;
         }
     }
     patch.apply(graph);
@@ -81,4 +87,32 @@ fn absorb_pad(view: &View, id: NodeId) -> Option<(Output, Attrs)> {
         AttrValue::ints(&[0, 0, top, bottom, left, right, 0, 0]),
     );
     Some((pad.inputs[0], attrs))
+}
+
+/// The mask of a SelectV2 whose condition is the mask and'ed with `true` in the shape of a value that is selected: the
+/// SelectV2 broadcasts it to the same shape (Keras's attention masks are such).
+fn spread_mask(view: &View, id: NodeId) -> Option<Output> {
+    let [condition, values @ ..] = &view.node(id).inputs[..] else {
+        return None;
+    };
+    let [a, b] = view.producer(*condition, "LogicalAnd")?.inputs[..] else {
+        return None;
+    };
+    if !view.is_pure(condition.node) {
+        return None;
+    }
+    let is_spread = |o: Output| {
+        let [shape, value] = view.producer(o, "Fill")?.inputs[..] else {
+            return None;
+        };
+        let of = *view.producer(shape, "Shape")?.inputs.first()?;
+        let value = view.constant(value)?.get().ok()?;
+        let is_true = value.to_scalar::<bool>().ok()?;
+        (is_true && view.is_pure(o.node) && values.contains(&of)).then_some(())
+    };
+    match (is_spread(a), is_spread(b)) {
+        (Some(()), _) => Some(b),
+        (_, Some(())) => Some(a),
+        _ => None,
+    }
 }

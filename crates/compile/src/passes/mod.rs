@@ -18,6 +18,7 @@ pub(crate) mod inline;
 pub(crate) mod kernel_label;
 pub(crate) mod loop_vars;
 pub(crate) mod lower;
+pub(crate) mod mixed_precision;
 pub(crate) mod references;
 pub(crate) mod relax_control;
 pub(crate) mod remapper;

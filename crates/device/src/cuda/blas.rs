@@ -3,7 +3,7 @@
 //! Numbers are those of `cublasLt.h` and `library_types.h`. The library is column-major: it gets the
 //! transposed problem, in which the operands change places.
 
-use super::library::{Handle, open, ticks};
+use super::library::{Handle, measure, open};
 use crate::{StreamMemory, backend::Address};
 use ferroflow_base::{Result, internal, unimplemented_error};
 use ferroflow_tensor::{DType, Shape, Tensor};
@@ -192,8 +192,8 @@ impl Blas {
         })
     }
 
-    /// Enqueues a product on the computing stream; `bias` is there if the epilogue has one, and `side`, which is
-    /// added, if there is one.
+    /// Enqueues a product on the computing stream; `bias` belongs to an epilogue that has one, and `side` is
+    /// added, if any.
     ///
     /// # Errors
     /// INTERNAL if a tensor is not on the device, or smaller than the product needs; UNIMPLEMENTED if the library
@@ -382,7 +382,7 @@ impl Blas {
             .take(n.max(0) as usize)
             .filter(|c| c.state == 0)
         {
-            let time = ticks(memory, || self.enqueue(memory, plan, candidate, addresses));
+            let time = measure(memory, || self.enqueue(memory, plan, candidate, addresses));
             if let Ok(time) = time
                 && best.as_ref().is_none_or(|(least, _)| time < *least)
             {

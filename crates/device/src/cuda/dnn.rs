@@ -2,7 +2,7 @@
 //!
 //! Numbers are those of `cudnn_graph.h`, `cudnn_ops.h` and `cudnn_cnn.h`.
 
-use super::library::{Handle, open, ticks};
+use super::library::{Handle, measure, open};
 use crate::{StreamMemory, backend::Address};
 use ferroflow_base::{Result, internal, unimplemented_error};
 use ferroflow_tensor::{DType, Shape, Tensor};
@@ -296,7 +296,7 @@ impl Dnn {
                 continue;
             }
             plan.workspace = size;
-            match ticks(memory, || self.enqueue(memory, conv, &plan, addresses)) {
+            match measure(memory, || self.enqueue(memory, conv, &plan, addresses)) {
                 Ok(time) if best.is_none_or(|(least, ..)| time < least) => {
                     best = Some((time, algorithm, size));
                 }

@@ -30,7 +30,7 @@ macro_rules! driver {
             /// FAILED_PRECONDITION if the library or one of them is missing.
             pub(super) fn open(path: &str) -> Result<Driver> {
                 let missing = |e: libloading::Error| {
-                    failed_precondition!("no CUDA driver: {e}; GPU devices need NVIDIA's driver, version 450 or newer")
+                    failed_precondition!("no CUDA driver: {e}; GPU devices need NVIDIA's driver, version 470 or newer")
                 };
                 // SAFETY: the initializers of NVIDIA's driver may run on any thread; the caller names no
                 // other library.
@@ -82,6 +82,12 @@ driver! {
     launch = b"cuLaunchKernel\0" (Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
                                   *mut *mut c_void, *mut *mut c_void);
     call_host = b"cuLaunchHostFunc\0" (Handle, HostFn, *mut c_void);
+    capture_begin = b"cuStreamBeginCapture_v2\0" (Handle, c_int);
+    capture_end = b"cuStreamEndCapture\0" (Handle, *mut Handle);
+    graph_instantiate = b"cuGraphInstantiateWithFlags\0" (*mut Handle, Handle, u64);
+    graph_launch = b"cuGraphLaunch\0" (Handle, Handle);
+    graph_destroy = b"cuGraphDestroy\0" (Handle);
+    graph_exec_destroy = b"cuGraphExecDestroy\0" (Handle);
     error_name = b"cuGetErrorName\0" (CuResult, *mut *const c_char);
     error_text = b"cuGetErrorString\0" (CuResult, *mut *const c_char);
 }

@@ -100,6 +100,14 @@ CUresult cuLaunchHostFunc(handle s, void (*call)(void *), void *data) {
   call(data);
   return OK;
 }
+CUresult cuStreamBeginCapture_v2(handle s, int mode) { return is(s, 's') && mode == 2 ? OK : INVALID_HANDLE; }
+CUresult cuStreamEndCapture(handle s, handle *to) { return is(s, 's') ? make(to, 'g') : INVALID_HANDLE; }
+CUresult cuGraphInstantiateWithFlags(handle *to, handle g, unsigned long long flags) {
+  return is(g, 'g') && !flags ? make(to, 'x') : INVALID_HANDLE;
+}
+CUresult cuGraphLaunch(handle g, handle s) { return is(g, 'x') && is(s, 's') ? OK : INVALID_HANDLE; }
+CUresult cuGraphDestroy(handle g) { return drop(g, 'g'); }
+CUresult cuGraphExecDestroy(handle g) { return drop(g, 'x'); }
 CUresult cuGetErrorName(CUresult code, const char **text) {
   *text = code == OUT_OF_MEMORY ? "CUDA_ERROR_OUT_OF_MEMORY" : code == INVALID_IMAGE ? "CUDA_ERROR_INVALID_IMAGE" : NULL;
   return OK;

@@ -52,11 +52,12 @@ pub(super) fn open(names: &[&str]) -> Result<Library> {
     ))
 }
 
-/// The time that an operation of the computing stream takes, in nanoseconds: the least of a few.
+/// Returns the time that operations of the computing stream take, in nanoseconds: the least of a few. Waits for the
+/// stream, so that it is for choices that are made once.
 ///
 /// # Errors
-/// Those of the operation.
-pub(super) fn ticks(memory: &StreamMemory, enqueue: impl Fn() -> Result<()>) -> Result<u128> {
+/// Those of the operations.
+pub fn measure(memory: &StreamMemory, enqueue: impl Fn() -> Result<()>) -> Result<u128> {
     enqueue()?;
     let mut least = u128::MAX;
     for _ in 0..3 {

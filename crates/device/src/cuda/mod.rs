@@ -9,13 +9,14 @@ mod driver;
 mod library;
 
 use crate::backend::{
-    Address, Backend, DeviceInfo, Grid, HostCall, LaunchArg, RawEvent, RawFunction, RawModule,
-    RawStream, Span, no_device,
+    Address, Backend, DeviceInfo, Grid, HostCall, LaunchArg, RawEvent, RawFunction, RawGraph,
+    RawModule, RawStream, Span, no_device,
 };
 pub use blas::{Blas, Epilogue, Gemm};
 pub use dnn::{Conv, ConvArgs, Dnn};
 use driver::{CuResult, Driver, Handle, NOT_READY};
 use ferroflow_base::{Result, Status, invalid_argument};
+pub use library::measure;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_uint, c_void};
@@ -27,6 +28,8 @@ pub const KERNELS: &str = include_str!("kernels.ptx");
 
 const STREAM_NON_BLOCKING: c_uint = 1;
 const EVENT_DISABLE_TIMING: c_uint = 2;
+/// Other threads, and allocations, go on as usual.
+const CAPTURE_RELAXED: c_int = 2;
 const HOST_PORTABLE_AND_MAPPED: c_uint = 3;
 
 /// NVIDIA GPUs.
@@ -38,6 +41,7 @@ pub struct Cuda {
     events: Mutex<HashMap<Handle, usize>>,
     modules: Mutex<HashMap<Handle, usize>>,
     functions: Mutex<HashMap<Handle, usize>>,
+    graphs: Mutex<HashMap<Handle, usize>>,
     /// Whether each allocation is host memory.
     allocations: Mutex<HashMap<u64, bool>>,
     calls: Arc<Calls>,
@@ -146,6 +150,7 @@ impl Cuda {
             events: Mutex::default(),
             modules: Mutex::default(),
             functions: Mutex::default(),
+            graphs: Mutex::default(),
             allocations: Mutex::default(),
             calls: Calls::new(),
         }))
@@ -486,6 +491,50 @@ impl Backend for Cuda {
             )
         };
         self.check(launched, "cuLaunchKernel")
+    }
+
+    fn begin_capture(&self, stream: RawStream) -> Result<()> {
+        let stream = self.enter_stream(stream)?;
+        // SAFETY: the handle is a stream.
+        let begun = unsafe { (self.driver.capture_begin)(stream, CAPTURE_RELAXED) };
+        self.check(begun, "cuStreamBeginCapture")
+    }
+
+    fn end_capture(&self, stream: RawStream) -> Result<RawGraph> {
+        let device = self.enter_for(&self.streams, "stream", stream.0)?;
+        let (mut graph, mut ready) = (0, 0);
+        // SAFETY: the handle is a stream; writes one handle.
+        let ended = unsafe { (self.driver.capture_end)(stream.0, &raw mut graph) };
+        self.check(ended, "cuStreamEndCapture")?;
+        // SAFETY: the handle is a graph, which is not used again; writes one handle.
+        let made = unsafe {
+            let made = (self.driver.graph_instantiate)(&raw mut ready, graph, 0);
+            (self.driver.graph_destroy)(graph);
+            made
+        };
+        self.check(made, "cuGraphInstantiate")?;
+        lock(&self.graphs).insert(ready, device);
+        Ok(RawGraph(ready))
+    }
+
+    unsafe fn launch_graph(&self, stream: RawStream, graph: RawGraph) -> Result<()> {
+        if !lock(&self.graphs).contains_key(&graph.0) {
+            return Err(unknown("graph", graph.0));
+        }
+        let stream = self.enter_stream(stream)?;
+        // SAFETY: the handles are of their kinds; the caller promises the operations.
+        self.check(
+            unsafe { (self.driver.graph_launch)(graph.0, stream) },
+            "cuGraphLaunch",
+        )
+    }
+
+    fn destroy_graph(&self, graph: RawGraph) {
+        let device = lock(&self.graphs).remove(&graph.0);
+        if device.is_some_and(|device| self.enter(device).is_ok()) {
+            // SAFETY: the handle was in the table, so that it is a graph; it is not used again.
+            unsafe { (self.driver.graph_exec_destroy)(graph.0) };
+        }
     }
 
     fn call_host(&self, stream: RawStream, call: HostCall) -> Result<()> {

@@ -2,8 +2,11 @@
 //! not tested here.
 
 use super::*;
-use crate::{Allocator, AllocatorOptions, Buffer, Device, KernelArg, Module, Pinned, Stream};
+use crate::{
+    Allocator, AllocatorOptions, Buffer, Device, KernelArg, Module, Pinned, Stream, StreamMemory,
+};
 use ferroflow_base::Code;
+use ferroflow_tensor::{DType, Tensor};
 use std::process::Command;
 use std::sync::mpsc;
 
@@ -101,4 +104,43 @@ fn errors_have_the_drivers_names() {
     );
     let text = "there is no GPU device 1: the machine has 1";
     check(cuda.create_stream(1).map(drop), Code::InvalidArgument, text);
+}
+
+#[test]
+fn captured_steps_have_memory_of_their_own() {
+    let Some(cuda) = stand_in() else {
+        return;
+    };
+    let device = Device::new(cuda, 0).unwrap();
+    let memory = Arc::new(StreamMemory::new(&device, &AllocatorOptions::default()).unwrap());
+    let host = Tensor::vector(&[1f32, 2.0, 3.0, 4.0, 5.0]).unwrap();
+    let x = memory.upload(&host).unwrap();
+    let run = |args: Vec<Tensor>| {
+        let y = memory.allocate_tensor(DType::Float, args[0].shape().clone())?;
+        memory.fill(&y, &7f32.to_le_bytes())?;
+        Ok(vec![y, args[0].clone()])
+    };
+    let captured = memory.capture(std::slice::from_ref(&x), run).unwrap();
+    let results = captured.replay(&[x]).unwrap();
+    assert!(results.iter().all(Tensor::is_on_device));
+    assert_eq!(on_host(&memory, &results[0]), [7.0; 5]);
+    assert_eq!(on_host(&memory, &results[1]), [1.0, 2.0, 3.0, 4.0, 5.0]);
+    let from_host = |args: Vec<Tensor>| memory.upload(&host).map(|h| vec![h, args[0].clone()]);
+    let error = memory.capture(&results[..1], from_host).err().unwrap();
+    assert_eq!(error.code(), Code::FailedPrecondition);
+}
+
+/// The elements of a tensor on a device; the host itself cannot read them.
+fn on_host(memory: &Arc<StreamMemory>, tensor: &Tensor) -> Vec<f32> {
+    assert_eq!(tensor.slice::<f32>().unwrap_err().code(), Code::Internal);
+    assert_eq!(tensor.bytes().unwrap_err().code(), Code::Internal);
+    let (send, receive) = mpsc::channel();
+    memory.to_host(tensor.clone(), move |t| send.send(t).unwrap());
+    receive
+        .recv()
+        .unwrap()
+        .unwrap()
+        .slice::<f32>()
+        .unwrap()
+        .to_vec()
 }

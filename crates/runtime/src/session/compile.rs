@@ -1,5 +1,6 @@
 //! Compiling a signature: prune, expand, freeze, place, partition, optimize.
 
+use super::captures::can_capture;
 use super::partitioned::{Part, Parts, Runner};
 use super::{Engine, Session, registry};
 use crate::callable::{Callable, Feed};
@@ -13,9 +14,9 @@ use ferroflow_compile::{
 };
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
-    ClientDevice, Graph, NodeClass, NodeId, Partition, Patch, PlacedGraph, Placement, PrunedGraph,
-    Signature, TensorConnection, args_to_send_recv, complete_start_times, export_graph, partition,
-    partition_by_task, schedule_recvs,
+    ClientDevice, Graph, Node, NodeClass, NodeId, Partition, Patch, PlacedGraph, Placement,
+    PrunedGraph, Signature, TensorConnection, args_to_send_recv, complete_start_times,
+    export_graph, partition, partition_by_task, recvs_to_args, schedule_recvs,
 };
 use ferroflow_program::OpSegment;
 use rustc_hash::FxHashMap;
@@ -84,6 +85,7 @@ impl Session {
         let ctx = PassCtx {
             registry: registry(),
             lower: self.options.compile.lower,
+            precision: None,
         };
         self.options.passes.run(group, graph, &ctx)
     }
@@ -108,7 +110,8 @@ impl Session {
     fn engine(&self, expanded: ExpandedGraph) -> Result<Engine> {
         Ok(match self.place(expanded)? {
             Placed::One(graph) => Engine::One(self.executor(graph)?),
-            Placed::Parts(parts) => {
+            Placed::Parts(mut parts) => {
+                self.receive_first(&mut parts)?;
                 let parts = parts.into_iter().map(|p| self.part(p));
                 Engine::Parts(Arc::new(Parts {
                     parts: parts.collect::<Result<_>>()?,
@@ -142,8 +145,28 @@ impl Session {
         Ok(Executor::new(Arc::new(plan)))
     }
 
+    /// Lets parts of devices that replay their steps receive all that others send before they run, where nothing that
+    /// is sent can be dead.
+    fn receive_first(&self, parts: &mut [Partition]) -> Result<()> {
+        let is_switch = |n: &Node| matches!(n.class(), NodeClass::Switch | NodeClass::Enter);
+        let branches = |p: &Partition| p.graph.graph().iter().any(|(_, n)| is_switch(n));
+        if parts.iter().any(branches) {
+            return Ok(());
+        }
+        for part in parts {
+            let stream = self.stream_of(part.part);
+            if stream.is_some_and(|stream| stream.captures()) {
+                part.recvs = recvs_to_args(&mut part.graph, part.feeds.len(), registry())?;
+            }
+        }
+        Ok(())
+    }
+
     fn part(&self, partition: Partition) -> Result<Part> {
         let stream = self.stream_of(partition.part);
+        let is_stateful = |n: &Node| n.def.flags.stateful && n.class() == NodeClass::Other;
+        let graph = partition.graph.graph();
+        let is_stateless = !graph.iter().any(|(_, n)| is_stateful(n));
         let executor = match &stream {
             None => self.executor(partition.graph)?,
             Some(stream) => {
@@ -154,11 +177,16 @@ impl Session {
         };
         Ok(Part {
             runner: Runner::Local {
+                captures: stream
+                    .as_ref()
+                    .filter(|s| s.captures() && is_stateless && can_capture(executor.plan()))
+                    .map(|_| Arc::default()),
                 executor,
                 device: partition.part,
                 stream,
             },
             feeds: partition.feeds,
+            recvs: partition.recvs,
             fetches: partition.fetches,
         })
     }
@@ -232,6 +260,7 @@ impl Session {
             Some(part) => Placed::Parts(vec![Partition {
                 part,
                 feeds: (0..count(graph, NodeClass::Arg)).collect(),
+                recvs: Vec::new(),
                 fetches: (0..count(graph, NodeClass::Retval)).collect(),
                 graph: expanded.on_one_device(),
             }]),
@@ -272,6 +301,7 @@ impl Session {
             vec![Partition {
                 part,
                 feeds: (0..signature.feeds.len()).collect(),
+                recvs: Vec::new(),
                 fetches: (0..signature.fetches.len()).collect(),
                 graph: pruned.clone().with_devices(&places, devices),
             }]
@@ -323,8 +353,10 @@ impl Session {
                     executor: self.executor(graph)?,
                     device: own_device,
                     stream: None,
+                    captures: None,
                 },
                 feeds: partition.feeds,
+                recvs: Vec::new(),
                 fetches: partition.fetches,
             }),
             Placed::Parts(own) => {
@@ -333,6 +365,7 @@ impl Session {
                     parts.push(Part {
                         runner: part.runner,
                         feeds: whole(part.feeds, &partition.feeds),
+                        recvs: Vec::new(),
                         fetches: whole(part.fetches, &partition.fetches),
                     });
                 }
@@ -389,6 +422,7 @@ impl Session {
                 fetches: keys.1,
             },
             feeds,
+            recvs: Vec::new(),
             fetches,
         });
         Ok(parts.collect())

@@ -1,5 +1,6 @@
 //! [`Session`]: a graph that can be run.
 
+mod captures;
 mod compile;
 mod inspect;
 mod partial_run;

@@ -1,7 +1,8 @@
 //! [`Engine`]: runs a compiled signature, on one device or on several.
 
+use super::captures::Captures;
 use crate::cluster::{Cluster, ClusterStep, RegisteredGraph};
-use crate::devices::{CopyingRendezvous, StreamDevices, StreamRunner};
+use crate::devices::{CopyingRendezvous, StreamDevices, StreamRunner, TensorDone, gather};
 use ferroflow_base::{Code, Result, Status, internal};
 use ferroflow_executor::{Executor, NodeRunner, RunArgs, TraceSink};
 use ferroflow_opdef::{RecvDone, Rendezvous, Resources};
@@ -34,6 +35,8 @@ pub(crate) struct Part {
     pub(crate) runner: Runner,
     /// The signature's feeds that are its arguments.
     pub(crate) feeds: Vec<usize>,
+    /// The rendezvous keys of its arguments behind these.
+    pub(crate) recvs: Vec<String>,
     /// The signature's fetches that are its results.
     pub(crate) fetches: Vec<usize>,
 }
@@ -46,6 +49,8 @@ pub(crate) enum Runner {
         device: usize,
         /// Its stream, if its nodes run on one.
         stream: Option<Arc<StreamRunner>>,
+        /// Its graphs of operations, if the steps of the stream can be such.
+        captures: Option<Arc<Captures>>,
     },
     /// Another task has the part; `feeds` and `fetches` are their rendezvous keys.
     Remote {
@@ -336,7 +341,7 @@ impl PartitionedStep {
             ) => {
                 let step = self.clone();
                 let run = move |args| match args {
-                    Ok(args) => step.run_on_stream(part, args),
+                    Ok(args) => step.receive(part, args),
                     Err(e) => step.end(part, Err(e)),
                 };
                 stream.to_device(args, Box::new(run));
@@ -376,11 +381,33 @@ impl PartitionedStep {
         }
     }
 
+    /// Receives the arguments of a part that come from others, and runs it.
+    fn receive(self: Arc<Self>, part: usize, mut args: Vec<Tensor>) {
+        let keys = self.parts.parts[part].recvs.clone();
+        let rendezvous = self.rendezvous.clone();
+        let recv = move |key: String, arrived: TensorDone| {
+            let dead = || internal!("a dead tensor arrived where there are no branches");
+            let done = move |tensor: Result<Option<Tensor>>| {
+                arrived(tensor.and_then(|tensor| tensor.ok_or_else(dead)));
+            };
+            rendezvous.recv(&key, Box::new(done));
+        };
+        let run = move |received: Result<Vec<Tensor>>| match received {
+            Ok(received) => {
+                args.extend(received);
+                self.run_on_stream(part, args);
+            }
+            Err(e) => self.end(part, Err(e)),
+        };
+        gather(keys, recv, Box::new(run));
+    }
+
     /// Runs a part on its stream; `args` are on the device.
     fn run_on_stream(self: Arc<Self>, part: usize, args: Vec<Tensor>) {
         let Runner::Local {
             executor,
             stream: Some(stream),
+            captures,
             ..
         } = &self.parts.parts[part].runner
         else {
@@ -391,6 +418,15 @@ impl PartitionedStep {
             Ok(results) => to_host.to_host(results, Box::new(move |r| step.end(part, r))),
             Err(e) => step.end(part, Err(e)),
         };
+        if let (Some(captures), None) = (captures, &self.trace) {
+            let (step, executor) = (self.clone(), executor.clone());
+            let (captures, on) = (captures.clone(), stream.clone());
+            let runner: Arc<dyn NodeRunner> = stream.clone();
+            return stream.spawn(Box::new(move || {
+                let run = |args| executor.run(step.run_args(args, Some(&runner)));
+                done(captures.run(on.memory(), args, run));
+            }));
+        }
         let runner: Arc<dyn NodeRunner> = stream.clone();
         executor.run_async(self.run_args(args, Some(&runner)), done);
     }

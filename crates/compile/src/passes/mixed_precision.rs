@@ -1,0 +1,239 @@
+//! Computes products of floats, and what is around them, in a dtype of half the size (TensorFlow:
+//! `core/grappler/optimizers/auto_mixed_precision.cc`).
+//!
+//! All ops of [`OPS`] change: their kernels compute with floats inside, so that sums and normalizations lose nothing
+//! but the rounding of what is stored. Casts stand where they meet others; constants are converted.
+
+use crate::pass::constant_node;
+use crate::{Pass, PassCtx};
+use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_graph::{Graph, Node, NodeId, Output, Patch};
+use ferroflow_opdef::{AttrValue, Attrs};
+use ferroflow_tensor::{DType, LazyTensor, Tensor};
+use rustc_hash::FxHashMap;
+use std::sync::Arc;
+
+pub(crate) const PASS: Pass = Pass {
+    name: "mixed_precision",
+    about: "computes products, and what is around them, in bfloat16 or half, if asked to",
+    run,
+};
+
+/// Ops that change, and the attr with their dtype.
+const OPS: &[(&str, &str)] = &[
+    ("AddV2", "T"),
+    ("AvgPool", "T"),
+    ("BatchMatMul", "T"),
+    ("BatchMatMulV2", "T"),
+    ("BiasAdd", "T"),
+    ("BroadcastTo", "T"),
+    ("ConcatV2", "T"),
+    ("Conv2D", "T"),
+    ("DepthwiseConv2dNative", "T"),
+    ("Einsum", "T"),
+    ("Elu", "T"),
+    ("Erf", "T"),
+    ("ExpandDims", "T"),
+    ("GatherV2", "Tparams"),
+    ("Identity", "T"),
+    ("LeakyRelu", "T"),
+    ("MatMul", "T"),
+    ("Max", "T"),
+    ("MaxPool", "T"),
+    ("Maximum", "T"),
+    ("Mean", "T"),
+    ("Min", "T"),
+    ("Minimum", "T"),
+    ("Mul", "T"),
+    ("Neg", "T"),
+    ("Pack", "T"),
+    ("Pad", "T"),
+    ("RealDiv", "T"),
+    ("Relu", "T"),
+    ("Relu6", "T"),
+    ("Reshape", "T"),
+    ("SelectV2", "T"),
+    ("Selu", "T"),
+    ("Shape", "T"),
+    ("Sigmoid", "T"),
+    ("Slice", "T"),
+    ("Softmax", "T"),
+    ("Softplus", "T"),
+    ("Split", "T"),
+    ("SplitV", "T"),
+    ("Square", "T"),
+    ("SquaredDifference", "T"),
+    ("Squeeze", "T"),
+    ("StridedSlice", "T"),
+    ("Sub", "T"),
+    ("Sum", "T"),
+    ("Tanh", "T"),
+    ("Tile", "T"),
+    ("Transpose", "T"),
+    ("Unpack", "T"),
+    ("_Dense", "T"),
+    ("_FusedConv2D", "T"),
+    ("_FusedDepthwiseConv2dNative", "T"),
+    ("_FusedElementwise", "T"),
+    ("_FusedMatMul", "T"),
+    ("_Gelu", "T"),
+    ("_GeluTanh", "T"),
+    ("_HardSwish", "T"),
+    ("_LayerNorm", "T"),
+    ("_Swish", "T"),
+];
+
+/// The attr with a node's dtype, if the node changes.
+fn dtype_attr(node: &Node) -> Option<&'static str> {
+    let at = OPS.binary_search_by_key(&node.op(), |(op, _)| op).ok()?;
+    let attr = OPS[at].1;
+    let is_float = matches!(node.attrs.get(attr), Some(AttrValue::Type(DType::Float)));
+    is_float.then_some(attr)
+}
+
+fn is_product(op: &str) -> bool {
+    op.contains("MatMul") || op.contains("Conv2") || matches!(op, "_Dense" | "Einsum")
+}
+
+struct Conversion<'a, 'b> {
+    ctx: &'a PassCtx<'b>,
+    to: DType,
+    patch: Patch,
+    /// What was converted already.
+    known: FxHashMap<(Output, DType), Output>,
+}
+
+fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let Some(to) = ctx.precision else {
+        return Ok(());
+    };
+    if !matches!(to, DType::Bfloat16 | DType::Half) {
+        return Err(invalid_argument!(
+            "mixed precision computes in bfloat16 or half, not in {to}"
+        ));
+    }
+    let changes = |node: &Node| dtype_attr(node);
+    if !graph
+        .iter()
+        .any(|(_, n)| is_product(n.op()) && changes(n).is_some())
+    {
+        return Ok(());
+    }
+    let nodes: Vec<(NodeId, Option<&'static str>)> =
+        graph.iter().map(|(id, n)| (id, changes(n))).collect();
+    let mut changed = vec![false; graph.id_bound()];
+    for (id, attr) in &nodes {
+        changed[id.index()] = attr.is_some();
+    }
+    let mut conversion = Conversion {
+        ctx,
+        to,
+        patch: Patch::new(),
+        known: FxHashMap::default(),
+    };
+    for (id, attr) in nodes {
+        conversion.node(graph, id, attr, &changed)?;
+    }
+    conversion.patch.apply(graph);
+    Ok(())
+}
+
+impl Conversion<'_, '_> {
+    fn node(
+        &mut self,
+        graph: &mut Graph,
+        id: NodeId,
+        attr: Option<&'static str>,
+        changed: &[bool],
+    ) -> Result<()> {
+        let inputs: Vec<Output> = graph.node(id).inputs.to_vec();
+        for (i, input) in inputs.into_iter().enumerate() {
+            let is_float = graph.dtype(input) == Some(DType::Float);
+            let from_changed = changed[input.node.index()];
+            let wanted = match (attr.is_some(), from_changed) {
+                (true, false) => self.to,
+                (false, true) => DType::Float,
+                _ => continue,
+            };
+            if is_float {
+                let converted = self.converted(graph, input, wanted)?;
+                self.patch.edit(graph, id).inputs[i] = converted;
+            }
+        }
+        let Some(attr) = attr else {
+            return Ok(());
+        };
+        let to = self.to;
+        let node = self.patch.edit(graph, id);
+        node.attrs.set(attr, AttrValue::Type(to));
+        if let Some(AttrValue::List(types)) = node.attrs.get("TArgs") {
+            let types = vec![AttrValue::Type(to); types.len()];
+            node.attrs.set("TArgs", AttrValue::List(types));
+        }
+        for output in node.outputs.iter_mut().filter(|d| **d == DType::Float) {
+            *output = to;
+        }
+        Ok(())
+    }
+
+    /// An output in another dtype: a converted constant, or a Cast.
+    fn converted(&mut self, graph: &mut Graph, output: Output, to: DType) -> Result<Output> {
+        if let Some(known) = self.known.get(&(output, to)) {
+            return Ok(*known);
+        }
+        let source = graph.node(output.node);
+        let name = graph.unique_name(&format!("{}/{to}", source.name));
+        let node = match source.attrs.get("value") {
+            Some(AttrValue::Tensor(value)) if source.op() == "Const" => {
+                constant_node(self.ctx, name, narrowed(value.clone(), to))?
+            }
+            _ => {
+                let from = if to == DType::Float {
+                    self.to
+                } else {
+                    DType::Float
+                };
+                let attrs = Attrs::default()
+                    .with("SrcT", AttrValue::Type(from))
+                    .with("DstT", AttrValue::Type(to));
+                self.ctx.node(name, "Cast", attrs, &[output], &[])?
+            }
+        };
+        let made = Output::new(self.patch.add(graph, node)?, 0);
+        self.known.insert((output, to), made);
+        Ok(made)
+    }
+}
+
+/// A constant of floats in another dtype, converted when it is read.
+fn narrowed(value: LazyTensor, to: DType) -> LazyTensor {
+    let shape = value.shape().clone();
+    let compute = move || -> Result<Tensor> {
+        let floats = value.get()?;
+        value.release();
+        let floats = floats.slice::<f32>()?;
+        let shape = value.shape().clone();
+        match to {
+            DType::Bfloat16 => {
+                let all: Vec<_> = floats.iter().map(|v| half::bf16::from_f32(*v)).collect();
+                Tensor::from_slice(shape, &all)
+            }
+            DType::Half => {
+                let all: Vec<_> = floats.iter().map(|v| half::f16::from_f32(*v)).collect();
+                Tensor::from_slice(shape, &all)
+            }
+            _ => Err(internal!("a constant cannot be converted to {to}")),
+        }
+    };
+    LazyTensor::deferred(to, shape, Arc::new(compute))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ops_are_sorted() {
+        assert!(OPS.is_sorted_by_key(|(op, _)| op));
+    }
+}
