@@ -1,9 +1,10 @@
-//! Shape functions that several ops share.
+//! Shape functions, and checks of arguments that are shapes and axes, that several ops share.
 
 use crate::broadcast::broadcast_partial;
+use crate::indices::Ints;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::ShapeCtx;
-use ferroflow_tensor::PartialShape;
+use ferroflow_tensor::{PartialShape, Shape};
 use smallvec::SmallVec;
 
 /// Sets every output to the shape of the input at the same position (unary ops, Identity,
@@ -110,4 +111,85 @@ pub fn marked(axes: &[i64], rank: usize) -> Result<SmallVec<[bool; 8]>> {
         }
     }
     Ok(reduced)
+}
+
+/// Returns the shape `sizes`, with at most one −1, for a tensor of shape `from`.
+///
+/// # Errors
+/// INVALID_ARGUMENT if a size is not valid, or the numbers of elements differ.
+pub fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
+    let n = from.num_elements();
+    let mut unknown = None;
+    let mut dims = Ints::from_slice(sizes);
+    for (i, d) in dims.iter_mut().enumerate() {
+        if *d == -1 {
+            if let Some(first) = unknown.replace(i) {
+                return Err(invalid_argument!(
+                    "Only one input size may be -1, not both {first} and {i}"
+                ));
+            }
+            *d = 1;
+        } else if *d < 0 {
+            return Err(invalid_argument!("Size {i} must be non-negative, not {d}"));
+        }
+    }
+    let mut shape = Shape::checked(&dims)?;
+    if let Some(i) = unknown {
+        // With a zero size, zeros are ignored on both sides, so that the −1 follows from the other
+        // dimensions.
+        let left_out = usize::from(shape.contains(&0));
+        let known: usize = shape.iter().filter(|&&d| d != 0).product();
+        let given: usize = from
+            .iter()
+            .map(|&d| if d == 0 { left_out } else { d })
+            .product();
+        if n != 0 && !given.is_multiple_of(known) {
+            return Err(invalid_argument!(
+                "Input to reshape is a tensor with {n} values, but the requested shape requires a \
+                 multiple of {known}"
+            ));
+        }
+        dims[i] = (given / known) as i64;
+        shape = Shape::checked(&dims)?;
+    }
+    if shape.num_elements() != n {
+        return Err(invalid_argument!(
+            "Input to reshape is a tensor with {n} values, but the requested shape has {}",
+            shape.num_elements()
+        ));
+    }
+    Ok(shape)
+}
+
+/// Checks a permutation of `rank` dimensions.
+///
+/// # Errors
+/// INVALID_ARGUMENT if it is none.
+pub fn permutation(perm: &[i64], rank: usize) -> Result<SmallVec<[usize; 8]>> {
+    if perm.len() != rank {
+        return Err(invalid_argument!(
+            "transpose expects a vector of size {rank}. But input(1) is a vector of size {}",
+            perm.len()
+        ));
+    }
+    let mut seen = SmallVec::<[bool; 8]>::from_elem(false, rank);
+    let mut out = SmallVec::<[usize; 8]>::new();
+    for &p in perm {
+        let p = if p < 0 { p + rank as i64 } else { p };
+        let Some(at) = usize::try_from(p).ok().filter(|&p| p < rank) else {
+            return Err(invalid_argument!("{p} is out of range [0 .. {rank})"));
+        };
+        seen[at] = true;
+        out.push(at);
+    }
+    if let Some(missing) = seen.iter().position(|s| !s) {
+        return Err(invalid_argument!(
+            "{missing} is missing from {{{}}}.",
+            out.iter()
+                .map(usize::to_string)
+                .collect::<Vec<_>>()
+                .join(",")
+        ));
+    }
+    Ok(out)
 }

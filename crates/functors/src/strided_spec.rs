@@ -18,6 +18,9 @@ pub struct Masks {
 
 impl Masks {
     /// Returns the masks in a node's attrs.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if an attr is missing, or there are several ellipses.
     pub fn from_attrs(attrs: &Attrs) -> Result<Self> {
         let masks = Masks {
             begin: attrs.int("begin_mask")?,
@@ -76,6 +79,9 @@ const WHOLE: DimSlice = DimSlice {
 };
 
 /// Resolves a spec against `dims`. `begin` and `end` may be unknown to shape inference.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the spec is not valid or does not fit.
 pub fn resolve(
     dims: &[Option<usize>],
     begin: Option<&[i64]>,
@@ -226,6 +232,9 @@ fn span(i: usize, d: &DimSlice, dim: Option<usize>) -> Result<DimSpan> {
 }
 
 /// Returns the output shape for shape inference.
+///
+/// # Errors
+/// As for [`resolve`].
 pub fn infer(
     input: &PartialShape,
     begin: Option<&[i64]>,

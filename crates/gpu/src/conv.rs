@@ -195,6 +195,11 @@ fn zeros(ctx: &GpuCtx, like: &Tensor, n: usize) -> Result<Tensor> {
 
 fn depthwise(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let rules = conv_rules(build.attrs, NHWC)?;
+    if rules[0].stride != rules[1].stride {
+        return Err(invalid_argument!(
+            "Current implementation only supports equal length strides in the row and column dimensions."
+        ));
+    }
     let epilogue = Epilogue::of(build.attrs)?;
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let (x, mut filter) = (ctx.input(0)?, ctx.input(1)?);

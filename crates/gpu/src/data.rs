@@ -4,6 +4,7 @@ use crate::elementwise::grid;
 use crate::kernel::{GpuCtx, GpuKernel, Row, axis, int};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_device::TensorArg;
+use ferroflow_functors::shapes::permutation;
 use ferroflow_functors::strided_spec::{self, Masks};
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
@@ -196,23 +197,7 @@ pub(crate) fn zero(ctx: &GpuCtx, y: &Tensor) -> Result<()> {
 fn transpose(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
         let (x, perm) = (ctx.input(0)?, ctx.ints(1)?);
-        let rank = x.shape().rank();
-        if perm.len() != rank {
-            return Err(invalid_argument!(
-                "transpose expects a vector of size {rank}. But input(1) is a vector of size {}",
-                perm.len()
-            ));
-        }
-        let mut seen = vec![false; rank];
-        let mut order = Vec::with_capacity(rank);
-        for p in perm {
-            let at = axis(p, rank)
-                .map_err(|_| invalid_argument!("{p} is out of range [0 .. {rank})"))?;
-            if std::mem::replace(&mut seen[at], true) {
-                return Err(invalid_argument!("{at} is missing from the permutation"));
-            }
-            order.push(at);
-        }
+        let order = permutation(&perm, x.shape().rank())?;
         let y = transposed(ctx, &x, &order)?;
         ctx.set_output(0, y)
     }))

@@ -7,7 +7,8 @@ use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{Shape, Tensor};
 
-pub(crate) const ROWS: &[Row] = &[Row::new("Einsum", einsum)];
+pub(crate) const ROWS: &[Row] = &[Row::new("Einsum", einsum)
+    .only_if(|attrs| attrs.str("equation").is_ok_and(|e| parse(e).is_ok()))];
 
 /// The labels of an equation by their role, each in the order of the output, or of the first operand.
 #[derive(Debug, PartialEq)]

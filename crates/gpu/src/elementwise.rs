@@ -13,7 +13,9 @@ use smallvec::SmallVec;
 pub(crate) const ROWS: &[Row] = &[
     Row::new("_FusedElementwise", fused),
     Row::new("BiasAdd", binary).strings(&[("data_format", &["NHWC"])]),
-    Row::new("Cast", cast).types(&[("SrcT", CASTS_FROM), ("DstT", CASTS_TO)]),
+    Row::new("Cast", cast)
+        .types(&[("SrcT", CASTS_FROM), ("DstT", CASTS_TO)])
+        .only_if(|attrs| !attrs.bool("Truncate").unwrap_or(false)),
     Row::new("Neg", unary),
     Row::new("Abs", unary),
     Row::new("Square", unary),
@@ -63,7 +65,6 @@ const CASTS_FROM: &[DType] = &[
     DType::Float,
     DType::Half,
     DType::Bfloat16,
-    DType::Double,
     DType::Int32,
     DType::Int64,
     DType::Uint8,
@@ -105,6 +106,12 @@ fn binary(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let steps = [Step::Binary(function, 0, 1)];
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
+        if is_bias && a.shape().rank() < 2 {
+            return Err(invalid_argument!(
+                "Input tensor must be at least 2D: {}",
+                a.shape()
+            ));
+        }
         if is_bias && (b.shape().rank() != 1 || a.shape().last() != Some(&b.num_elements())) {
             return Err(invalid_argument!(
                 "Must provide as many biases as the last dimension of the input tensor: {} vs. {}",

@@ -3,7 +3,7 @@
 use crate::data::MOVED;
 use crate::elementwise::grid;
 use crate::kernel::{GpuCtx, GpuKernel, Row, axis, int, integers};
-use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::{TensorArg, check_value};
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
@@ -15,18 +15,12 @@ pub(crate) const ROWS: &[Row] = &[Row::new("GatherV2", gather)
     ])
     .host(&["axis"])];
 
-fn gather(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
-    let batch_dims = build.attrs.int("batch_dims")?;
-    Ok(Box::new(move |ctx: &mut GpuCtx| {
+fn gather(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
         let (x, at, along) = (ctx.input(0)?, ctx.pass(1)?, ctx.ints(2)?);
         let [along] = along[..] else {
             return Err(invalid_argument!("axis must be scalar"));
         };
-        if batch_dims != 0 {
-            return Err(unimplemented_error!(
-                "GPU kernels of GatherV2 have no batch dimensions"
-            ));
-        }
         let along = axis(along, x.shape().rank())?;
         let rows = x.shape()[along];
         check_value(&at, Box::new(move |at| check_indices(at, rows)))?;
@@ -86,9 +80,12 @@ fn check_indices(tensor: &Tensor, rows: usize) -> Result<()> {
         at.push((rest / stride.max(1)).to_string());
         rest %= stride.max(1);
     }
+    let at = match at.is_empty() {
+        true => String::new(),
+        false => format!("[{}]", at.join(",")),
+    };
     Err(invalid_argument!(
-        "indices[{}] = {} is not in [0, {rows})",
-        at.join(","),
+        "indices{at} = {} is not in [0, {rows})",
         indices[position]
     ))
 }

@@ -3,7 +3,7 @@
 use crate::library::Library;
 use ferroflow_base::{Result, internal, invalid_argument, resource_exhausted};
 use ferroflow_device::{Function, Grid, StreamMemory, TensorArg, note_read};
-use ferroflow_opdef::{AttrValue, KernelBuild, KernelCtx, KernelDef, OpKernel};
+use ferroflow_opdef::{AttrValue, Attrs, KernelBuild, KernelCtx, KernelDef, OpKernel};
 use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
 use std::sync::{Arc, OnceLock};
 
@@ -34,6 +34,8 @@ pub(crate) struct Row {
     strings: &'static [(&'static str, &'static [&'static str])],
     /// Inputs and outputs that stay with the host.
     host: &'static [&'static str],
+    /// What else the kernel demands of the attrs.
+    condition: fn(&Attrs) -> bool,
     build: Build,
 }
 
@@ -47,6 +49,7 @@ impl Row {
             types: &[("T", FLOATS)],
             strings: &[],
             host: &[],
+            condition: |_| true,
             build,
         }
     }
@@ -66,10 +69,14 @@ impl Row {
         Row { host, ..self }
     }
 
+    pub(crate) const fn only_if(self, condition: fn(&Attrs) -> bool) -> Row {
+        Row { condition, ..self }
+    }
+
     pub(crate) fn def(self) -> KernelDef {
         let build = self.build;
         let mut def = KernelDef::new(self.op, move |b| build_kernel(b, build));
-        def = def.device_type(crate::DEVICE_TYPE);
+        def = def.device_type(crate::DEVICE_TYPE).only_if(self.condition);
         for (attr, types) in self.types {
             def = def.types(attr, types);
         }

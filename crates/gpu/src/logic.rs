@@ -71,9 +71,17 @@ fn select(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 fn rows(condition: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let own = condition.shape().clone();
     let is_vector = own.rank() == 1 && a.shape().first() == own.first();
+    let by_row = own.rank() == 1 && a.shape().rank() != 1;
+    if (by_row || own.is_scalar()) && a.shape() != b.shape() {
+        return Err(invalid_argument!(
+            "'then' and 'else' must have the same size.  but received: {} vs. {}",
+            a.shape(),
+            b.shape()
+        ));
+    }
     if a.shape() != b.shape() || !(own == *a.shape() || own.is_scalar() || is_vector) {
         return Err(invalid_argument!(
-            "Inputs to operation Select must have the same size and shape, or a condition for each row: {own}, {}, {}",
+            "Inputs to operation Select must have the same size and shape.  Input 0: {own}, {}, {}",
             a.shape(),
             b.shape()
         ));
@@ -90,12 +98,13 @@ fn rows(condition: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
 fn fill(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
         let (dims, value) = (ctx.ints(0)?, ctx.host(1)?);
-        if !value.shape().is_scalar() {
+        if value.num_elements() != 1 {
             return Err(invalid_argument!(
-                "value must be a scalar: {}",
+                "value must be a scalar, got shape {}",
                 value.shape()
             ));
         }
+        let value = value.with_shape(Shape::scalar())?;
         let shape = Shape::checked(&dims)?;
         if shape.is_scalar() {
             return ctx.set_output(0, value);

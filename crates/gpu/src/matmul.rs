@@ -7,6 +7,7 @@ use crate::library::tf32;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::cuda::{Epilogue as BlasEpilogue, Gemm};
 use ferroflow_functors::broadcast::broadcast_shape;
+use ferroflow_functors::matmul::check_matrices;
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{Shape, Tensor};
 
@@ -48,16 +49,11 @@ fn mat_mul(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     );
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-        let ([m, k], [k2, n]) = (a.shape().dims(), b.shape().dims()) else {
-            return Err(invalid_argument!(
-                "In[0] and In[1] must be matrices, got shapes {} and {}",
-                a.shape(),
-                b.shape()
-            ));
-        };
+        check_matrices(a.dtype(), a.shape(), b.shape())?;
+        let [(m, k), (k2, n)] = [&a, &b].map(|t| (t.shape()[0], t.shape()[1]));
         let (x, w) = (
-            side(a.clone(), *m, *k, transpose_x),
-            side(b.clone(), *k2, *n, transpose_w),
+            side(a.clone(), m, k, transpose_x),
+            side(b.clone(), k2, n, transpose_w),
         );
         let shape = Shape::from([x.dims()[0], w.dims()[1]]);
         let y = product(ctx, &x, &w, shape, epilogue)?;
@@ -174,13 +170,13 @@ fn batch_mat_mul(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let (transpose_x, transpose_w) = (build.attrs.bool("adj_x")?, build.attrs.bool("adj_y")?);
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-        let (rank_a, rank_b) = (a.shape().rank(), b.shape().rank());
-        if rank_a < 2 || rank_b < 2 {
-            return Err(invalid_argument!(
-                "In[0] and In[1] ndims must be >= 2: {} and {}",
-                a.shape(),
-                b.shape()
-            ));
+        for (i, t) in [&a, &b].into_iter().enumerate() {
+            if t.shape().rank() < 2 {
+                return Err(invalid_argument!(
+                    "In[{i}] ndims must be >= 2: {}",
+                    t.shape().rank()
+                ));
+            }
         }
         let y = batch_product(ctx, &a, &b, transpose_x, transpose_w)?;
         ctx.set_output(0, y)

@@ -32,7 +32,7 @@ fn pad(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             pads.push((size(pair[0])?, size(pair[1])?));
         }
         let value = match ctx.num_inputs() {
-            3 => Some(ctx.host(2)?),
+            3 => Some(ctx.pass(2)?),
             _ => None,
         };
         let y = padded(ctx, &x, &pads, value.as_ref())?;
@@ -54,11 +54,14 @@ pub(crate) fn padded(
     let shape: Shape = dims
         .map(|(n, (before, after))| n + before + after)
         .collect();
-    let y = ctx.alloc(x.dtype(), shape)?;
-    match value {
-        None => data::zero(ctx, &y)?,
-        Some(value) => ctx.memory.fill(&y, value.bytes()?)?,
-    }
+    let y = match value {
+        Some(value) => data::broadcast(ctx, &ctx.memory.upload(value)?, &shape)?,
+        None => {
+            let y = ctx.alloc(x.dtype(), shape)?;
+            data::zero(ctx, &y)?;
+            y
+        }
+    };
     let (from, to) = (x.shape().strides(), y.shape().strides());
     let start = pads
         .iter()

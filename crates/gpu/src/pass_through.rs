@@ -1,7 +1,8 @@
 //! Ops that return their input, with the same or another shape, or only its shape.
 
-use crate::kernel::{GpuCtx, GpuKernel, Row, axis};
+use crate::kernel::{GpuCtx, GpuKernel, Row, axis, integers};
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::shapes::reshape_to;
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
 
@@ -47,30 +48,21 @@ fn identity_n(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 
 fn reshape(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
-        let (x, dims) = (ctx.pass(0)?, ctx.ints(1)?);
-        let n = x.num_elements();
-        let known: i64 = dims.iter().filter(|d| **d != -1).product();
-        let open = dims.iter().filter(|d| **d == -1).count();
-        let fills = |known: i64| known > 0 && (n as i64) % known == 0;
-        let fits = match open {
-            0 => known == n as i64,
-            1 => fills(known),
-            _ => {
-                return Err(invalid_argument!(
-                    "Reshape cannot infer the missing input size for an empty tensor unless all specified input sizes \
-                     are non-zero; only one input size may be -1"
-                ));
-            }
-        };
-        if !fits || dims.iter().any(|d| *d < -1) {
+        let (x, sizes) = (ctx.pass(0)?, ctx.host(1)?);
+        if sizes.shape().rank() > 1 {
             return Err(invalid_argument!(
-                "Input to reshape is a tensor with {n} values, but the requested shape has {known}"
+                "sizes input must be 1-D, not {}",
+                sizes.shape()
             ));
         }
-        let dims = dims
-            .iter()
-            .map(|d| if *d == -1 { n as i64 / known } else { *d });
-        let y = x.with_shape(dims.map(|d| d as usize).collect())?;
+        if sizes.num_elements() >= 254 {
+            return Err(invalid_argument!(
+                "too many dimensions: must be < 254, but received {}",
+                sizes.num_elements()
+            ));
+        }
+        let shape = reshape_to(&integers(&sizes)?, x.shape())?;
+        let y = x.with_shape(shape)?;
         ctx.set_output(0, y)
     }))
 }

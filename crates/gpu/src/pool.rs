@@ -5,14 +5,24 @@ use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_device::TensorArg;
 use ferroflow_functors::window::{NHWC, Rule, pads};
-use ferroflow_opdef::KernelBuild;
+use ferroflow_opdef::{Attrs, KernelBuild};
 
 const FORMAT: &[(&str, &[&str])] = &[("data_format", &["NHWC"])];
 
 pub(crate) const ROWS: &[Row] = &[
-    Row::new("MaxPool", pool).strings(FORMAT),
-    Row::new("AvgPool", pool).strings(FORMAT),
+    Row::new("MaxPool", pool).strings(FORMAT).only_if(is_flat),
+    Row::new("AvgPool", pool).strings(FORMAT).only_if(is_flat),
 ];
+
+/// Whether windows are over rows and columns alone.
+fn is_flat(attrs: &Attrs) -> bool {
+    let is_flat = |name| {
+        attrs
+            .ints(name)
+            .is_ok_and(|n| matches!(n[..], [1, _, _, 1]))
+    };
+    is_flat("ksize") && is_flat("strides")
+}
 
 fn pool(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let is_max = build.def.name == "MaxPool";
@@ -37,10 +47,7 @@ fn pool(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let x = ctx.input(0)?;
         let &[batch, height, width, channels] = x.shape().dims() else {
-            return Err(invalid_argument!(
-                "tensor_in must be 4-dimensional: {}",
-                x.shape()
-            ));
+            return Err(invalid_argument!("Input must be 4 or 5-dimensional"));
         };
         let (h, w) = (
             rules[0].place(height, rows)?,

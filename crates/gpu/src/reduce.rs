@@ -1,10 +1,11 @@
 //! Reductions over some dimensions.
 
 use crate::elementwise::grid;
-use crate::kernel::{GpuCtx, GpuKernel, Row, axis, int, suffix};
-use ferroflow_base::{Result, invalid_argument};
+use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
+use ferroflow_base::Result;
 use ferroflow_device::{Grid, TensorArg};
 use ferroflow_functors::reduce::layout;
+use ferroflow_functors::shapes::marked;
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{Shape, Tensor};
 
@@ -30,15 +31,7 @@ fn reduce(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let (x, axes) = (ctx.input(0)?, ctx.ints(1)?);
         let rank = x.shape().rank();
-        let mut reduced = vec![false; rank];
-        for a in axes {
-            let at = axis(a, rank).map_err(|_| {
-                invalid_argument!(
-                    "Invalid reduction dimension ({a} for input with {rank} dimension(s)"
-                )
-            })?;
-            reduced[at] = true;
-        }
+        let reduced = marked(&axes, rank)?;
         let kept = (0..rank).filter(|d| keep_dims || !reduced[*d]);
         let shape = kept
             .map(|d| if reduced[d] { 1 } else { x.shape()[d] })

@@ -33,6 +33,8 @@ pub struct KernelDef {
     pub(crate) device_type: String,
     /// Attrs with the values that they may have.
     constraints: Vec<(String, Vec<AttrValue>)>,
+    /// What values of attrs cannot express.
+    condition: Option<fn(&Attrs) -> bool>,
     pub(crate) host_memory: Vec<String>,
     pub(crate) label: String,
     priority: i32,
@@ -49,6 +51,7 @@ impl KernelDef {
             op: op.to_string(),
             device_type: "CPU".to_string(),
             constraints: Vec::new(),
+            condition: None,
             host_memory: Vec::new(),
             label: String::new(),
             priority: 0,
@@ -75,6 +78,13 @@ impl KernelDef {
     pub fn types(self, attr: &str, allowed: &[ferroflow_tensor::DType]) -> KernelDef {
         let allowed = allowed.iter().map(|t| AttrValue::Type(*t)).collect();
         self.constraint(attr, allowed)
+    }
+
+    /// Demands something of the attrs that lists of values cannot express.
+    #[must_use]
+    pub fn only_if(mut self, condition: fn(&Attrs) -> bool) -> KernelDef {
+        self.condition = Some(condition);
+        self
     }
 
     /// Declares that an input or an output is in the host's memory whatever the device.
@@ -117,14 +127,15 @@ impl KernelDef {
     }
 
     pub(crate) fn matches(&self, attrs: &Attrs) -> bool {
-        self.constraints.iter().all(|(attr, allowed)| {
-            let is_allowed = |value: &AttrValue| allowed.iter().any(|a| a.same_value(value));
-            match attrs.get(attr) {
-                Some(AttrValue::List(values)) => values.iter().all(is_allowed),
-                Some(value) => is_allowed(value),
-                None => false,
-            }
-        })
+        self.condition.is_none_or(|holds| holds(attrs))
+            && self.constraints.iter().all(|(attr, allowed)| {
+                let is_allowed = |value: &AttrValue| allowed.iter().any(|a| a.same_value(value));
+                match attrs.get(attr) {
+                    Some(AttrValue::List(values)) => values.iter().all(is_allowed),
+                    Some(value) => is_allowed(value),
+                    None => false,
+                }
+            })
     }
 
     /// Whether the kernel is for no other attrs than `other`.

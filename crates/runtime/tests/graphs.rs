@@ -471,7 +471,7 @@ fn others_sleep() -> Option<bool> {
 fn check_all(number: usize, case: Case) -> tensors::Res<()> {
     let case = Arc::new(case);
     let on_gpu = std::env::var_os("GPU").is_some();
-    let runs = |v: &Variant| v.gpu == on_gpu && (!v.scattered || !case.is_placed);
+    let runs = |v: &Variant| v.gpu == on_gpu && (!(v.scattered || v.gpu) || !case.is_placed);
     // Each case runs on one of the kinds of streams, unless cases are chosen.
     let one = std::env::var("CASE").is_err().then_some(1 + number % 3);
     let is_chosen = |v: &Variant| v.streams == 0 || one.is_none_or(|n| n == v.streams);

@@ -468,21 +468,6 @@ impl Tensor {
         }
     }
 
-    /// Returns whether both have equal dtype, shape and bytes (or equal strings), or share storage.
-    pub fn same_value(&self, other: &Tensor) -> bool {
-        if self.dtype() != other.dtype() || self.shape() != other.shape() {
-            return false;
-        }
-        match (self.string_items(), other.string_items()) {
-            (Some(a), Some(b)) => a == b,
-            _ if self.dtype().is_plain() => match (self.bytes(), other.bytes()) {
-                (Ok(a), Ok(b)) => std::ptr::eq(a, b) || a == b,
-                _ => false,
-            },
-            _ => false,
-        }
-    }
-
     fn make_unique(&mut self) -> Result<()> {
         if self.is_unique() {
             return Ok(());

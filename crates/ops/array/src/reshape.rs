@@ -1,8 +1,9 @@
 //! Reshape (TensorFlow: `core/kernels/reshape_op.cc`).
 
-use crate::shape_ops::{reshape, reshape_gradient, reshape_to};
+use crate::shape_ops::{reshape, reshape_gradient};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::indices::{self, constant};
+use ferroflow_functors::shapes::reshape_to;
 use ferroflow_opdef::{Cost, Op, ShapeCtx};
 use ferroflow_tensor::{PartialShape, Shape};
 

@@ -2,8 +2,8 @@
 //! Squeeze, EnsureShape (TensorFlow: `core/kernels/shape_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::indices::{self, Ints, axis_in, constant_int};
-use ferroflow_functors::shapes;
+use ferroflow_functors::indices::{self, axis_in, constant_int};
+use ferroflow_functors::shapes::{self, reshape_to};
 use ferroflow_opdef::{
     Cost, GradientCtx, INPUT_NAME, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
 };
@@ -104,51 +104,6 @@ pub(crate) fn rank(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let rank = ctx.shape(0)?.rank();
         ctx.set_output(0, Tensor::scalar(rank as i32))
     }))
-}
-
-/// Returns the shape `sizes`, with at most one −1, for a tensor of shape `from`.
-pub(crate) fn reshape_to(sizes: &[i64], from: &Shape) -> Result<Shape> {
-    let n = from.num_elements();
-    let mut unknown = None;
-    let mut dims = Ints::from_slice(sizes);
-    for (i, d) in dims.iter_mut().enumerate() {
-        if *d == -1 {
-            if let Some(first) = unknown.replace(i) {
-                return Err(invalid_argument!(
-                    "Only one input size may be -1, not both {first} and {i}"
-                ));
-            }
-            *d = 1;
-        } else if *d < 0 {
-            return Err(invalid_argument!("Size {i} must be non-negative, not {d}"));
-        }
-    }
-    let mut shape = Shape::checked(&dims)?;
-    if let Some(i) = unknown {
-        // With a zero size, zeros are ignored on both sides, so that the −1 follows from the other
-        // dimensions.
-        let left_out = usize::from(shape.contains(&0));
-        let known: usize = shape.iter().filter(|&&d| d != 0).product();
-        let given: usize = from
-            .iter()
-            .map(|&d| if d == 0 { left_out } else { d })
-            .product();
-        if n != 0 && !given.is_multiple_of(known) {
-            return Err(invalid_argument!(
-                "Input to reshape is a tensor with {n} values, but the requested shape requires a \
-                 multiple of {known}"
-            ));
-        }
-        dims[i] = (given / known) as i64;
-        shape = Shape::checked(&dims)?;
-    }
-    if shape.num_elements() != n {
-        return Err(invalid_argument!(
-            "Input to reshape is a tensor with {n} values, but the requested shape has {}",
-            shape.num_elements()
-        ));
-    }
-    Ok(shape)
 }
 
 pub(crate) fn reshape(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {

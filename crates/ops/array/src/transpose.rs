@@ -2,10 +2,10 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant};
+use ferroflow_functors::shapes::permutation;
 use ferroflow_functors::transpose::transposed;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Complex32, Complex64, DType, PartialShape, Tensor};
-use smallvec::SmallVec;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -24,36 +24,6 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(conjugate_transpose)
     .gradient(transpose_gradient),
 ];
-
-/// Checks a permutation of `rank` dimensions.
-fn permutation(perm: &[i64], rank: usize) -> Result<SmallVec<[usize; 8]>> {
-    if perm.len() != rank {
-        return Err(invalid_argument!(
-            "transpose expects a vector of size {rank}. But input(1) is a vector of size {}",
-            perm.len()
-        ));
-    }
-    let mut seen = SmallVec::<[bool; 8]>::from_elem(false, rank);
-    let mut out = SmallVec::<[usize; 8]>::new();
-    for &p in perm {
-        let p = if p < 0 { p + rank as i64 } else { p };
-        let Some(at) = usize::try_from(p).ok().filter(|&p| p < rank) else {
-            return Err(invalid_argument!("{p} is out of range [0 .. {rank})"));
-        };
-        seen[at] = true;
-        out.push(at);
-    }
-    if let Some(missing) = seen.iter().position(|s| !s) {
-        return Err(invalid_argument!(
-            "{missing} is missing from {{{}}}.",
-            out.iter()
-                .map(usize::to_string)
-                .collect::<Vec<_>>()
-                .join(",")
-        ));
-    }
-    Ok(out)
-}
 
 fn transpose_input(ctx: &mut KernelCtx) -> Result<Tensor> {
     if ctx.shape(1)?.rank() != 1 {

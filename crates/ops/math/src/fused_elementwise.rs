@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 /// together.
 pub(crate) const OPS: &[Op] = &[Op::new(
     "_FusedElementwise",
-    "inputs: N*T -> y: T | T: type {float}; N: int >= 1; program: string",
+    "inputs: N*T -> y: T | T: type {bfloat16,half,float}; N: int >= 1; program: string",
 )
 .shape(shape)
 .kernel(build)];

@@ -14,7 +14,7 @@ use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 /// weights and the bias are packed when the kernel is built if they are constants.
 pub(crate) const OPS: &[Op] = &[Op::new(
     "_Dense",
-    "x: T, w: T, args: num_args*T -> y: T | T: type {float}; num_args: int >= 0 = \
+    "x: T, w: T, args: num_args*T -> y: T | T: type {bfloat16,half,float}; num_args: int >= 0 = \
          0; transpose_w: bool = false; fused_ops: list(string) = []; leakyrelu_alpha: \
          float = 0.2",
 )

@@ -9,21 +9,27 @@ use ferroflow_tensor::DType;
 
 /// `_Swish`, `_HardSwish`, `_Gelu`, `_GeluTanh`: internal, float only.
 pub(crate) const OPS: &[Op] = &[
-    Op::new("_Swish", "features: T -> activations: T | T: type {float}")
-        .shape(shapes::unchanged)
-        .kernel(|_| kernel(UnaryOp::Swish)),
+    Op::new(
+        "_Swish",
+        "features: T -> activations: T | T: type {bfloat16,half,float}",
+    )
+    .shape(shapes::unchanged)
+    .kernel(|_| kernel(UnaryOp::Swish)),
     Op::new(
         "_HardSwish",
-        "features: T -> activations: T | T: type {float}",
+        "features: T -> activations: T | T: type {bfloat16,half,float}",
     )
     .shape(shapes::unchanged)
     .kernel(|_| kernel(UnaryOp::HardSwish)),
-    Op::new("_Gelu", "features: T -> activations: T | T: type {float}")
-        .shape(shapes::unchanged)
-        .kernel(|_| kernel(UnaryOp::GeluErf)),
+    Op::new(
+        "_Gelu",
+        "features: T -> activations: T | T: type {bfloat16,half,float}",
+    )
+    .shape(shapes::unchanged)
+    .kernel(|_| kernel(UnaryOp::GeluErf)),
     Op::new(
         "_GeluTanh",
-        "features: T -> activations: T | T: type {float}",
+        "features: T -> activations: T | T: type {bfloat16,half,float}",
     )
     .shape(shapes::unchanged)
     .kernel(|_| kernel(UnaryOp::GeluTanh)),

@@ -8,7 +8,7 @@ use ferroflow_tensor::DType;
 /// `_LayerNorm`: internal; normalizes over the last axis, then scales and shifts.
 pub(crate) const OPS: &[Op] = &[Op::new(
     "_LayerNorm",
-    "x: T, scale: T, offset: T -> y: T | T: type {float}; epsilon: float",
+    "x: T, scale: T, offset: T -> y: T | T: type {bfloat16,half,float}; epsilon: float",
 )
 .shape(|ctx| {
     ctx.set(0, ctx.input(0));

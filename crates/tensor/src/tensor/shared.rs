@@ -1,4 +1,4 @@
-//! Tensors over memory of other owners.
+//! Tensors over memory of other owners, and which memory tensors share.
 
 use super::{Tensor, check_count};
 use crate::buffer::{Buffer, ByteOwner};
@@ -76,6 +76,21 @@ impl Tensor {
             _ => 0,
         };
         Some((buffer.as_block()?, offset))
+    }
+
+    /// Returns whether both have equal dtype, shape and bytes (or equal strings), or share storage.
+    pub fn same_value(&self, other: &Tensor) -> bool {
+        if self.dtype() != other.dtype() || self.shape() != other.shape() {
+            return false;
+        }
+        match (self.string_items(), other.string_items()) {
+            (Some(a), Some(b)) => a == b,
+            _ if self.dtype().is_plain() => match (self.bytes(), other.bytes()) {
+                (Ok(a), Ok(b)) => std::ptr::eq(a, b) || a == b,
+                _ => false,
+            },
+            _ => false,
+        }
     }
 
     pub(crate) fn from_mapped(

@@ -1,6 +1,7 @@
 //! Tests of tensors: sharing, inline scalars, items, invalid sizes.
 
 use super::*;
+use ferroflow_base::Code;
 
 #[test]
 fn views_share_and_writes_copy() {
@@ -45,4 +46,37 @@ fn bad_sizes_are_errors() {
     assert!(Tensor::from_slice([3], &[1i32]).is_err());
     assert!(Tensor::zeros(DType::Float, Shape::from([1 << 40, 1 << 40])).is_err());
     assert!(Tensor::from_bytes(DType::Float, Shape::from([2]), &[0; 7]).is_err());
+}
+
+/// Memory of a device, which does not exist.
+struct Elsewhere;
+
+// SAFETY: the host never follows the address of such a block.
+unsafe impl crate::MemoryBlock for Elsewhere {
+    fn ptr(&self) -> std::ptr::NonNull<u8> {
+        std::ptr::NonNull::dangling()
+    }
+
+    fn is_host(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn the_host_cannot_read_tensors_of_a_device() {
+    // SAFETY: as above.
+    let t = unsafe { Tensor::from_block(DType::Float, [4, 8].into(), Box::new(Elsewhere)) };
+    for mut t in [
+        t.clone(),
+        t.clone().with_shape([32].into()).unwrap(),
+        t.view(1, [2].into()).unwrap(),
+    ] {
+        assert!(t.is_on_device() && t.block().is_some());
+        assert_eq!(t.bytes().unwrap_err().code(), Code::Internal);
+        assert_eq!(t.slice::<f32>().unwrap_err().code(), Code::Internal);
+        assert_eq!(t.items::<u32>().unwrap_err().code(), Code::Internal);
+        assert!(t.slice_mut::<f32>().is_err() && !t.is_unique());
+        assert!(!t.same_value(&t.clone()));
+    }
+    assert!(!Tensor::scalar(1.0f32).is_on_device());
 }
