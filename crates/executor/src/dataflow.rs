@@ -373,7 +373,10 @@ impl Step {
                                 let key = state.full_key(plan, item, key);
                                 self.recv(&env, &offloaded, &key);
                             }
-                            _ => self.start(&env, offloaded),
+                            _ => {
+                                let frame = state.frame_id(plan, item.iter);
+                                self.start(&env, offloaded, frame);
+                            }
                         }
                         Ok(())
                     });
@@ -410,10 +413,10 @@ impl Step {
     }
 
     /// Starts an asynchronous kernel; the thread that ends it carries the step on.
-    fn start(self: &Arc<Self>, env: &Env, offloaded: OffloadedNode) {
+    fn start(self: &Arc<Self>, env: &Env, offloaded: OffloadedNode, frame: (u64, u64)) {
         let (item, place, step) = (offloaded.item, offloaded.place, self.clone());
         let started = step.trace.as_ref().map(|_| Instant::now());
-        offloaded.start(env, self.waiting.clone(), move |outputs| {
+        offloaded.start(env, frame, self.waiting.clone(), move |outputs| {
             let env = step.env();
             let outputs = outputs
                 .map(|o| o.into_iter().map(Value::Tensor).collect::<Outputs>())

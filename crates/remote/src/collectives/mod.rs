@@ -266,6 +266,7 @@ impl Collectives for SessionCollectives {
             own: self.own.clone(),
             device,
             step: self.step.unwrap_or(call.step_id as i64),
+            frame: call.frame,
             peers: peers.clone(),
             request,
             group: OnceLock::new(),
@@ -309,6 +310,8 @@ struct Member {
     own: TaskName,
     device: DeviceAttributes,
     step: i64,
+    /// The frame id and the iteration of the node.
+    frame: (u64, u64),
     peers: Arc<Peers>,
     request: CollectiveRequest,
     /// The group, once it is formed.
@@ -320,11 +323,15 @@ impl Member {
         let group = self.join().await?;
         let group = self.group.get_or_init(|| group).clone();
         let rank = group.rank(&self.device.name)?;
-        let source = self.instance(&group).await?;
         let request = &self.request;
+        if matches!(request.op, CollectiveOp::Join) {
+            return input.ok_or_else(|| internal!("a member that joins has a tensor"));
+        }
+        let source = self.instance(&group).await?;
+        let (frame, iteration) = self.frame;
         let via = Arc::new(Transfer {
             rank,
-            key: format!("{}:{}:0:0", request.group, request.instance),
+            key: format!("{}:{}:{frame}:{iteration}", request.group, request.instance),
             step: self.step,
             buffers: self.manager.buffers.step(self.step),
             dtype: request.dtype,
@@ -366,11 +373,20 @@ impl Member {
                 let own = input.filter(|_| *is_source);
                 algorithms::broadcast(&via, own, source, dtype, shape).await
             }
+            CollectiveOp::Join => Err(internal!("a group is formed without a transfer")),
         }
     }
 
     /// The group, which the leader forms.
     async fn join(&self) -> Result<Arc<Group>> {
+        let group = self.formed().await?;
+        if let Some(asked) = self.request.rank {
+            group.check_rank(&self.device.name, asked)?;
+        }
+        Ok(group)
+    }
+
+    async fn formed(&self) -> Result<Arc<Group>> {
         let (groups, request) = (&self.manager.groups, &self.request);
         let (key, size) = (request.group, request.size);
         if let Some(group) = groups.complete(key, size, &self.device)? {
@@ -382,6 +398,7 @@ impl Member {
             device_type: self.device.device_type.clone(),
             collective_type: kind(&request.op),
             device_attributes: Some(self.device.clone()),
+            rank: request.rank.and_then(|rank| i32::try_from(rank).ok()),
         };
         let Some(leader) = self.manager.leader() else {
             return groups.join(join).await;
@@ -462,5 +479,6 @@ fn kind(op: &CollectiveOp) -> i32 {
         CollectiveOp::Broadcast { .. } => BROADCAST,
         CollectiveOp::Gather => 2,
         CollectiveOp::AllToAll => 4,
+        CollectiveOp::Join => 6,
     }
 }
