@@ -124,6 +124,7 @@ impl ModelArgs {
                 Jit::On => CompileJit::On,
                 Jit::Auto => CompileJit::Auto,
             },
+            ..CompileOptions::all()
         }
     }
 

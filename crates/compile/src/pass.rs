@@ -72,7 +72,13 @@ pub struct Options {
     pub lower: Lower,
     /// Whether loops become programs in machine code.
     pub jit: Jit,
+    /// How often the passes [that simplify](crate::SIMPLIFYING) run at most: they end when nothing changes.
+    pub rounds: usize,
 }
+
+/// The rounds of a graph that is a part of another one: what other devices do is not seen any more (TensorFlow:
+/// `core/common_runtime/graph_optimizer.cc`).
+pub const PART_ROUNDS: usize = 10;
 
 /// Whether loops become programs in machine code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -105,6 +111,7 @@ impl Options {
             disabled: Vec::new(),
             lower: Lower::Never,
             jit: Jit::Auto,
+            rounds: 1,
         }
     }
 
@@ -115,6 +122,7 @@ impl Options {
             disabled: Vec::new(),
             lower: Lower::Never,
             jit: Jit::Auto,
+            rounds: 1,
         }
     }
 }

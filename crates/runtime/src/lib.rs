@@ -32,8 +32,8 @@ pub use cost_model::CostModel;
 pub use devices::{StreamDeviceOptions, StreamDevices};
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{
-    Jit as CompileJit, Lower, Options as CompileOptions, PIPELINE, PRE_PLACEMENT, Pass, PassCtx,
-    PassGroup, PassGroups,
+    Jit as CompileJit, Lower, Options as CompileOptions, PART_ROUNDS, PIPELINE, PRE_PLACEMENT,
+    Pass, PassCtx, PassGroup, PassGroups,
 };
 pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};
 pub use ferroflow_graph::{

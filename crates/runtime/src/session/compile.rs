@@ -8,8 +8,8 @@ use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{
-    ExpandedGraph, PassCtx, PassGroup, compile_in, expand, expand_for_placement,
-    resolve_remote_calls,
+    ExpandedGraph, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup, compile_in, expand,
+    expand_for_placement, resolve_remote_calls,
 };
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
@@ -20,6 +20,9 @@ use ferroflow_graph::{
 use ferroflow_program::OpSegment;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+
+/// The groups of passes that see the nodes with their devices, before the graph is cut.
+const AFTER_PLACEMENT: [PassGroup; 2] = [PassGroup::PostPlacement, PassGroup::PostRewriteForExec];
 
 /// The graphs that a signature runs.
 pub(super) enum Placed {
@@ -107,7 +110,10 @@ impl Session {
 
     fn engine(&self, expanded: ExpandedGraph) -> Result<Engine> {
         Ok(match self.place(expanded)? {
-            Placed::One(graph) => Engine::One(self.executor(graph)?),
+            Placed::One(graph) => {
+                let graph = self.rewrite_part(graph)?;
+                Engine::One(self.executor(graph, &self.options.compile)?)
+            }
             Placed::Parts(parts) => {
                 let parts = parts.into_iter().map(|p| self.part(p));
                 Engine::Parts(Arc::new(Parts {
@@ -130,18 +136,43 @@ impl Session {
         })
     }
 
-    pub(super) fn executor(&self, graph: PlacedGraph) -> Result<Arc<Executor>> {
-        let graph = self.rewrite_part(graph)?;
+    /// A graph as one device runs it, whatever devices the session has.
+    pub(crate) fn on_one_device(&self, expanded: ExpandedGraph) -> Result<PlacedGraph> {
+        let expanded = match self.rewrites_placed() {
+            true => expanded.try_map(|graph| self.rewrite_placed(graph).map(drop))?,
+            false => expanded,
+        };
+        self.rewrite_part(expanded.on_one_device())
+    }
+
+    pub(super) fn executor(
+        &self,
+        graph: PlacedGraph,
+        options: &CompileOptions,
+    ) -> Result<Arc<Executor>> {
         let resources = &self.options.resources;
         let kept = resources.session_local("op segment", || Ok(OpSegment::default()))?;
-        let plan = compile_in(graph, registry(), &self.options.compile, &kept)?;
+        let plan = compile_in(graph, registry(), options, &kept)?;
         Ok(Executor::new(Arc::new(plan)))
+    }
+
+    /// How the graph of one of several devices is compiled.
+    pub(super) fn part_options(&self) -> CompileOptions {
+        CompileOptions {
+            rounds: PART_ROUNDS,
+            ..self.options.compile.clone()
+        }
+    }
+
+    /// The executor of the graph of one of several devices.
+    fn part_executor(&self, graph: PlacedGraph) -> Result<Arc<Executor>> {
+        self.executor(self.rewrite_part(graph)?, &self.part_options())
     }
 
     fn part(&self, partition: Partition) -> Result<Part> {
         Ok(Part {
             runner: Runner::Local {
-                executor: self.executor(partition.graph)?,
+                executor: self.part_executor(partition.graph)?,
                 device: partition.part,
                 stream: self.stream_of(partition.part),
             },
@@ -163,11 +194,16 @@ impl Session {
         }
     }
 
+    /// Whether the session's options add passes behind the placement.
+    fn rewrites_placed(&self) -> bool {
+        let added = |group: &PassGroup| !self.options.passes.added(*group).is_empty();
+        AFTER_PLACEMENT.iter().any(added)
+    }
+
     /// Places the nodes of a graph and runs the passes that follow.
     fn rewrite_placed(&self, graph: &mut Graph) -> Result<Option<Vec<usize>>> {
-        let groups = [PassGroup::PostPlacement, PassGroup::PostRewriteForExec];
         let placed = self.place_nodes(graph)?.map(|placed| placed.devices);
-        if groups.map(|g| self.options.passes.added(g).len()) == [0, 0] {
+        if !self.rewrites_placed() {
             return Ok(placed);
         }
         if let Some(placed) = placed {
@@ -180,7 +216,7 @@ impl Session {
             }
             patch.apply(graph);
         }
-        for group in groups {
+        for group in AFTER_PLACEMENT {
             self.run_added(group, graph)?;
         }
         // Nodes that were placed ask for their devices now.
@@ -307,7 +343,7 @@ impl Session {
         match self.cut(expanded, Some(places))? {
             Placed::One(graph) => parts.push(Part {
                 runner: Runner::Local {
-                    executor: self.executor(graph)?,
+                    executor: self.part_executor(graph)?,
                     device: own_device,
                     stream: None,
                 },
