@@ -40,9 +40,8 @@ impl Group {
         match self.rank(device)? {
             rank if rank == asked => Ok(()),
             rank => Err(invalid_argument!(
-                "{device} asks for rank {asked} of the group {}, whose leader gives it rank {rank}: if not all \
-                 members ask for ranks, or the leader is a server of TensorFlow, they have the order of \
-                 their devices",
+                "{device} asks for rank {asked} of the group {}, where it has rank {rank}: if not all members ask \
+                 for ranks, or the leader is a server of TensorFlow, they have the order of their devices",
                 self.key
             )),
         }

@@ -3,6 +3,7 @@
 
 mod algorithms;
 mod buffers;
+pub(crate) mod carrier;
 mod groups;
 pub(crate) mod steps;
 mod transfer;
@@ -11,6 +12,7 @@ use crate::device::{Devices, TaskName};
 use crate::master_session::lock;
 use crate::peers::Peers;
 use buffers::Buffers;
+use carrier::{Carrier, Inbox};
 use ferroflow_base::{Code, Result, Status, deadline_exceeded, failed_precondition, internal};
 use ferroflow_model::proto::{
     CleanupGraphRequest, CleanupGraphResponse, CompleteGroupRequest, CompleteGroupResponse,
@@ -42,21 +44,31 @@ pub(crate) struct CollectiveManager {
     instances: Instances,
     buffers: Buffers,
     sequences: StepSequences,
+    /// What carries buffers to other tasks in place of RecvBuf.
+    carrier: Option<Arc<dyn Carrier>>,
 }
 
 impl CollectiveManager {
     /// The collectives of a task whose groups are formed by the device's or task's name `leader`; by
     /// itself, if that is empty.
-    pub(crate) fn new(own: &TaskName, leader: &str) -> Self {
-        let manager = CollectiveManager {
+    pub(crate) fn new(
+        own: &TaskName,
+        leader: &str,
+        carrier: Option<&Arc<dyn Carrier>>,
+    ) -> Arc<Self> {
+        let manager = Arc::new(CollectiveManager {
             own: own.clone(),
             leader: Mutex::default(),
             groups: Groups::default(),
             instances: Instances::default(),
             buffers: Buffers::default(),
             sequences: StepSequences::default(),
-        };
+            carrier: carrier.cloned(),
+        });
         manager.set_leader(own, leader);
+        if let Some(carrier) = carrier {
+            carrier.open(Inbox::new(&manager));
+        }
         manager
     }
 
@@ -338,6 +350,7 @@ impl Member {
             peers: self.peers.clone(),
             own: self.own.clone(),
             group: group.clone(),
+            carrier: self.manager.carrier.clone(),
         });
         let (dtype, shape) = (request.dtype, request.shape.clone());
         let part = || {
