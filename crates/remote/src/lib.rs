@@ -23,6 +23,7 @@ mod eager;
 mod eager_client;
 mod eager_context;
 mod environment;
+mod function_tasks;
 mod grpc_session;
 mod handles;
 mod link;

@@ -44,7 +44,8 @@ pub use ferroflow_graph::{
 pub use ferroflow_model::arrays;
 pub use ferroflow_opdef::{
     AsyncCall, AttrValue, Attrs, CollectiveOp, CollectiveRequest, Collectives, DEFAULT_CONTAINER,
-    FinishFn, MergeFn, RecvDone, Rendezvous, Resources,
+    FinishFn, FunctionTasks, MergeFn, RecvDone, Rendezvous, Resources, StepServices,
+    has_resource_of,
 };
 pub use ferroflow_resources::rendezvous::LocalRendezvous;
 pub use ferroflow_resources::resource::ANONYMOUS;
