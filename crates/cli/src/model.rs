@@ -142,8 +142,7 @@ impl ModelArgs {
                 Jit::On => CompileJit::On,
                 Jit::Auto => CompileJit::Auto,
             },
-            device: String::new(),
-            precision: None,
+            ..CompileOptions::all()
         }
     }
 

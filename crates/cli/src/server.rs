@@ -1,10 +1,14 @@
 //! `ferroflow server`: a task of a TensorFlow cluster.
 
 use ferroflow_base::{Result, invalid_argument};
+#[cfg(feature = "mpi")]
+use ferroflow_remote::{Carrier, Mpi};
 use ferroflow_remote::{MasterOptions, Security, Server, ServerDef, ServerOptions, TlsOptions};
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+#[cfg(feature = "mpi")]
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
@@ -90,6 +94,10 @@ pub struct Args {
     /// clients on this machine.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Under mpirun: buffers of collectives go by MPI. All tasks of the cluster need this flag.
+    #[cfg(feature = "mpi")]
+    #[arg(long)]
+    mpi: bool,
     /// Write logs as JSON lines.
     #[arg(long)]
     log_json: bool,
@@ -113,6 +121,12 @@ pub fn run(args: &Args) -> Result<()> {
     def = def.with_security(security(args)?);
     let address = listen_address(args.host, def.address()?)?;
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
+    #[cfg(feature = "mpi")]
+    let mpi = begin_mpi(args, &mut def)?;
+    #[cfg(feature = "mpi")]
+    let carrier = mpi.clone().map(|mpi| mpi as Arc<dyn Carrier>);
+    #[cfg(not(feature = "mpi"))]
+    let carrier = None;
     let server = Server::bind(ServerOptions {
         address,
         monitor: args.monitor_port.map(|p| SocketAddr::new(args.host, p)),
@@ -131,6 +145,7 @@ pub fn run(args: &Args) -> Result<()> {
                 s => Some(Duration::from_secs(s)),
             },
             max_sessions: args.max_sessions,
+            carrier,
         },
     })?;
     let reach = match address.ip().is_loopback() {
@@ -152,7 +167,24 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let task = def.task;
     tell(json, &format!("{task} serves {reach}; stop it with ^C"));
-    server.run(stop)
+    server.run(stop)?;
+    #[cfg(feature = "mpi")]
+    if let Some(mpi) = mpi {
+        mpi.end();
+    }
+    Ok(())
+}
+
+/// Joins the other servers of an `mpirun`, the first of which forms the groups of collectives.
+#[cfg(feature = "mpi")]
+fn begin_mpi(args: &Args, def: &mut ServerDef) -> Result<Option<Arc<Mpi>>> {
+    if !args.mpi {
+        return Ok(None);
+    }
+    if def.defaults.collective_leader.is_empty() {
+        def.defaults.collective_leader = format!("/job:{}/replica:0/task:0", def.task.job);
+    }
+    Mpi::begin(&def.task).map(Some)
 }
 
 /// Waits for SIGTERM or SIGINT; the next one ends the process. Signals count from the call on, before anything waits, so

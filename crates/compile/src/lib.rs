@@ -24,6 +24,6 @@ mod view;
 pub use emit::emit;
 pub use expand::{expand, expand_for_placement, lowered, resolve_remote_calls};
 pub use groups::{PRE_PLACEMENT, PassGroup, PassGroups};
-pub use pass::{Jit, Lower, Options, Pass, PassCtx};
+pub use pass::{Jit, Lower, Options, PART_ROUNDS, Pass, PassCtx};
 pub use phases::{ExpandedGraph, OptimizedGraph};
-pub use pipeline::{PIPELINE, compile, compile_in, optimize};
+pub use pipeline::{PIPELINE, SIMPLIFYING, compile, compile_in, optimize};

@@ -80,7 +80,13 @@ pub struct Options {
     /// The dtype, bfloat16 or half, that products of floats and what is around them are computed in; only devices with
     /// kernels for it run the result.
     pub precision: Option<DType>,
+    /// How often the passes [that simplify](crate::SIMPLIFYING) run at most: they end when nothing changes.
+    pub rounds: usize,
 }
+
+/// The rounds of a graph that is a part of another one: what other devices do is not seen any more (TensorFlow:
+/// `core/common_runtime/graph_optimizer.cc`).
+pub const PART_ROUNDS: usize = 10;
 
 /// Whether loops become programs in machine code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
@@ -115,6 +121,7 @@ impl Options {
             jit: Jit::Auto,
             device: String::new(),
             precision: None,
+            rounds: 1,
         }
     }
 
@@ -127,6 +134,7 @@ impl Options {
             jit: Jit::Auto,
             device: String::new(),
             precision: None,
+            rounds: 1,
         }
     }
 }

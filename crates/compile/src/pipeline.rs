@@ -6,6 +6,9 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{Graph, PlacedGraph};
 use ferroflow_opdef::Registry;
 use ferroflow_program::{Body, OpSegment, Plan};
+use rustc_hash::FxHasher;
+use std::hash::{Hash, Hasher};
+use std::ops::Range;
 
 /// Every pass, in the order in which they run. Nodes that nothing needs any more are removed after
 /// each.
@@ -27,6 +30,10 @@ pub const PIPELINE: &[Pass] = &[
     passes::elementwise::PASS,
     passes::mixed_precision::PASS,
 ];
+
+/// The passes of [`PIPELINE`] that simplify, from `identity` to `cse`: what one of them removes may be what another
+/// one waited for, so that they run in rounds ([`Options::rounds`]).
+pub const SIMPLIFYING: Range<usize> = 2..8;
 
 /// Optimizes a graph, emits its body and loads it.
 ///
@@ -95,27 +102,68 @@ pub(crate) fn run(
         lower: options.lower,
         precision: options.precision,
     };
-    for pass in PIPELINE {
-        let is_wanted = match pass.name {
-            passes::lower::NAME => options.lower != Lower::Never,
-            passes::cluster::NAME => options.optimize && options.jit != Jit::Off,
-            _ => options.optimize,
-        };
-        if !is_wanted || options.disabled.iter().any(|d| d == pass.name) {
-            continue;
+    let (mut at, mut round, mut before) = (0, 1, None);
+    while let Some(pass) = PIPELINE.get(at) {
+        if at == SIMPLIFYING.start && round < options.rounds {
+            before = Some(fingerprint(graph));
         }
-        (pass.run)(graph, &ctx).map_err(|e| match e.node() {
-            // An error of a client's node has the words of TensorFlow's kernel.
-            Some(_) => e,
-            None => e.note(format!("in pass '{}'", pass.name)),
-        })?;
-        passes::dce::remove_dead(graph);
-        if cfg!(debug_assertions) {
-            graph
-                .verify()
-                .map_err(|e| e.note(format!("after pass '{}'", pass.name)))?;
+        if is_wanted(pass, options) {
+            run_pass(pass, graph, &ctx)?;
+            observe(pass.name, graph);
         }
-        observe(pass.name, graph);
+        at += 1;
+        if at == SIMPLIFYING.end
+            && let Some(before) = before.take()
+            && before != fingerprint(graph)
+        {
+            (at, round) = (SIMPLIFYING.start, round + 1);
+        }
     }
     Ok(())
+}
+
+fn is_wanted(pass: &Pass, options: &Options) -> bool {
+    let is_wanted = match pass.name {
+        passes::lower::NAME => options.lower != Lower::Never,
+        passes::cluster::NAME => options.optimize && options.jit != Jit::Off,
+        _ => options.optimize,
+    };
+    is_wanted && !options.disabled.iter().any(|d| d == pass.name)
+}
+
+fn run_pass(pass: &Pass, graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    (pass.run)(graph, ctx).map_err(|e| match e.node() {
+        // An error of a client's node has the words of TensorFlow's kernel.
+        Some(_) => e,
+        None => e.note(format!("in pass '{}'", pass.name)),
+    })?;
+    passes::dce::remove_dead(graph);
+    if cfg!(debug_assertions) {
+        graph
+            .verify()
+            .map_err(|e| e.note(format!("after pass '{}'", pass.name)))?;
+    }
+    Ok(())
+}
+
+/// A hash of the nodes, their ops and edges. Passes replace nodes whose attrs they change, or change the edges, too.
+fn fingerprint(graph: &Graph) -> u64 {
+    let mut h = FxHasher::default();
+    for (id, node) in graph.iter() {
+        (id, node.op()).hash(&mut h);
+        node.inputs.hash(&mut h);
+        node.controls.hash(&mut h);
+    }
+    h.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn simplifying_passes_follow_each_other() {
+        let names: Vec<&str> = PIPELINE[SIMPLIFYING].iter().map(|p| p.name).collect();
+        assert_eq!((names[0], names[5]), ("identity", "cse"));
+    }
 }

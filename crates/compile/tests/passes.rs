@@ -6,7 +6,7 @@
 //! `BLESS=1` rewrites the latter.
 
 use ferroflow_base::Result;
-use ferroflow_compile::{Jit, Lower, Options, PIPELINE, expand, optimize};
+use ferroflow_compile::{Lower, Options, PART_ROUNDS, PIPELINE, expand, optimize};
 use ferroflow_graph::{NodeClass, Signature, import_graph, prune, to_text};
 use ferroflow_ops::registry;
 use ferroflow_tensor::DType;
@@ -14,6 +14,21 @@ use std::path::Path;
 
 /// Runs only `pass` on the graph and prints the result.
 fn after(pass: &str, graph: &str) -> Result<String> {
+    let others = PIPELINE.iter().map(|p| p.name.to_string());
+    let options = Options {
+        disabled: others.filter(|n| n != pass).collect(),
+        lower: match pass {
+            "lower" => Lower::Always,
+            _ => Lower::Never,
+        },
+        precision: (pass == "mixed_precision").then_some(DType::Bfloat16),
+        ..Options::all()
+    };
+    optimized(graph, (pass != "expand").then_some(&options))
+}
+
+/// Runs passes on the graph, if any, and prints the result.
+fn optimized(graph: &str, options: Option<&Options>) -> Result<String> {
     let mut def = ferroflow_model::graph_from_text(graph)?;
     // Graphs without a version have no scalar placeholders.
     def.versions.get_or_insert_default().producer = 2474;
@@ -29,23 +44,11 @@ fn after(pass: &str, graph: &str) -> Result<String> {
         targets: Vec::new(),
     };
     let expanded = expand(prune(&graph, &signature, registry())?, registry())?;
-    if pass == "expand" {
+    let Some(options) = options else {
         return Ok(to_text(expanded.graph()));
-    }
-    let others = PIPELINE.iter().map(|p| p.name.to_string());
-    let options = Options {
-        optimize: true,
-        disabled: others.filter(|n| n != pass).collect(),
-        lower: match pass {
-            "lower" => Lower::Always,
-            _ => Lower::Never,
-        },
-        jit: Jit::Auto,
-        device: String::new(),
-        precision: (pass == "mixed_precision").then_some(DType::Bfloat16),
     };
     let placed = expanded.on_one_device();
-    let optimized = optimize(placed, registry(), &options, &mut |_, _| {})?;
+    let optimized = optimize(placed, registry(), options, &mut |_, _| {})?;
     Ok(to_text(optimized.graph()))
 }
 
@@ -74,4 +77,47 @@ fn golden_rows() {
         }
     }
     assert!(n_rows > PIPELINE.len());
+}
+
+/// `n` nodes that each compute with a constant and wait for the one before: folding one lets the next be folded.
+fn waiting(n: usize) -> String {
+    let float = "attr { key: 'T' value { type: DT_FLOAT } }";
+    let mut graph = format!(
+        "node {{ name: 'x' op: 'Placeholder' attr {{ key: 'dtype' value {{ type: DT_FLOAT }} }} }}
+         node {{ name: 'c' op: 'Const' attr {{ key: 'dtype' value {{ type: DT_FLOAT }} }} attr {{ key: 'value' \
+         value {{ tensor {{ dtype: DT_FLOAT tensor_shape {{ }} float_val: 1 }} }} }} }}
+         node {{ name: 'n0' op: 'Exp' input: 'c' {float} }}\n"
+    );
+    for i in 1..n {
+        let before = i - 1;
+        graph +=
+            &format!("node {{ name: 'n{i}' op: 'Exp' input: 'c' input: '^n{before}' {float} }}\n");
+    }
+    graph
+        + &format!(
+            "node {{ name: 'out' op: 'AddV2' input: 'x' input: 'n{}' {float} }}",
+            n - 1
+        )
+}
+
+#[test]
+fn rounds_end_when_nothing_changes() {
+    for (n, rounds, is_folded) in [
+        (1, 1, true),
+        (3, 1, false),
+        (3, 3, true),
+        (3, PART_ROUNDS, true),
+        (PART_ROUNDS + 2, PART_ROUNDS, false),
+    ] {
+        let options = Options {
+            rounds,
+            ..Options::all()
+        };
+        let graph = optimized(&waiting(n), Some(&options)).expect("valid");
+        assert_eq!(
+            !graph.contains("Exp"),
+            is_folded,
+            "{n} in {rounds}:\n{graph}"
+        );
+    }
 }

@@ -8,7 +8,7 @@ use crate::Device;
 use crate::backend::Span;
 use crate::chunks::{Chunks, GRANULE, Use};
 use crate::host_stream::quiet;
-use crate::stream::{Event, Stream};
+use crate::stream::Stream;
 use ferroflow_base::{Code, Result, Status, resource_exhausted};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -242,25 +242,21 @@ impl Allocator {
     pub(crate) fn release(&self, chunk: usize, len: usize, streams: &[Stream]) {
         let records = self.0.options.records_frees || streams.len() > 1;
         let needs_events = records && !self.0.device.has_one_stream();
-        // A device that cannot record is lost; then its memory is, too.
-        let uses: Result<Vec<(Stream, Option<Event>)>> = streams
-            .iter()
-            .map(|stream| {
-                let event = needs_events.then(|| stream.mark()).transpose()?;
-                Ok((stream.clone(), event))
-            })
-            .collect();
+        // Under the lock: the later of two uses of a stream has the later event.
         let mut state = self.state();
         let number = state.next_use;
         state.next_use += 1;
-        let uses = uses.map(|uses| {
-            let with_number = |(stream, event)| Use {
+        // A device that cannot record is lost; then its memory is, too.
+        let uses = streams.iter().map(|stream| {
+            let event = needs_events.then(|| stream.mark()).transpose()?;
+            let stream = stream.clone();
+            Ok(Use {
                 stream,
                 event,
                 number,
-            };
-            uses.into_iter().map(with_number).collect()
+            })
         });
+        let uses: Result<Vec<Use>> = uses.collect();
         state.chunks.release(chunk, uses.ok());
         state.stats.in_use -= len.max(1).next_multiple_of(GRANULE).min(state.stats.in_use);
     }

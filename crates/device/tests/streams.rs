@@ -174,3 +174,36 @@ fn wrong_uses_are_errors() {
         Code::InvalidArgument
     );
 }
+
+#[test]
+fn memory_that_threads_free_at_once_is_waited_for() {
+    const HALF: usize = 4096;
+    let host = HostStreams::new(HostStreamOptions {
+        memory: 2 * HALF,
+        detect_races: true,
+        ..Default::default()
+    });
+    let device = Device::new(host.clone(), 0).unwrap();
+    let allocator = Allocator::new(&device, &AllocatorOptions::default());
+    let (a, b) = (Stream::new(&device).unwrap(), Stream::new(&device).unwrap());
+    for _ in 0..500 {
+        let filled = |stream: &Stream, len| {
+            let buffer = Buffer::new(&allocator, stream, len, "test").unwrap();
+            stream.fill(&buffer, &[1]).unwrap();
+            buffer
+        };
+        let halves = [(); 2].map(|()| Buffer::new(&allocator, &a, HALF, "test").unwrap());
+        std::thread::scope(|scope| {
+            for half in halves {
+                scope.spawn(|| {
+                    a.fill(&half, &[0]).unwrap();
+                    drop(half);
+                });
+            }
+        });
+        // The other stream gets both halves, behind what was enqueued on either.
+        drop(filled(&b, 2 * HALF));
+    }
+    b.synchronize().unwrap();
+    assert_eq!(host.races(), (0, Vec::new()));
+}

@@ -90,7 +90,8 @@ impl Executor {
                 None => Arc::new(Self::with_functions(function.clone(), known)),
             };
             known.insert(at, executor.clone());
-            functions.insert(name.clone(), Arc::new(Function(executor)));
+            let name = name.clone();
+            functions.insert(name.clone(), Arc::new(Function { name, executor }));
         }
         Executor {
             functions: FunctionTable(functions),
@@ -219,11 +220,21 @@ impl Executor {
 }
 
 /// A function that kernels call.
-struct Function(Arc<Executor>);
+struct Function {
+    name: String,
+    executor: Arc<Executor>,
+}
 
 impl Callable for Function {
-    fn call(&self, args: Vec<Tensor>, services: &StepServices) -> Result<Vec<Tensor>> {
-        self.0.call(args, services)
+    fn call(&self, mut args: Vec<Tensor>, services: &StepServices) -> Result<Vec<Tensor>> {
+        let tasks = services.resources.function_tasks();
+        let Some(tasks) = tasks.filter(|tasks| tasks.spans(&self.name, &args)) else {
+            return self.executor.call(args, services);
+        };
+        args.truncate(self.executor.plan.root().args.len());
+        // This thread waits for others, which may need one of the pool.
+        let _stand_in = services.par.spawner().and_then(|pool| pool.stand_in());
+        tasks.call(&self.name, args, services)
     }
 }
 
@@ -373,7 +384,10 @@ impl Step {
                                 let key = state.full_key(plan, item, key);
                                 self.recv(&env, &offloaded, &key);
                             }
-                            _ => self.start(&env, offloaded),
+                            _ => {
+                                let frame = state.frame_id(plan, item.iter);
+                                self.start(&env, offloaded, frame);
+                            }
                         }
                         Ok(())
                     });
@@ -410,10 +424,10 @@ impl Step {
     }
 
     /// Starts an asynchronous kernel; the thread that ends it carries the step on.
-    fn start(self: &Arc<Self>, env: &Env, offloaded: OffloadedNode) {
+    fn start(self: &Arc<Self>, env: &Env, offloaded: OffloadedNode, frame: (u64, u64)) {
         let (item, place, step) = (offloaded.item, offloaded.place, self.clone());
         let started = step.trace.as_ref().map(|_| Instant::now());
-        offloaded.start(env, self.waiting.clone(), move |outputs| {
+        offloaded.start(env, frame, self.waiting.clone(), move |outputs| {
             let env = step.env();
             let outputs = outputs
                 .map(|o| o.into_iter().map(Value::Tensor).collect::<Outputs>())

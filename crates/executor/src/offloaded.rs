@@ -28,10 +28,11 @@ impl OffloadedNode {
         Ok(outputs)
     }
 
-    /// Starts an asynchronous kernel; `done` receives its outputs, now or later.
+    /// Starts an asynchronous kernel in a frame and iteration; `done` receives its outputs, now or later.
     pub(crate) fn start(
         self,
         env: &Env,
+        frame: (u64, u64),
         cancel: CancelToken,
         done: impl FnOnce(Result<Vec<Tensor>>) + Send + 'static,
     ) {
@@ -44,6 +45,7 @@ impl OffloadedNode {
         });
         let mut call = AsyncCall::new(inputs.collect(), cancel, done);
         call.step_id = env.services.step_id;
+        call.frame = frame;
         if let Action::Kernel(kernel) = &plan.nodes[self.item.node.index()].action {
             kernel.start_with(call, &env.services);
         }

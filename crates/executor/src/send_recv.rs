@@ -33,7 +33,7 @@ impl StepState {
     }
 
     /// The frame id of an iteration, and its number. A function has those of its caller.
-    fn frame_id(&self, plan: &Plan, iter: u32) -> (u64, u64) {
+    pub(crate) fn frame_id(&self, plan: &Plan, iter: u32) -> (u64, u64) {
         if iter == ROOT {
             return (0, 0);
         }

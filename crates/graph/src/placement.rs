@@ -306,6 +306,11 @@ fn passes_resources_on(op: &str) -> bool {
         "MapDataset",
         "ParallelFilterDataset",
         "ParallelInterleaveDataset",
+        "ParallelInterleaveDatasetV2",
+        "ParallelInterleaveDatasetV3",
+        "ParallelInterleaveDatasetV4",
+        "ParallelMapDataset",
+        "ParallelMapDatasetV2",
         "PartitionedCall",
         "ReduceDataset",
         "ScanDataset",
@@ -462,8 +467,9 @@ mod tests {
     #[test]
     fn datasets_are_not_with_what_their_functions_use() {
         check(
-            "v = VarHandleOp @/job:b\nr = ReadVariableOp(v)\nd = RangeDataset\nf = FilterDataset(d, v)",
-            "v: 2 requested; r: 2 with 'v'; d: 0 first device; f: 0 first device",
+            "v = VarHandleOp @/job:b\nr = ReadVariableOp(v)\nd = RangeDataset\nf = FilterDataset(d, v)\n\
+             m = ParallelMapDatasetV2(f, v)",
+            "v: 2 requested; r: 2 with 'v'; d: 0 first device; f: 0 first device; m: 0 first device",
         );
     }
 

@@ -70,6 +70,10 @@ const OPS: &[Op] = &[
         "FilterDataset",
         "input_dataset: variant, other_arguments: resource -> handle: variant",
     ),
+    Op::new(
+        "ParallelMapDatasetV2",
+        "input_dataset: variant, other_arguments: resource -> handle: variant",
+    ),
     Op::new("Less", "x: T, y: T -> z: bool | T: type = float"),
     Op::new(
         "_Send",

@@ -2729,6 +2729,9 @@ pub struct CompleteGroupRequest {
     pub collective_type: i32,
     #[prost(message, optional, tag = "6")]
     pub device_attributes: ::core::option::Option<DeviceAttributes>,
+    /// Ferroflow's own: the rank that the member asks for.
+    #[prost(int32, optional, tag = "100")]
+    pub rank: ::core::option::Option<i32>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CompleteGroupResponse {

@@ -38,6 +38,8 @@ pub enum CollectiveOp {
     },
     /// Each member gets one row of every other.
     AllToAll,
+    /// Forms the group; each member gets its own tensor.
+    Join,
 }
 
 /// The part of one member in a collective.
@@ -52,6 +54,8 @@ pub struct CollectiveRequest {
     pub group: i32,
     /// The number of members.
     pub size: usize,
+    /// The rank that this member asks for; by default, members have the order of their devices.
+    pub rank: Option<usize>,
     /// Identifies the collective in the group.
     pub instance: i32,
     /// The dtype of the tensors.

@@ -55,6 +55,8 @@ pub struct AsyncCall {
     pub cancel: CancelToken,
     /// The step's number.
     pub step_id: u64,
+    /// The frame id and the iteration of the node; zeros outside of loops.
+    pub frame: (u64, u64),
     done: Option<Done>,
 }
 
@@ -69,6 +71,7 @@ impl AsyncCall {
             inputs,
             cancel,
             step_id: 0,
+            frame: (0, 0),
             done: Some(Box::new(done)),
         }
     }

@@ -1,6 +1,6 @@
 //! [`Resources`]: variables, tables, queues and other state that outlives a step.
 
-use crate::{Collectives, DatasetGraphs};
+use crate::{Collectives, DatasetGraphs, FunctionTasks};
 use ferroflow_base::{Result, Status, already_exists, not_found};
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::any::{Any, TypeId};
@@ -55,6 +55,7 @@ struct SessionState {
 struct Services {
     collectives: OnceLock<Arc<dyn Collectives>>,
     dataset_graphs: OnceLock<Arc<dyn DatasetGraphs>>,
+    function_tasks: OnceLock<Arc<dyn FunctionTasks>>,
 }
 
 impl SessionState {
@@ -134,6 +135,10 @@ impl Resources {
 
     pub(crate) fn collectives_slot(&self) -> &OnceLock<Arc<dyn Collectives>> {
         &self.own.services.collectives
+    }
+
+    pub(crate) fn function_tasks_slot(&self) -> &OnceLock<Arc<dyn FunctionTasks>> {
+        &self.own.services.function_tasks
     }
 
     /// Returns the resources of a new session that shares all containers.

@@ -4,6 +4,7 @@
 use crate::config::addresses;
 use crate::device::TaskName;
 use crate::eager_context::RemoteContext;
+use crate::function_tasks;
 use crate::master::Master;
 use crate::master_session::lock;
 use crate::task::Task;
@@ -79,7 +80,9 @@ impl EagerService {
         )?
         .with_timeout(timeout);
         let devices = context.devices().attributes().to_vec();
-        contexts.insert(id, Arc::new(context));
+        let context = Arc::new(context);
+        function_tasks::open(&context);
+        contexts.insert(id, context);
         Ok(CreateContextResponse {
             device_attributes: devices,
         })

@@ -19,7 +19,7 @@ use ferroflow_model::proto::{
 };
 use ferroflow_model::shape_to_proto;
 use ferroflow_runtime::eager::{Attrs, CallDevices, CallInputs, EagerContext};
-use ferroflow_runtime::{CancelToken, DType, Rendezvous, RunOptions, attrs_of_proto};
+use ferroflow_runtime::{CancelToken, DType, Rendezvous, Resources, RunOptions, attrs_of_proto};
 use ferroflow_tensor::Tensor;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -125,6 +125,14 @@ impl RemoteContext {
     pub(crate) fn with_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;
         self
+    }
+
+    pub(crate) fn name(&self) -> &TaskName {
+        &self.name
+    }
+
+    pub(crate) fn resources(&self) -> &Resources {
+        self.eager.resources()
     }
 
     pub(crate) fn devices(&self) -> &Devices {
@@ -427,6 +435,16 @@ impl RemoteContext {
         if !operation.is_function && !has_state {
             lock(&self.took).insert(operation.name.clone(), took);
         }
+    }
+
+    /// Calls a function that has no attrs; its nodes are with the resources that they use.
+    pub(crate) fn call_function(
+        &self,
+        name: &str,
+        args: Vec<Tensor>,
+        options: &RunOptions,
+    ) -> Result<Vec<Tensor>> {
+        self.call(name, &Attrs::default(), args, options, false)
     }
 
     fn call(

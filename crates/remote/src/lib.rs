@@ -23,6 +23,7 @@ mod eager;
 mod eager_client;
 mod eager_context;
 mod environment;
+mod function_tasks;
 mod grpc_session;
 mod handles;
 mod link;
@@ -31,6 +32,8 @@ mod master;
 mod master_session;
 mod master_steps;
 mod monitor;
+#[cfg(feature = "mpi")]
+mod mpi;
 mod node_names;
 mod partial_steps;
 mod peers;
@@ -47,6 +50,7 @@ mod worker;
 mod worker_session;
 mod worker_steps;
 
+pub use collectives::carrier::{Buffer, Carrier, Expected, Inbox};
 pub use config::compile_options;
 pub use device::{ServerDef, ServerDefaults, TaskName};
 pub use eager::EagerService;
@@ -56,6 +60,8 @@ pub use ferroflow_rpc::TlsOptions;
 pub use grpc_session::{GrpcSession, GrpcStep};
 pub use local_cluster::LocalCluster;
 pub use master::{Master, MasterOptions};
+#[cfg(feature = "mpi")]
+pub use mpi::Mpi;
 pub use security::Security;
 pub use server::{Server, ServerOptions};
 pub use step_stats::StepTrace;

@@ -1,6 +1,7 @@
 //! [`Master`]: the sessions of a server, one method for each of `tensorflow.MasterService`'s.
 
 use crate::cluster::GrpcCluster;
+use crate::collectives::carrier::Carrier;
 use crate::collectives::steps::GraphKeys;
 use crate::config::{compile_options, isolates_state, log_placement, session_task};
 use crate::device::{Devices, ServerDef, random_u64};
@@ -41,6 +42,8 @@ pub struct MasterOptions {
     pub session_idle: Option<Duration>,
     /// Most sessions at a time.
     pub max_sessions: usize,
+    /// What carries the buffers of collectives, if the tasks do not ask each other for them.
+    pub carrier: Option<Arc<dyn Carrier>>,
 }
 
 impl Default for MasterOptions {
@@ -51,6 +54,7 @@ impl Default for MasterOptions {
             threads: 0,
             session_idle: Some(Duration::from_secs(24 * 3600)),
             max_sessions: 100_000,
+            carrier: None,
         }
     }
 }

@@ -77,10 +77,11 @@ impl Task {
             rendezvous: RendezvousManager::new(handles.clone()),
             sessions: WorkerSessions::default(),
             coordination: Coordination::default(),
-            collectives: Arc::new(CollectiveManager::new(
+            collectives: CollectiveManager::new(
                 &server.task,
                 &server.defaults.collective_leader,
-            )),
+                options.carrier.as_ref(),
+            ),
             handles,
             server,
         }

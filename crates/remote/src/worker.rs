@@ -17,7 +17,9 @@ use ferroflow_model::proto::{
     GetStatusResponse, GraphDef, RecvTensorRequest, RecvTensorResponse, RegisterGraphRequest,
     RegisterGraphResponse, attr_value,
 };
-use ferroflow_runtime::{DeviceSet, Resources, Session, SessionOptions, Signature};
+use ferroflow_runtime::{
+    CompileOptions, DeviceSet, PART_ROUNDS, Resources, Session, SessionOptions, Signature,
+};
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -157,7 +159,10 @@ impl Worker {
         let options = SessionOptions {
             pool: Some(self.task.pool.clone()),
             resources: session.resources.clone(),
-            compile: compile_options(&config),
+            compile: CompileOptions {
+                rounds: PART_ROUNDS,
+                ..compile_options(&config)
+            },
             devices: DeviceSet {
                 schedules_recvs,
                 ..session.devices.set(config.allow_soft_placement)

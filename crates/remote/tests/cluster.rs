@@ -3,7 +3,7 @@
 mod world;
 
 use ferroflow_model::proto::*;
-use ferroflow_model::tensor_from_proto;
+use ferroflow_model::{graph_from_text, tensor_from_proto};
 use ferroflow_remote::Security;
 use prost::Message;
 use tokio::runtime::Runtime;
@@ -398,4 +398,68 @@ fn a_tensor_may_be_asked_for_before_its_step_begins() {
     let _: CleanupGraphResponse = world
         .call(0, "WorkerService/CleanupGraph", cleanup)
         .unwrap();
+}
+
+/// A dataset on task 0 whose function calls one on task 1, which alone has the variable that it reads.
+const CALLS_FROM_A_DATASET: &str = "
+    node { name: 'x' op: 'Placeholder' device: '/job:w/task:1' attr { key: 'dtype' value { type: DT_FLOAT } } }
+    node { name: 'v' op: 'VarHandleOp' device: '/job:w/task:1' attr { key: 'dtype' value { type: DT_FLOAT } }
+           attr { key: 'shape' value { shape { } } } attr { key: 'shared_name' value { s: 'there' } } }
+    node { name: 'set' op: 'AssignVariableOp' input: 'v' input: 'x' device: '/job:w/task:1'
+           attr { key: 'dtype' value { type: DT_FLOAT } } }
+    node { name: 'one' op: 'Const' device: '/job:w/task:0' attr { key: 'dtype' value { type: DT_FLOAT } }
+           attr { key: 'value' value { tensor { dtype: DT_FLOAT tensor_shape { } float_val: 1 } } } }
+    node { name: 'd' op: 'TensorDataset' input: 'one' device: '/job:w/task:0'
+           attr { key: 'Toutput_types' value { list { type: DT_FLOAT } } }
+           attr { key: 'output_shapes' value { list { shape { } } } } }
+    node { name: 'm' op: 'MapDataset' input: 'd' device: '/job:w/task:0'
+           attr { key: 'f' value { func { name: 'calls' } } }
+           attr { key: 'Targuments' value { list { } } }
+           attr { key: 'output_types' value { list { type: DT_FLOAT } } }
+           attr { key: 'output_shapes' value { list { shape { } } } } }
+    node { name: 'y' op: 'DatasetToSingleElement' input: 'm' device: '/job:w/task:0'
+           attr { key: 'output_types' value { list { type: DT_FLOAT } } }
+           attr { key: 'output_shapes' value { list { shape { } } } } }
+    library {
+        function {
+            signature { name: 'calls' is_stateful: true
+                input_arg { name: 'a' type: DT_FLOAT } output_arg { name: 'b' type: DT_FLOAT } }
+            node_def { name: 'target' op: 'Const' attr { key: 'dtype' value { type: DT_STRING } }
+                attr { key: 'value' value { tensor { dtype: DT_STRING tensor_shape { }
+                string_val: '/job:w/replica:0/task:1/device:CPU:0' } } } }
+            node_def { name: 'call' op: 'RemoteCall' input: 'target:output:0' input: 'a'
+                attr { key: 'Tin' value { list { type: DT_FLOAT } } }
+                attr { key: 'Tout' value { list { type: DT_FLOAT } } }
+                attr { key: 'f' value { func { name: 'reads' } } } }
+            ret { key: 'b' value: 'call:output:0' }
+        }
+        function {
+            signature { name: 'reads' is_stateful: true
+                input_arg { name: 'a' type: DT_FLOAT } output_arg { name: 'b' type: DT_FLOAT } }
+            node_def { name: 'v' op: 'VarHandleOp' attr { key: 'dtype' value { type: DT_FLOAT } }
+                attr { key: 'shape' value { shape { } } } attr { key: 'shared_name' value { s: 'there' } } }
+            node_def { name: 'r' op: 'ReadVariableOp' input: 'v:resource:0'
+                attr { key: 'dtype' value { type: DT_FLOAT } } }
+            node_def { name: 's' op: 'AddV2' input: 'a' input: 'r:value:0'
+                attr { key: 'T' value { type: DT_FLOAT } } }
+            ret { key: 'b' value: 's:z:0' }
+        }
+    }";
+
+#[test]
+fn functions_of_datasets_call_other_tasks() {
+    let world = World::new(2, 0);
+    let request = CreateSessionRequest {
+        graph_def: Some(graph_from_text(CALLS_FROM_A_DATASET).unwrap()),
+        target: format!("grpc://{}", world.addresses[0]),
+        ..Default::default()
+    };
+    let made: CreateSessionResponse = world
+        .call(0, "MasterService/CreateSession", request)
+        .unwrap();
+    let session = made.session_handle;
+    for x in [4.0, 9.0] {
+        world.step(&session, x, "", "set").unwrap();
+        assert_eq!(world.step(&session, 0.0, "y:0", "").unwrap(), x + 1.0);
+    }
 }

@@ -4,6 +4,7 @@ mod world;
 
 use ferroflow_model::proto::*;
 use ferroflow_model::tensor_from_proto;
+use prost::Message;
 use tonic::{Code, Status};
 use world::{World, graph};
 
@@ -83,6 +84,7 @@ fn run(
     task: usize,
     lines: &str,
     filter: bool,
+    steps: usize,
     fetch: &[String],
 ) -> Result<Vec<Vec<f32>>, Status> {
     let config = ConfigProto {
@@ -99,8 +101,7 @@ fn run(
     };
     let made: CreateSessionResponse = world.call(task, "MasterService/CreateSession", request)?;
     let mut values = Vec::new();
-    // A second step has another number.
-    for _ in 0..2 {
+    for _ in 0..steps {
         let request = RunStepRequest {
             session_handle: made.session_handle.clone(),
             fetch: fetch.to_vec(),
@@ -116,17 +117,18 @@ fn run(
     Ok(values)
 }
 
-/// Runs `line(i)` at each master, all at once.
+/// Runs `line(i)` at each master, all at once. A second step has another number.
 fn run_each(
     world: &World,
     size: usize,
+    steps: usize,
     line: impl Fn(usize) -> String + Sync,
 ) -> Vec<Result<Vec<f32>, Status>> {
     std::thread::scope(|scope| {
         let line = &line;
         let member = |i: usize| {
             scope.spawn(move || {
-                let values = run(world, i, &line(i), true, &[format!("r{i}:0")]);
+                let values = run(world, i, &line(i), true, steps, &[format!("r{i}:0")]);
                 values.map(|mut v| v.swap_remove(0))
             })
         };
@@ -151,14 +153,14 @@ fn all_collectives() {
     ] {
         let world = World::new(size, 0);
         let all = expected(kind, size, n);
-        let each = run_each(&world, size, |i| nodes(kind, i, size, n));
+        let each = run_each(&world, size, 2, |i| nodes(kind, i, size, n));
         for (i, value) in each.into_iter().enumerate() {
             assert_eq!(value.unwrap(), all, "{kind} of {size}, task {i}");
         }
         // One master runs the same group.
         let lines: String = (0..size).map(|i| nodes(kind, i, size, n)).collect();
         let fetches: Vec<String> = (0..size).map(|i| format!("r{i}:0")).collect();
-        let values = run(&world, 0, &lines, false, &fetches).unwrap();
+        let values = run(&world, 0, &lines, false, 2, &fetches).unwrap();
         assert_eq!(values, vec![all; size], "{kind} of {size} in one session");
     }
 }
@@ -180,7 +182,7 @@ fn members_that_disagree_fail_together() {
             "Collective instance 7 expected type",
         ),
     ] {
-        let each = run_each(&world, 2, |i| nodes(kinds[i], i, 2, sizes[i]));
+        let each = run_each(&world, 2, 2, |i| nodes(kinds[i], i, 2, sizes[i]));
         let failed: Vec<Status> = each.into_iter().filter_map(Result::err).collect();
         assert!(
             failed
@@ -191,9 +193,239 @@ fn members_that_disagree_fail_together() {
         assert_eq!(failed.len(), 2, "{failed:?}");
     }
     // The next step is not affected.
-    for value in run_each(&world, 2, |i| nodes("add", i, 2, 3)) {
+    for value in run_each(&world, 2, 2, |i| nodes("add", i, 2, 3)) {
         assert_eq!(value.unwrap(), expected("add", 2, 3));
     }
+}
+
+/// A loop whose counter is on task 0, and which adds the values of both tasks in each iteration. `values` are those
+/// before the first one.
+fn loop_of_sums(frame: char, iterations: usize, values: [f32; 2]) -> String {
+    let scalar = |name: &str, value: f32, task: usize| {
+        format!(
+            "{name}{frame} = Const{{dtype=type: DT_FLOAT; value=tensor {{ dtype: DT_FLOAT tensor_shape {{ }} \
+             float_val: {value} }}}}() @{task}\n"
+        )
+    };
+    let enter = |name: &str, of: &str, task: usize, constant: bool| {
+        format!(
+            "e{name}{frame} = Enter{{T=type: DT_FLOAT; frame_name=s: '{frame}'; is_constant=b: {constant}; \
+             parallel_iterations=i: 10}}({of}{frame}) @{task}\n"
+        )
+    };
+    let mut lines = scalar("zero", 0.0, 0) + &scalar("one", 1.0, 0);
+    lines += &scalar("n", iterations as f32, 0);
+    lines += &enter("i", "zero", 0, false);
+    lines += &enter("n", "n", 0, true);
+    lines += &enter("o", "one", 0, true);
+    lines += &format!(
+        "mi{frame} = Merge{{T=type: DT_FLOAT; N=i: 2}}(ei{frame}, ni{frame}) @0
+        p{frame} = Less{{T=type: DT_FLOAT}}(mi{frame}, en{frame}) @0
+        c{frame} = LoopCond(p{frame}) @0
+        si{frame} = Switch{{T=type: DT_FLOAT}}(mi{frame}, c{frame}) @0
+        i2{frame} = AddV2{{T=type: DT_FLOAT}}(si{frame}:1, eo{frame}) @0
+        ni{frame} = NextIteration{{T=type: DT_FLOAT}}(i2{frame}) @0\n"
+    );
+    for (task, value) in values.into_iter().enumerate() {
+        let (a, f) = (format!("v{task}"), frame);
+        lines += &scalar(&a, value, task);
+        lines += &enter(&a, &a, task, false);
+        lines += &format!(
+            "m{a}{f} = Merge{{T=type: DT_FLOAT; N=i: 2}}(e{a}{f}, n{a}{f}) @{task}
+            s{a}{f} = Switch{{T=type: DT_FLOAT}}(m{a}{f}, c{f}) @{task}
+            r{a}{f} = CollectiveReduce{{T=type: DT_FLOAT; group_size=i: 2; group_key=i: 1; instance_key=i: 7; \
+             merge_op=s: 'Add'; final_op=s: 'Id'; subdiv_offsets=list {{ i: 0 }}}}(s{a}{f}:1) @{task}
+            n{a}{f} = NextIteration{{T=type: DT_FLOAT}}(r{a}{f}) @{task}
+            x{a}{f} = Exit{{T=type: DT_FLOAT}}(s{a}{f}) @{task}\n"
+        );
+    }
+    lines
+}
+
+#[test]
+fn loops_of_different_lengths_share_keys() {
+    let world = World::new(2, 0);
+    let lines = loop_of_sums('f', 5, [1.0, 2.0]) + &loop_of_sums('g', 3, [100.0, 200.0]);
+    let fetches = ["xv0f:0", "xv1f:0", "xv0g:0", "xv1g:0"].map(str::to_string);
+    let values = run(&world, 0, &lines, false, 3, &fetches).unwrap();
+    // Each iteration doubles the sum of the first.
+    assert_eq!(values, [[48.0], [48.0], [1200.0], [1200.0]]);
+}
+
+/// TensorFlow's id of the frame `f` of a graph.
+const FRAME_F: u64 = 12862229943350002202;
+
+#[test]
+fn iterations_have_keys_of_their_own() {
+    let world = World::new(2, 0);
+    let status = |task: usize| -> GetStatusResponse {
+        let status = world.call(task, "WorkerService/GetStatus", GetStatusRequest {});
+        status.unwrap()
+    };
+    let devices = [0, 1].map(|task| status(task).device_attributes[0].clone());
+    let sequence = GetStepSequenceRequest { graph_key: vec![5] };
+    let answer: GetStepSequenceResponse = world
+        .call(0, "WorkerService/GetStepSequence", sequence)
+        .unwrap();
+    let step_id = answer.step_sequence[0].next_step_id;
+    // What an iteration sends does not depend on what the one before receives.
+    let lines = loop_of_sums('f', 3, [1.0, 2.0]);
+    let own = lines.lines().filter(|line| !line.ends_with("@1"));
+    let lines: Vec<&str> = own.collect();
+    let lines = lines.join("\n").replace("(sv0f:1) @0", "(sif:1) @0");
+    std::thread::scope(|scope| {
+        let step = scope.spawn(|| {
+            let request = CreateSessionRequest {
+                graph_def: Some(graph(&lines)),
+                config: Some(ConfigProto {
+                    device_filters: vec!["/job:w/task:0".to_string()],
+                    ..Default::default()
+                }),
+                ..Default::default()
+            };
+            let made: CreateSessionResponse =
+                world.call(0, "MasterService/CreateSession", request)?;
+            let options = RunOptions {
+                experimental: Some(run_options::Experimental {
+                    collective_graph_key: 5,
+                    ..Default::default()
+                }),
+                ..Default::default()
+            };
+            let request = RunStepRequest {
+                session_handle: made.session_handle,
+                fetch: vec!["xv0f:0".to_string()],
+                options: Some(options),
+                ..Default::default()
+            };
+            world.call::<_, RunStepResponse>(0, "MasterService/RunStep", request)
+        });
+        // This test is the other member.
+        let join = CompleteGroupRequest {
+            group_key: 1,
+            group_size: 2,
+            device_type: "CPU".to_string(),
+            device_attributes: Some(devices[1].clone()),
+            ..Default::default()
+        };
+        let _: CompleteGroupResponse = world.call(0, "WorkerService/CompleteGroup", join).unwrap();
+        for iteration in [2, 0, 1] {
+            let request = RecvBufRequest {
+                step_id,
+                buf_rendezvous_key: format!("1:7:{FRAME_F}:{iteration}:0:0:0"),
+                num_bytes: 4,
+                src_device: devices[0].name.clone(),
+                dst_device: devices[1].name.clone(),
+                ..Default::default()
+            };
+            let answer: RecvBufResponse = world.call(0, "WorkerService/RecvBuf", request).unwrap();
+            let sent = answer.transport_options.unwrap();
+            let sent = RecvBufRespExtra::decode(&sent.value[..]).unwrap();
+            let expected = (iteration as f32).to_le_bytes();
+            assert_eq!(sent.tensor_content.concat(), expected, "{iteration}");
+        }
+        // Nothing of the other member will come.
+        let end = CleanupGraphRequest { step_id };
+        let _: CleanupGraphResponse = world.call(1, "WorkerService/CleanupGraph", end).unwrap();
+        assert!(step.join().unwrap().is_err());
+    });
+}
+
+fn ints(name: &str, values: &[i32], dims: &[usize], task: usize) -> String {
+    let dims: String = dims
+        .iter()
+        .map(|d| format!("dim {{ size: {d} }} "))
+        .collect();
+    let values: String = values.iter().map(|v| format!("int_val: {v} ")).collect();
+    format!(
+        "{name} = Const{{dtype=type: DT_INT32; value=tensor {{ dtype: DT_INT32 tensor_shape {{ {dims}}} \
+         {values}}}}}() @{task}\n"
+    )
+}
+
+/// The communicator `c{i}` of task `i`, and what a collective of it takes.
+fn communicator(i: usize, rank: i32, size: i32) -> String {
+    ints(&format!("g{i}"), &[3], &[], i)
+        + &ints(&format!("k{i}"), &[rank], &[], i)
+        + &ints(&format!("z{i}"), &[size], &[], i)
+        + &ints(&format!("all{i}"), &[], &[0, 0], i)
+        + &format!("c{i} = CollectiveInitializeCommunicator(g{i}, k{i}, z{i}) @{i}\n")
+        + &format!(
+            "x{i} = Const{{dtype=type: DT_FLOAT; {}}}() @{i}\n",
+            vector(&[10.0 * i as f32, 10.0 * i as f32 + 1.0])
+        )
+}
+
+#[test]
+fn communicators_of_several_tasks() {
+    let world = World::new(2, 0);
+    // One collective behind the other, as they are numbered in the order in which they start.
+    let each = run_each(&world, 2, 1, |i| {
+        communicator(i, 1 - i as i32, 2)
+            + &format!(
+                "y{i} = CollectiveAllToAllV3{{T=type: DT_FLOAT}}(x{i}, c{i}, all{i}) @{i}
+                s{i} = CollectiveReduceV3{{T=type: DT_FLOAT; reduction=s: 'Max'}}(y{i}, c{i}, all{i}) @{i}
+                r{i} = AddV2{{T=type: DT_FLOAT}}(y{i}, s{i}) @{i}\n"
+            )
+    });
+    // Member 0 is task 1: it gets 10 of itself and 0 of task 0.
+    let each: Result<Vec<Vec<f32>>, Status> = each.into_iter().collect();
+    assert_eq!(each.unwrap(), [[22.0, 2.0], [21.0, 1.0]]);
+    let world = World::new(2, 0);
+    let lines: String = [0, 1].map(|i| communicator(i, i as i32, 2)).concat();
+    let sums = [0, 1].map(|i| {
+        format!("r{i} = CollectiveReduceV3{{T=type: DT_FLOAT; reduction=s: 'Add'}}(x{i}, c{i}, all{i}) @{i}\n")
+    });
+    let fetches = ["r0:0", "r1:0"].map(str::to_string);
+    let values = run(&world, 0, &(lines + &sums.concat()), false, 1, &fetches).unwrap();
+    assert_eq!(values, [[10.0, 12.0], [10.0, 12.0]]);
+}
+
+#[test]
+fn ranks_of_communicators_are_checked() {
+    for (ranks, text) in [
+        (
+            [0, 0],
+            "Duplicate ranks specified for group members. Received ranks: 0,0",
+        ),
+        ([0, 2], "rank must be less than group size but got 2 >= 2"),
+    ] {
+        let world = World::new(2, 0);
+        let line = |i: usize| {
+            communicator(i, ranks[i], 2)
+                + &format!(
+                    "r{i} = CollectiveReduceV3{{T=type: DT_FLOAT; reduction=s: 'Add'; timeout_seconds=f: 30}}(x{i}, c{i}, all{i}) @{i}\n"
+                )
+        };
+        let task = usize::from(ranks[1] == 2);
+        let error = match task {
+            // Both members wait for each other.
+            0 => run_each(&world, 2, 1, line).swap_remove(0).unwrap_err(),
+            _ => run(&world, 1, &line(1), true, 1, &["r1:0".to_string()]).unwrap_err(),
+        };
+        assert_eq!(error.code(), Code::InvalidArgument, "{error:?}");
+        assert!(error.message().contains(text), "{error:?}");
+    }
+}
+
+#[test]
+fn groups_are_assigned_among_tasks() {
+    let world = World::new(4, 0);
+    let each = run_each(&world, 4, 2, |i| {
+        ints(&format!("a{i}"), &[0, 2, 1, 3], &[2, 2], i)
+            + &ints(&format!("d{i}"), &[i as i32], &[], i)
+            + &ints(&format!("b{i}"), &[20], &[], i)
+            + &ints(&format!("n{i}"), &[7], &[], i)
+            + &format!(
+                "x{i} = Const{{dtype=type: DT_FLOAT; {}}}() @{i}
+                g{i} = CollectiveAssignGroupV2(a{i}, d{i}, b{i}) @{i}
+                r{i} = CollectiveReduceV2{{T=type: DT_FLOAT; merge_op=s: 'Add'; final_op=s: 'Id'; \
+                 Nordering_token=i: 0}}(x{i}, g{i}, g{i}:1, n{i}) @{i}\n",
+                vector(&[i as f32])
+            )
+    });
+    let each: Result<Vec<Vec<f32>>, Status> = each.into_iter().collect();
+    assert_eq!(each.unwrap(), [[2.0], [4.0], [2.0], [4.0]]);
 }
 
 #[test]

@@ -198,3 +198,72 @@ fn a_function_uses_variables_of_other_tasks() {
     let error = call(0.0).expect_err("b is gone");
     assert_eq!(error.code(), tonic::Code::FailedPrecondition, "{error}");
 }
+
+#[test]
+fn a_dataset_uses_variables_of_other_tasks() {
+    let world = World::new(2, 0);
+    contexts(&world);
+    let attrs =
+        "attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { shape {} } }
+        attr { key: 'shared_name' value { s: 'elsewhere' } }";
+    let variable = operation(1, "VarHandleOp", 1, &[], attrs);
+    enqueue(&world, 1, variable).unwrap();
+    let dtype = "attr { key: 'dtype' value { type: DT_FLOAT } }";
+    let args = [Arg::Handle(1, 1, RESOURCE), Arg::Value(5.0)];
+    let assign = operation(2, "AssignVariableOp", 1, &args, dtype);
+    enqueue(&world, 1, assign).unwrap();
+    let int = |name: &str, value: i64| {
+        format!(
+            "node_def {{ name: '{name}' op: 'Const' attr {{ key: 'dtype' value {{ type: DT_INT64 }} }} attr {{ \
+             key: 'value' value {{ tensor {{ dtype: DT_INT64 tensor_shape {{ }} int64_val: {value} }} }} }} }}"
+        )
+    };
+    let list =
+        |key: &str, value: &str| format!("attr {{ key: '{key}' value {{ list {{ {value} }} }} }}");
+    let library = format!(
+        "function {{
+            signature {{
+                name: '__add' is_stateful: true
+                input_arg {{ name: 's' type: DT_FLOAT }}
+                input_arg {{ name: 'x' type: DT_INT64 }}
+                input_arg {{ name: 'v' type: DT_RESOURCE }}
+                output_arg {{ name: 'y' type: DT_FLOAT }}
+            }}
+            node_def {{ name: 'c' op: 'Cast' input: 'x' attr {{ key: 'SrcT' value {{ type: DT_INT64 }} }}
+                attr {{ key: 'DstT' value {{ type: DT_FLOAT }} }} }}
+            node_def {{ name: 'r' op: 'ReadVariableOp' input: 'v' {dtype} }}
+            node_def {{ name: 'm' op: 'Mul' input: 'c:y:0' input: 'r:value:0'
+                attr {{ key: 'T' value {{ type: DT_FLOAT }} }} }}
+            node_def {{ name: 'a' op: 'AddV2' input: 's' input: 'm:z:0'
+                attr {{ key: 'T' value {{ type: DT_FLOAT }} }} }}
+            ret {{ key: 'y' value: 'a:z:0' }}
+        }}
+        function {{
+            signature {{
+                name: '__sum' is_stateful: true
+                input_arg {{ name: 'zero' type: DT_FLOAT }}
+                input_arg {{ name: 'v' type: DT_RESOURCE }}
+                output_arg {{ name: 'y' type: DT_FLOAT }}
+            }}
+            {} {} {}
+            node_def {{ name: 'd' op: 'RangeDataset' input: 'from:output:0' input: 'to:output:0'
+                input: 'by:output:0' {} {} }}
+            node_def {{ name: 'sum' op: 'ReduceDataset' input: 'd:handle:0' input: 'zero' input: 'v'
+                attr {{ key: 'f' value {{ func {{ name: '__add' }} }} }} {} {} {} {} }}
+            ret {{ key: 'y' value: 'sum:components:0' }}
+        }}",
+        int("from", 0),
+        int("to", 4),
+        int("by", 1),
+        list("output_types", "type: DT_INT64"),
+        list("output_shapes", "shape { }"),
+        list("Tstate", "type: DT_FLOAT"),
+        list("Targuments", "type: DT_RESOURCE"),
+        list("output_types", "type: DT_FLOAT"),
+        list("output_shapes", "shape { }"),
+    );
+    register(&world, 0, &library);
+    let args = [Arg::Value(1.0), Arg::Handle(1, 1, RESOURCE)];
+    let sum = enqueue(&world, 0, operation(-1, "__sum", 0, &args, ""));
+    assert_eq!(sum.unwrap(), [31.0]);
+}

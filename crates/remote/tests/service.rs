@@ -1,338 +1,20 @@
-//! The services over a socket, with messages of a client that is not TensorFlow's.
+//! The services over a socket: requests, errors, traces, devices.
+
+mod one_server;
 
 use bytes::Bytes;
 use ferroflow_model::proto::*;
-use ferroflow_model::{graph_from_text, tensor_from_proto, tensor_to_proto};
-use ferroflow_remote::{MasterOptions, Server, ServerOptions, TlsOptions};
+use ferroflow_model::{graph_from_text, tensor_to_proto};
+use ferroflow_remote::TlsOptions;
 use ferroflow_tensor::Tensor;
-use prost::Message;
+use one_server::{GRAPH, World, feed, run, tls, value};
 use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-use tokio::runtime::Runtime;
-use tokio::sync::oneshot;
 use tonic::codec::CompressionEncoding;
 use tonic::codegen::http::uri::PathAndQuery;
-use tonic::transport::{Certificate, Channel, ClientTlsConfig};
-use tonic::{Code, Request, Status};
+use tonic::transport::Channel;
+use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
-const GRAPH: &str = "
-    node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
-    node { name: 'z' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
-    node { name: 'y' op: 'AddV2' input: 'x' input: 'x' attr { key: 'T' value { type: DT_FLOAT } } }
-    node { name: 's' op: 'AddV2' input: 'y' input: 'z' attr { key: 'T' value { type: DT_FLOAT } } }
-    node { name: 'v' op: 'VarHandleOp' attr { key: 'dtype' value { type: DT_FLOAT } }
-           attr { key: 'shape' value { shape { } } } attr { key: 'shared_name' value { s: 'v' } } }
-    node { name: 'set' op: 'AssignVariableOp' input: 'v' input: 'x'
-           attr { key: 'dtype' value { type: DT_FLOAT } } }
-    node { name: 'get' op: 'ReadVariableOp' input: 'v' attr { key: 'dtype' value { type: DT_FLOAT } } }
-    node { name: 'checked' op: 'CheckNumerics' input: 'y' attr { key: 'T' value { type: DT_FLOAT } }
-           attr { key: 'message' value { s: 'not a number' } } }
-    node { name: 'q' op: 'FIFOQueueV2'
-           attr { key: 'component_types' value { list { type: DT_FLOAT } } } }
-    node { name: 'take' op: 'QueueDequeueV2' input: 'q'
-           attr { key: 'component_types' value { list { type: DT_FLOAT } } } }";
-
-/// A certificate made for these tests alone, its key, or the authority that vouches for it.
-fn tls(file: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("tests/tls")
-        .join(file)
-}
-
-/// A running server and a connection to it.
-struct World {
-    runtime: Runtime,
-    channel: Channel,
-    address: SocketAddr,
-    monitor: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl World {
-    fn new() -> World {
-        Self::with(|_| {})
-    }
-
-    fn with(change: impl FnOnce(&mut ServerOptions)) -> World {
-        let mut options = ServerOptions {
-            address: "127.0.0.1:0".parse().unwrap(),
-            monitor: Some("127.0.0.1:0".parse().unwrap()),
-            tls: None,
-            max_message: usize::MAX,
-            master: MasterOptions::default(),
-        };
-        change(&mut options);
-        let encrypted = options.tls.is_some();
-        let server = Server::bind(options).unwrap();
-        let address = server.address();
-        let monitor = server.monitor_address().unwrap();
-        let (stop, stopped) = oneshot::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            let stopped = async move {
-                let _ = stopped.await;
-            };
-            server.run(stopped).unwrap();
-        });
-        let runtime = Runtime::new().unwrap();
-        let channel = runtime.block_on(async {
-            let scheme = if encrypted { "https" } else { "http" };
-            let mut endpoint = Channel::from_shared(format!("{scheme}://{address}")).unwrap();
-            if encrypted {
-                let authority = Certificate::from_pem(std::fs::read(tls("ca.pem")).unwrap());
-                let config = ClientTlsConfig::new().ca_certificate(authority);
-                endpoint = endpoint.tls_config(config).unwrap();
-            }
-            endpoint.connect().await.unwrap()
-        });
-        World {
-            runtime,
-            channel,
-            address,
-            monitor,
-            stop: Some(stop),
-            thread: Some(thread),
-        }
-    }
-
-    /// Waits until `n` steps are running, by the gauge of the monitoring port.
-    fn await_steps(&self, n: usize) {
-        let line = format!("steps_running {n}\n");
-        loop {
-            let mut stream = TcpStream::connect(self.monitor).unwrap();
-            let request = "GET /metrics HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
-            stream.write_all(request.as_bytes()).unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            assert!(answer.contains("steps_running "), "{answer}");
-            if answer.contains(&line) {
-                return;
-            }
-        }
-    }
-
-    fn call<Q, R>(&self, method: &str, request: Q) -> Result<R, Status>
-    where
-        Q: Message + Default + 'static,
-        R: Message + Default + 'static,
-    {
-        self.call_compressed(method, request, None)
-    }
-
-    fn call_compressed<Q, R>(
-        &self,
-        method: &str,
-        request: Q,
-        encoding: Option<CompressionEncoding>,
-    ) -> Result<R, Status>
-    where
-        Q: Message + Default + 'static,
-        R: Message + Default + 'static,
-    {
-        let service = match method {
-            "GetStatus" | "CleanupAll" => "Worker",
-            _ => "Master",
-        };
-        let path = format!("/tensorflow.{service}Service/{method}");
-        let channel = self.channel.clone();
-        self.runtime.block_on(async move {
-            let mut grpc = tonic::client::Grpc::new(channel).max_decoding_message_size(usize::MAX);
-            if let Some(encoding) = encoding {
-                grpc = grpc.send_compressed(encoding);
-            }
-            grpc.ready().await.unwrap();
-            let path: PathAndQuery = path.parse().unwrap();
-            let codec = ProstCodec::<Q, R>::default();
-            let answer = grpc.unary(Request::new(request), path, codec).await?;
-            Ok(answer.into_inner())
-        })
-    }
-
-    fn session(&self, isolated: bool) -> String {
-        let request = CreateSessionRequest {
-            graph_def: Some(graph_from_text(GRAPH).unwrap()),
-            config: Some(ConfigProto {
-                isolate_session_state: isolated,
-                ..Default::default()
-            }),
-            target: String::new(),
-        };
-        let made: CreateSessionResponse = self.call("CreateSession", request).unwrap();
-        made.session_handle
-    }
-
-    fn step(&self, request: RunStepRequest) -> Result<Vec<f32>, Status> {
-        let response: RunStepResponse = self.call("RunStep", request)?;
-        assert_eq!(response.status_code, 0, "{}", response.status_error_message);
-        Ok(response
-            .tensor
-            .iter()
-            .map(|t| value(t.tensor.as_ref().unwrap()))
-            .collect())
-    }
-}
-
-impl Drop for World {
-    fn drop(&mut self) {
-        if let Some(stop) = self.stop.take() {
-            let _ = stop.send(());
-        }
-        let ended = self.thread.take().unwrap().join();
-        if !std::thread::panicking() {
-            ended.unwrap();
-        }
-    }
-}
-
-fn value(proto: &TensorProto) -> f32 {
-    let tensor = tensor_from_proto(proto, None).unwrap().get().unwrap();
-    tensor.to_scalar::<f32>().unwrap()
-}
-
-fn feed(name: &str, value: f32) -> NamedTensorProto {
-    NamedTensorProto {
-        name: name.to_string(),
-        tensor: Some(tensor_to_proto(&Tensor::scalar(value)).unwrap()),
-    }
-}
-
-fn run(session: &str, feeds: &[(&str, f32)], fetch: &[&str], target: &[&str]) -> RunStepRequest {
-    let names = |list: &[&str]| list.iter().map(|s| s.to_string()).collect();
-    RunStepRequest {
-        session_handle: session.to_string(),
-        feed: feeds.iter().map(|(n, v)| feed(n, *v)).collect(),
-        fetch: names(fetch),
-        target: names(target),
-        ..Default::default()
-    }
-}
-
-#[test]
-fn a_session_grows_and_runs() {
-    let world = World::new();
-    let handle = world.session(true);
-    assert_eq!(
-        world
-            .step(run(&handle, &[("x:0", 3.0)], &["y:0"], &[]))
-            .unwrap(),
-        [6.0]
-    );
-    let more = "node { name: 'n' op: 'Neg' input: 'y' attr { key: 'T' value { type: DT_FLOAT } } }";
-    let extend = |version| ExtendSessionRequest {
-        session_handle: handle.clone(),
-        graph_def: Some(graph_from_text(more).unwrap()),
-        current_graph_version: version,
-    };
-    let extended: ExtendSessionResponse = world.call("ExtendSession", extend(0)).unwrap();
-    assert_eq!(extended.new_graph_version, 1);
-    let twice = run(&handle, &[("x:0", 3.0)], &["n:0", "y:0"], &[]);
-    assert_eq!(world.step(twice).unwrap(), [-6.0, 6.0]);
-    let back = world.call::<_, ExtendSessionResponse>("ExtendSession", extend(0));
-    let back = back.unwrap_err();
-    assert_eq!(back.code(), Code::Aborted);
-    assert_eq!(
-        back.message(),
-        "Current version is 1 but caller expected 0."
-    );
-    let again = world.call::<_, ExtendSessionResponse>("ExtendSession", extend(1));
-    assert_eq!(again.unwrap_err().code(), Code::InvalidArgument);
-    let request = CloseSessionRequest {
-        session_handle: handle.clone(),
-    };
-    let _: CloseSessionResponse = world.call("CloseSession", request.clone()).unwrap();
-    let closed = world.call::<_, CloseSessionResponse>("CloseSession", request);
-    assert_eq!(closed.unwrap_err().code(), Code::Aborted);
-}
-
-/// Each row: nodes that a session refuses, and a part of the message. The session stays as it was.
-#[test]
-fn nodes_that_do_not_fit_are_refused() {
-    let world = World::new();
-    let handle = world.session(true);
-    let node = |name: &str, op: &str, inputs: &str, ty: &str| {
-        format!(
-            "node {{ name: '{name}' op: '{op}' {inputs} attr {{ key: 'T' value {{ type: {ty} }} }} }} "
-        )
-    };
-    let neg = |inputs: &str| node("n", "Neg", inputs, "DT_FLOAT");
-    let rows = [
-        (
-            node("n", "Neg", "input: 'y'", "DT_INT32"),
-            "Input 0 of node n was passed float from y:0 incompatible with expected int32.",
-        ),
-        (
-            neg("input: 'y:7'"),
-            "Node 'n': Connecting to invalid output 7 of source node y which has 1 outputs.",
-        ),
-        (
-            neg("input: '^x' input: 'y'"),
-            "All control inputs must follow all data inputs",
-        ),
-        (
-            node("n", "Assign", "input: 'y' input: 'y'", "DT_FLOAT"),
-            "Input 0 of node n was passed float from y:0 incompatible with expected float_ref.",
-        ),
-        (
-            node("n", "RefIdentity", "input: 'y'", "DT_INT32"),
-            "Input 0 of node n was passed float from y:0 incompatible with expected int32_ref.",
-        ),
-        (
-            "node { name: 'r' op: 'VariableV2' attr { key: 'dtype' value { type: DT_FLOAT } } attr \
-             { key: 'shape' value { shape { } } } } "
-                .to_string() + &node("n", "RefIdentity", "input: 'r'", "DT_INT32"),
-            "Input 0 of node n was passed float_ref from r:0 incompatible with expected int32_ref.",
-        ),
-        (neg("input: 'n'"), "1 nodes in a cycle"),
-        (
-            neg("input: 'm'") + &node("m", "Neg", "input: 'n'", "DT_FLOAT"),
-            "2 nodes in a cycle",
-        ),
-        (neg("input: 'y' device: '/nowhere:0'"), "/device:NOWHERE:0"),
-        (neg("input: 'y' device: '/job:ps/task:3'"), "/job:ps/task:3"),
-    ];
-    for (text, part) in rows {
-        let graph = graph_from_text(&text).unwrap();
-        let extend = ExtendSessionRequest {
-            session_handle: handle.clone(),
-            graph_def: Some(graph.clone()),
-            current_graph_version: 0,
-        };
-        let refused = world.call::<_, ExtendSessionResponse>("ExtendSession", extend);
-        let refused = refused.expect_err(part);
-        assert_eq!(refused.code(), Code::InvalidArgument, "{refused}");
-        assert!(refused.message().contains(part), "{refused}");
-        let mut whole = graph_from_text(GRAPH).unwrap();
-        whole.node.extend(graph.node);
-        let create = CreateSessionRequest {
-            graph_def: Some(whole),
-            ..Default::default()
-        };
-        let refused = world.call::<_, CreateSessionResponse>("CreateSession", create);
-        assert!(refused.expect_err(part).message().contains(part), "{part}");
-    }
-    let y = run(&handle, &[("x:0", 3.0)], &["y:0"], &[]);
-    assert_eq!(world.step(y).unwrap(), [6.0]);
-    let pools = CreateSessionRequest {
-        config: Some(ConfigProto {
-            use_per_session_threads: true,
-            ..Default::default()
-        }),
-        ..Default::default()
-    };
-    let refused = world.call::<_, CreateSessionResponse>("CreateSession", pools);
-    assert!(
-        refused
-            .unwrap_err()
-            .message()
-            .contains("thread pool options")
-    );
-}
-
-/// Each row: what is asked, the code and a part of the message.
 #[test]
 fn errors_are_tensorflows() {
     let world = World::new();
@@ -484,73 +166,6 @@ fn a_request_that_comes_twice_runs_once() {
 }
 
 #[test]
-fn sessions_share_variables_unless_isolated() {
-    let world = World::new();
-    let [a, b, alone] = [false, false, true].map(|isolated| world.session(isolated));
-    world.step(run(&a, &[("x:0", 5.0)], &[], &["set"])).unwrap();
-    assert_eq!(world.step(run(&b, &[], &["get:0"], &[])).unwrap(), [5.0]);
-    let error = world.step(run(&alone, &[], &["get:0"], &[])).unwrap_err();
-    assert_eq!(error.code(), Code::FailedPrecondition);
-    let _: ResetResponse = world.call("Reset", ResetRequest::default()).unwrap();
-    assert_eq!(
-        world
-            .step(run(&b, &[], &["get:0"], &[]))
-            .unwrap_err()
-            .code(),
-        Code::Aborted
-    );
-    let fresh = world.session(false);
-    let error = world.step(run(&fresh, &[], &["get:0"], &[])).unwrap_err();
-    assert_eq!(
-        error.code(),
-        Code::FailedPrecondition,
-        "the container was cleared"
-    );
-}
-
-/// Containers that are not listed survive a reset.
-#[test]
-fn a_reset_clears_the_default_container() {
-    let world = World::new();
-    let graph = GRAPH.replace(
-        "value { s: 'v' }",
-        "value { s: 'v' } } attr { key: 'container' value { s: 'box' }",
-    );
-    let session = |graph: &str| {
-        let request = CreateSessionRequest {
-            graph_def: Some(graph_from_text(graph).unwrap()),
-            ..Default::default()
-        };
-        let made: CreateSessionResponse = world.call("CreateSession", request).unwrap();
-        made.session_handle
-    };
-    let (plain, boxed) = (session(GRAPH), session(&graph));
-    for handle in [&plain, &boxed] {
-        world
-            .step(run(handle, &[("x:0", 5.0)], &[], &["set"]))
-            .unwrap();
-    }
-    let rows: [(&[&str], bool, bool); 2] = [(&[], false, true), (&["box"], false, false)];
-    for (containers, plain_lives, box_lives) in rows {
-        let container = containers.iter().map(|c| c.to_string()).collect();
-        let _: ResetResponse = world
-            .call(
-                "Reset",
-                ResetRequest {
-                    container,
-                    ..Default::default()
-                },
-            )
-            .unwrap();
-        for (graph, lives) in [(GRAPH, plain_lives), (&graph, box_lives)] {
-            let handle = session(graph);
-            let read = world.step(run(&handle, &[], &["get:0"], &[]));
-            assert_eq!(read.is_ok(), lives, "{containers:?}: {read:?}");
-        }
-    }
-}
-
-#[test]
 fn clients_may_compress() {
     let world = World::new();
     let handle = world.session(true);
@@ -564,73 +179,7 @@ fn clients_may_compress() {
 }
 
 /// A failing call returns its error, though the step aborts its rendezvous first.
-#[test]
-fn a_partial_run_that_fails_says_why() {
-    let world = World::new();
-    let handle = world.session(true);
-    for _ in 0..20 {
-        let setup = PartialRunSetupRequest {
-            session_handle: handle.clone(),
-            feed: vec!["x:0".to_string(), "z:0".to_string()],
-            fetch: vec!["checked:0".to_string(), "s:0".to_string()],
-            ..Default::default()
-        };
-        let begun: PartialRunSetupResponse = world.call("PartialRunSetup", setup).unwrap();
-        let part = |feed: &[(&str, f32)], fetch: &[&str]| {
-            let mut request = run(&handle, feed, fetch, &[]);
-            request.partial_run_handle = begun.partial_run_handle.clone();
-            world.step(request)
-        };
-        let error = part(&[("x:0", f32::NAN)], &["checked:0"]).unwrap_err();
-        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
-        assert!(error.message().contains("not a number"), "{error}");
-        let error = part(&[("z:0", 1.0)], &["s:0"]).unwrap_err();
-        assert!(
-            error.message().contains("Must run PartialRunSetup"),
-            "{error}"
-        );
-    }
-}
 
-#[test]
-fn closing_a_session_ends_its_steps() {
-    let world = World::new();
-    let handle = world.session(true);
-    let error = std::thread::scope(|scope| {
-        let waits = scope.spawn(|| world.step(run(&handle, &[], &["take:0"], &[])));
-        world.await_steps(1);
-        let request = CloseSessionRequest {
-            session_handle: handle.clone(),
-        };
-        let _: CloseSessionResponse = world.call("CloseSession", request).unwrap();
-        waits.join().unwrap().unwrap_err()
-    });
-    assert_eq!(error.code(), Code::Cancelled);
-    let mut late = run(&world.session(true), &[], &["take:0"], &[]);
-    late.options = Some(RunOptions {
-        timeout_in_ms: 50,
-        ..Default::default()
-    });
-    assert_eq!(world.step(late).unwrap_err().code(), Code::DeadlineExceeded);
-}
-
-/// Also when the queue that a step waits at is in the container that the reset clears.
-#[test]
-fn a_reset_ends_steps_as_closing_does() {
-    let world = World::new();
-    let handle = world.session(false);
-    let error = std::thread::scope(|scope| {
-        let waits = scope.spawn(|| world.step(run(&handle, &[], &["take:0"], &[])));
-        world.await_steps(1);
-        let _: ResetResponse = world.call("Reset", ResetRequest::default()).unwrap();
-        waits.join().unwrap().unwrap_err()
-    });
-    assert_eq!(error.code(), Code::Cancelled);
-    let why = "Step was cancelled by an explicit call to `Session::Close()`.";
-    assert_eq!(error.message(), why);
-}
-
-/// A client may describe the cluster; then its session is of the task at the address it called.
 #[test]
 fn a_clients_cluster_names_the_devices() {
     let world = World::new();
@@ -686,6 +235,7 @@ fn a_clients_cluster_names_the_devices() {
 }
 
 /// Only a full trace says what the nodes did; it begins with the source that TensorFlow counts.
+
 #[test]
 fn levels_of_traces() {
     let world = World::new();
@@ -707,63 +257,6 @@ fn levels_of_traces() {
         assert_eq!(names(level), Vec::<String>::new());
     }
     assert_eq!(names(FullTrace), ["_SOURCE", "y"]);
-}
-
-#[test]
-fn a_partial_run_takes_its_feeds_one_by_one() {
-    let world = World::new();
-    let handle = world.session(true);
-    let set_up = || -> String {
-        let request = PartialRunSetupRequest {
-            session_handle: handle.clone(),
-            feed: vec!["x:0".to_string(), "z:0".to_string()],
-            fetch: vec!["y:0".to_string(), "s:0".to_string()],
-            ..Default::default()
-        };
-        let made: PartialRunSetupResponse = world.call("PartialRunSetup", request).unwrap();
-        made.partial_run_handle
-    };
-    let part = |step: &str, feeds: &[(&str, f32)], fetch: &[&str]| {
-        let mut request = run(&handle, feeds, fetch, &[]);
-        request.partial_run_handle = step.to_string();
-        world.step(request)
-    };
-    // Two steps at the same time do not see each other.
-    let (a, b) = (set_up(), set_up());
-    assert_eq!(part(&a, &[("x:0", 1.0)], &["y:0"]).unwrap(), [2.0]);
-    assert_eq!(part(&b, &[("x:0", 10.0)], &["y:0"]).unwrap(), [20.0]);
-    for (feeds, fetch, message) in [
-        (
-            &[("x:0", 1.0)][..],
-            &[][..],
-            "The feed x:0 has already been fed.",
-        ),
-        (
-            &[][..],
-            &["y:0"][..],
-            "The fetch y:0 has already been fetched.",
-        ),
-        (
-            &[][..],
-            &["s:0"][..],
-            "Fetch z:0 can't be computed from the feeds",
-        ),
-        (
-            &[("w:0", 1.0)][..],
-            &[][..],
-            "was not specified in partial_run_setup",
-        ),
-    ] {
-        let error = part(&a, feeds, fetch).unwrap_err();
-        assert!(error.message().contains(message), "{}", error.message());
-    }
-    assert_eq!(part(&a, &[("z:0", 5.0)], &["s:0"]).unwrap(), [7.0]);
-    assert_eq!(part(&b, &[("z:0", 6.0)], &["s:0"]).unwrap(), [26.0]);
-    let over = part(&a, &[], &["s:0"]).unwrap_err();
-    assert_eq!(
-        over.message(),
-        "Must run PartialRunSetup before performing partial runs"
-    );
 }
 
 #[test]
@@ -830,6 +323,7 @@ fn callables_traces_and_devices() {
 }
 
 /// A server that got garbage serves the others.
+
 #[test]
 fn garbage_is_refused() {
     use std::io::Write;
@@ -869,59 +363,6 @@ fn garbage_is_refused() {
 }
 
 #[test]
-fn ten_thousand_sessions() {
-    let world = World::with(|o| o.master.max_sessions = 10_001);
-    let kept = world.session(true);
-    let empty = CreateSessionRequest::default;
-    for _ in 0..10_000 {
-        let _: CreateSessionResponse = world.call("CreateSession", empty()).unwrap();
-    }
-    let full = world.call::<_, CreateSessionResponse>("CreateSession", empty());
-    assert_eq!(full.unwrap_err().code(), Code::ResourceExhausted);
-    assert_eq!(
-        world
-            .step(run(&kept, &[("x:0", 1.0)], &["y:0"], &[]))
-            .unwrap(),
-        [2.0]
-    );
-}
-
-#[test]
-fn a_client_that_vanishes_leaves_no_step() {
-    let world = World::with(|o| o.master.session_idle = Some(Duration::from_millis(1)));
-    let handle = world.session(true);
-    let other = Runtime::new().unwrap();
-    let address = world.address;
-    let request = run(&handle, &[], &["take:0"], &[]);
-    other.spawn(async move {
-        let channel = Channel::from_shared(format!("http://{address}")).unwrap();
-        let mut grpc = tonic::client::Grpc::new(channel.connect().await.unwrap());
-        grpc.ready().await.unwrap();
-        let path = PathAndQuery::from_static("/tensorflow.MasterService/RunStep");
-        let codec = ProstCodec::<RunStepRequest, RunStepResponse>::default();
-        grpc.unary(Request::new(request), path, codec).await
-    });
-    world.await_steps(1);
-    other.shutdown_background();
-    world.await_steps(0);
-}
-
-#[test]
-fn a_partial_run_that_is_abandoned_does_not_count_as_used() {
-    let world = World::new();
-    let request = PartialRunSetupRequest {
-        session_handle: world.session(true),
-        feed: vec!["x:0".into()],
-        fetch: vec!["y:0".into()],
-        ..Default::default()
-    };
-    let made: PartialRunSetupResponse = world.call("PartialRunSetup", request).unwrap();
-    assert!(!made.partial_run_handle.is_empty());
-    // Or stopping would wait for it.
-    world.await_steps(0);
-}
-
-#[test]
 fn encrypted() {
     let world = World::with(|o| {
         o.tls = Some(TlsOptions {
@@ -948,6 +389,7 @@ fn encrypted() {
 }
 
 /// Parts on two devices: their graphs, what goes between them, and an error that ends both.
+
 #[test]
 fn several_devices() {
     let world = World::with(|o| o.master.cpus = 2);

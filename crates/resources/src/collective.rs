@@ -17,6 +17,8 @@ pub struct CollectiveKey {
     pub group: i64,
     /// Instance key.
     pub instance: i64,
+    /// Frame id and iteration: those of a loop run one collective each.
+    pub frame: (u64, u64),
 }
 
 /// The order of members: by device, then by position in the plan.

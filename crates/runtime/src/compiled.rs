@@ -175,7 +175,7 @@ impl Session {
         let fetches = ports(RETVAL, &request.fetch_keys, &signature.fetches)?;
         self.freeze(&mut expanded)?;
         let options = self.compile_options();
-        let placed = expanded.on_one_device();
+        let placed = self.on_one_device(expanded)?;
         let optimized = optimize(placed, registry(), options, &mut |_, _| {})?;
         let mut main = emit(&optimized, registry(), options)?;
         drop(optimized);

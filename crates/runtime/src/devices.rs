@@ -283,8 +283,7 @@ impl StreamRunner {
     }
 
     /// The compile options of the device's part of a graph.
-    pub(crate) fn compile_options(&self, options: &CompileOptions, name: &str) -> CompileOptions {
-        let mut own = options.clone();
+    pub(crate) fn compile_options(&self, mut own: CompileOptions, name: &str) -> CompileOptions {
         if self.memory.enqueues() {
             own.device = name.to_string();
             own.jit = Jit::Off;

@@ -34,8 +34,8 @@ pub use device_costs::{GpuCosts, measure_gpus};
 pub use devices::{StreamDeviceOptions, StreamDevices};
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{
-    Jit as CompileJit, Lower, Options as CompileOptions, PIPELINE, PRE_PLACEMENT, Pass, PassCtx,
-    PassGroup, PassGroups,
+    Jit as CompileJit, Lower, Options as CompileOptions, PART_ROUNDS, PIPELINE, PRE_PLACEMENT,
+    Pass, PassCtx, PassGroup, PassGroups,
 };
 pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};
 pub use ferroflow_gpu::set_tf32;
@@ -47,7 +47,8 @@ pub use ferroflow_graph::{
 pub use ferroflow_model::arrays;
 pub use ferroflow_opdef::{
     AsyncCall, AttrValue, Attrs, CollectiveOp, CollectiveRequest, Collectives, DEFAULT_CONTAINER,
-    FinishFn, MergeFn, RecvDone, Rendezvous, Resources,
+    FinishFn, FunctionTasks, MergeFn, RecvDone, Rendezvous, Resources, StepServices,
+    has_resource_of,
 };
 pub use ferroflow_resources::rendezvous::LocalRendezvous;
 pub use ferroflow_resources::resource::ANONYMOUS;

@@ -5,8 +5,8 @@
 mod example;
 
 use ferroflow_runtime::{
-    CostModel, DeviceSet, Graph, Pass, PassCtx, PassGroup, Session, SessionOptions, Signature,
-    Tensor,
+    CompileRequest, CompiledModel, CostModel, DeviceSet, Graph, Pass, PassCtx, PassGroup, Patch,
+    Session, SessionOptions, Signature, Tensor, to_text,
 };
 use std::sync::{Arc, Mutex};
 
@@ -165,6 +165,85 @@ fn parts_receive_what_they_need_late_not_early() {
     assert!(none.is_empty(), "{none:?}");
     // `y` starts after 31 microseconds; six before, `a` is asked for.
     assert_eq!(run(true), (expected, vec!["synch_25".to_string()]));
+}
+
+/// Replaces each negation by a square.
+fn squares(graph: &mut Graph, ctx: &PassCtx) -> ferroflow_runtime::Result<()> {
+    let mut patch = Patch::new();
+    let negations = graph.iter().filter(|(_, n)| n.op() == "Neg");
+    let ids: Vec<_> = negations.map(|(id, _)| id).collect();
+    for id in ids {
+        let old = graph.node(id).clone();
+        let name = graph.unique_name(&format!("{}/square", old.name));
+        let mut square = ctx.node(name, "Square", old.attrs, &old.inputs, &[])?;
+        square.device = old.device;
+        patch.substitute(graph, id, square)?;
+    }
+    patch.apply(graph);
+    Ok(())
+}
+
+#[test]
+fn whole_graphs_see_all_groups() {
+    for group in PassGroup::ALL {
+        for devices in [DeviceSet::default(), two_devices()] {
+            let mut options = SessionOptions {
+                devices,
+                ..Default::default()
+            };
+            let pass = Pass {
+                name: "squares",
+                about: "squares what was negated",
+                run: squares,
+            };
+            options.passes.add(group, pass);
+            let session = Session::from_text(GRAPH, options).expect("valid");
+            let x = [("x:0", Tensor::scalar(2.0f32))];
+            let z = session.run(&x, &["z:0"], &[]).expect("runs");
+            assert_eq!(z[0].to_scalar::<f32>().expect("a scalar"), 16.0);
+            let signature = signature("x:0", "z:0");
+            let (graph, _) = session.graph_after(&signature, None).expect("valid");
+            let text = to_text(&graph);
+            assert!(!text.contains("Neg"), "{group:?}: {text}");
+            let request = CompileRequest {
+                signature,
+                ..Default::default()
+            };
+            let file = session.compile_to_bytes(&request).expect("valid");
+            let model = CompiledModel::from_bytes(&file, SessionOptions::default());
+            let z = model.expect("valid").run(&x).expect("runs");
+            assert_eq!(z[0].1.to_scalar::<f32>().expect("a scalar"), 16.0);
+        }
+    }
+}
+
+#[test]
+fn parts_are_simplified_in_rounds() {
+    let float = "device: '/cpu:1' attr { key: 'T' value { type: DT_FLOAT } }";
+    let dtype = "attr { key: 'dtype' value { type: DT_FLOAT } }";
+    let graph = format!(
+        "node {{ name: 'x' op: 'Placeholder' {dtype} device: '/cpu:0' }}
+         node {{ name: 'c' op: 'Const' {dtype} device: '/cpu:1' attr {{ key: 'value' value {{ tensor {{ \
+         dtype: DT_FLOAT tensor_shape {{ }} float_val: 0 }} }} }} }}
+         node {{ name: 'n0' op: 'Exp' input: 'c' {float} }}
+         node {{ name: 'n1' op: 'Exp' input: 'c' input: '^n0' {float} }}
+         node {{ name: 'n2' op: 'Exp' input: 'c' input: '^n1' {float} }}
+         node {{ name: 'y' op: 'AddV2' input: 'x' input: 'n2' {float} }}
+         node {{ name: 'z' op: 'Neg' input: 'y' device: '/cpu:0' attr {{ key: 'T' value {{ type: DT_FLOAT }} }} }}"
+    );
+    let options = SessionOptions {
+        devices: two_devices(),
+        ..Default::default()
+    };
+    let session = Session::from_text(&graph, options).expect("valid");
+    let parts = session.partition_graphs(&signature("x:0", "z:0"));
+    let parts = parts.expect("valid");
+    assert_eq!(parts.len(), 2, "{parts:?}");
+    let ops: Vec<&str> = parts.iter().flat_map(|p| &p.node).map(|n| &*n.op).collect();
+    assert!(!ops.contains(&"Exp"), "{ops:?}");
+    let x = [("x:0", Tensor::scalar(2.0f32))];
+    let z = session.run(&x, &["z:0"], &[]).expect("runs");
+    assert_eq!(z[0].to_scalar::<f32>().expect("a scalar"), -3.0);
 }
 
 #[test]

@@ -108,8 +108,13 @@ impl Rewrite<'_> {
     fn index(&mut self, target: Output) -> Result<(Output, NodeId)> {
         let boolean = Attrs::default().with("T", AttrValue::Type(DType::Bool));
         let mut is_device = Vec::with_capacity(self.devices.names.len());
+        let own = match self.node.device.as_str() {
+            "" => 0,
+            asked => self.devices.place(&self.node.name, asked)?,
+        };
+        let own = &self.devices.names[own];
         for (i, device) in self.devices.names.iter().enumerate() {
-            let pattern = AttrValue::Str(pattern(device).into());
+            let pattern = AttrValue::Str(pattern(device, own).into());
             let attrs = Attrs::default().with("pattern", pattern);
             is_device.push(self.add(
                 &format!("is_{i}"),
@@ -156,10 +161,53 @@ impl Rewrite<'_> {
     }
 }
 
-/// A regular expression of all names of a device.
-fn pattern(device: &str) -> String {
-    let (task, kind) = device.rsplit_once("/device:").unwrap_or((device, ""));
-    let (kind, index) = kind.split_once(':').unwrap_or((kind, "0"));
-    let task = task.replace("/replica:0", "(/replica:0)?");
-    format!("{task}/(device:)?(?i:{kind}):{index}")
+/// A regular expression of all names of a device. What a name leaves out is as in `own`, the device of the call
+/// (TensorFlow: `DeviceNameUtils::CanonicalizeDeviceName`).
+fn pattern(device: &str, own: &str) -> String {
+    let split = |device: &str| -> (String, String, String) {
+        let (task, kind) = device.rsplit_once("/device:").unwrap_or((device, ""));
+        let (kind, index) = kind.split_once(':').unwrap_or((kind, "0"));
+        (task.to_string(), kind.to_string(), index.to_string())
+    };
+    let ((task, kind, index), of_own) = (split(device), split(own));
+    let own_parts: Vec<&str> = of_own.0.split('/').collect();
+    let mut all = String::new();
+    for part in task.split('/').filter(|part| !part.is_empty()) {
+        all += &match own_parts.contains(&part) || part == "replica:0" {
+            true => format!("(/{part})?"),
+            false => format!("/{part}"),
+        };
+    }
+    let last = format!("/(device:)?(?i:{kind}):{index}");
+    match (&kind, &index) == (&of_own.1, &of_own.2) {
+        true => format!("{all}({last})?"),
+        false => all + &last,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pattern;
+
+    #[test]
+    fn names_may_leave_out_what_the_calls_device_has() {
+        let device =
+            |task: usize, cpu: usize| format!("/job:w/replica:0/task:{task}/device:CPU:{cpu}");
+        for (of, expected) in [
+            (
+                device(1, 0),
+                "(/job:w)?(/replica:0)?(/task:1)?(/(device:)?(?i:CPU):0)?",
+            ),
+            (
+                device(0, 0),
+                "(/job:w)?(/replica:0)?/task:0(/(device:)?(?i:CPU):0)?",
+            ),
+            (
+                device(1, 1),
+                "(/job:w)?(/replica:0)?(/task:1)?/(device:)?(?i:CPU):1",
+            ),
+        ] {
+            assert_eq!(pattern(&of, &device(1, 0)), expected);
+        }
+    }
 }

@@ -1,16 +1,16 @@
 //! Collectives among the nodes of one step: each waits for all members of its group (TensorFlow:
 //! `core/kernels/collective_ops.cc`).
 
+use crate::merge::{Merge, divided, merge_fn, reduced};
 use ferroflow_base::{Result, internal, invalid_argument};
-use ferroflow_functors::numeric::{Num, Ordered};
 use ferroflow_functors::{indices, shapes};
 use ferroflow_opdef::{
-    AsyncCall, Attrs, CollectiveOp, CollectiveRequest, Cost, FinishFn, KernelBuild, KernelCtx,
-    MergeFn, Op, OpKernel, ShapeCtx, StepServices,
+    AsyncCall, Attrs, CollectiveOp, CollectiveRequest, Cost, FinishFn, KernelBuild, KernelCtx, Op,
+    OpKernel, ShapeCtx, StepServices,
 };
 use ferroflow_resources::collective::{CollectiveKey, Rank, meet};
 use ferroflow_tensor::rows::{joined, prepended, rows};
-use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -164,26 +164,6 @@ pub(crate) enum CollectiveKind {
     AllToAll,
 }
 
-#[derive(Clone, Copy)]
-pub(crate) enum Merge {
-    Add,
-    Mul,
-    Min,
-    Max,
-}
-
-impl Merge {
-    /// Returns the operation of this name in the attrs of TensorFlow's ops.
-    pub(crate) fn of(name: &str) -> Merge {
-        match name {
-            "Add" => Merge::Add,
-            "Mul" => Merge::Mul,
-            "Min" => Merge::Min,
-            _ => Merge::Max,
-        }
-    }
-}
-
 /// Returns how long a collective waits, if limited.
 pub(crate) fn timeout_of(attrs: &Attrs) -> Result<Option<Duration>> {
     let seconds = attrs.float("timeout_seconds")?;
@@ -191,15 +171,15 @@ pub(crate) fn timeout_of(attrs: &Attrs) -> Result<Option<Duration>> {
     Ok(timeout.filter(|t| !t.is_zero()))
 }
 
-struct Collective {
-    kind: CollectiveKind,
-    dtype: DType,
+pub(crate) struct Collective {
+    pub(crate) kind: CollectiveKind,
+    pub(crate) dtype: DType,
     /// Size, group key and instance key, if they are attrs.
     fixed: Option<[i64; 3]>,
     /// Index of the first input for them.
     first: usize,
     rank: Rank,
-    timeout: Option<Duration>,
+    pub(crate) timeout: Option<Duration>,
     node: String,
     /// The shape of the result, if it is an attr.
     shape: Option<PartialShape>,
@@ -213,13 +193,21 @@ impl Collective {
         kind: CollectiveKind,
         first: Option<usize>,
     ) -> Result<Box<dyn OpKernel>> {
+        Ok(Box::new(Self::new(build, kind, first)?))
+    }
+
+    pub(crate) fn new(
+        build: &KernelBuild,
+        kind: CollectiveKind,
+        first: Option<usize>,
+    ) -> Result<Collective> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         let attrs = build.attrs;
         let fixed = match attrs.get("group_size") {
             Some(_) => Some(keys_of(attrs)?),
             None => None,
         };
-        Ok(Box::new(Collective {
+        Ok(Collective {
             kind,
             dtype: build.output(0)?,
             fixed,
@@ -235,7 +223,7 @@ impl Collective {
                 attrs.ints("subdiv_offsets").unwrap_or_default(),
                 attrs.int("max_subdivs_per_device").unwrap_or(0),
             ),
-        }))
+        })
     }
 
     fn keys(&self, call: &AsyncCall) -> Result<(usize, CollectiveKey)> {
@@ -269,6 +257,7 @@ impl Collective {
             step: call.step_id,
             group,
             instance,
+            frame: call.frame,
         };
         Ok((size, key))
     }
@@ -276,7 +265,7 @@ impl Collective {
 
 impl Collective {
     /// The part of this node in a collective of several tasks.
-    fn request(
+    pub(crate) fn request(
         &self,
         size: usize,
         key: CollectiveKey,
@@ -319,6 +308,7 @@ impl Collective {
             device: self.rank.0.clone(),
             group: int(key.group)?,
             size,
+            rank: None,
             instance: int(key.instance)?,
             dtype,
             shape,
@@ -509,71 +499,6 @@ fn gathered(dtype: DType, parts: &[&Tensor]) -> Result<Tensor> {
     let shape = gathered_shape(first, parts.len())?;
     let parts: Vec<_> = parts.iter().map(|&t| (Some(t), t.num_elements())).collect();
     joined(dtype, shape, &parts)
-}
-
-fn reduced(dtype: DType, parts: &[&Tensor], merge: Merge, divide: bool) -> Result<Tensor> {
-    let Some((first, rest)) = parts.split_first() else {
-        return Err(internal!("a collective needs members"));
-    };
-    let (mut sum, merge) = ((*first).clone(), merge_fn(dtype, merge));
-    for part in rest {
-        merge(&mut sum, part)?;
-    }
-    if divide {
-        divided(dtype, &mut sum, parts.len())?;
-    }
-    Ok(sum)
-}
-
-fn operation<T: Ordered>(merge: Merge) -> fn(T, T) -> T {
-    match merge {
-        Merge::Add => T::add,
-        Merge::Mul => T::mul,
-        Merge::Min => T::smaller,
-        Merge::Max => T::larger,
-    }
-}
-
-fn merge_fn(dtype: DType, merge: Merge) -> MergeFn {
-    Arc::new(move |sum: &mut Tensor, part: &Tensor| {
-        let op = operation::<f32>(merge);
-        match dtype {
-            DType::Half => fold(sum, part, |a: f16, b: f16| {
-                f16::from_f32(op(a.to_f32(), b.to_f32()))
-            }),
-            DType::Bfloat16 => fold(sum, part, |a: bf16, b: bf16| {
-                bf16::from_f32(op(a.to_f32(), b.to_f32()))
-            }),
-            _ => {
-                dispatch!(dtype, T in [f32, f64, i32, i64] => fold(sum, part, operation::<T>(merge)),
-                else Err(invalid_argument!("{dtype} cannot be reduced")))
-            }
-        }
-    })
-}
-
-fn fold<T: Element>(sum: &mut Tensor, part: &Tensor, op: impl Fn(T, T) -> T) -> Result<()> {
-    let part = part.slice::<T>()?;
-    for (a, b) in sum.slice_mut::<T>()?.iter_mut().zip(part) {
-        *a = op(*a, *b);
-    }
-    Ok(())
-}
-
-/// Divides a sum by the number of its parts.
-fn divided(dtype: DType, sum: &mut Tensor, n: usize) -> Result<()> {
-    fn each<T: Element>(sum: &mut Tensor, f: impl Fn(T) -> T) -> Result<()> {
-        sum.slice_mut::<T>()?.iter_mut().for_each(|a| *a = f(*a));
-        Ok(())
-    }
-    match dtype {
-        DType::Half => each(sum, |a: f16| f16::from_f32(a.to_f32() / n as f32)),
-        DType::Bfloat16 => each(sum, |a: bf16| bf16::from_f32(a.to_f32() / n as f32)),
-        _ => {
-            dispatch!(dtype, T in [f32, f64, i32, i64] => each(sum, |a: T| a.div(T::from_count(n))),
-            else Err(invalid_argument!("{dtype} cannot be divided")))
-        }
-    }
 }
 
 /// Returns what the attrs say about a reduction, and whether it ends with a division.

@@ -1,17 +1,19 @@
 //! Collectives of a communicator: CollectiveInitializeCommunicator, CollectiveReduceV3,
 //! CollectiveAllToAllV3; and CollectiveAssignGroupV2 (TensorFlow: `core/kernels/collective_ops.cc`).
 
-use crate::collective::{CollectiveKind, Merge, same_as_first, timeout_of};
+use crate::collective::{Collective, CollectiveKind, same_as_first, timeout_of};
+use crate::merge::Merge;
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_functors::shapes;
 use ferroflow_functors::summarize::summary;
 use ferroflow_opdef::{
-    AsyncCall, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx, StepServices,
+    AsyncCall, CollectiveOp, CollectiveRequest, Cost, KernelBuild, KernelCtx, Op, OpKernel,
+    ShapeCtx, StepServices,
 };
-use ferroflow_resources::collective::{CollectiveKey, meet};
+use ferroflow_resources::collective::{CollectiveKey, Rank, meet};
 use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 /// The ops of this file.
@@ -60,7 +62,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|b| member(b, CollectiveKind::AllToAll)),
 ];
 
-/// Keeps the keys of a communicator's collectives apart from those of others.
+/// Keeps the keys of a communicator's collectives apart from those of others in this process.
 const INSTANCES: i64 = 1 << 40;
 
 fn assign_group(ctx: &mut KernelCtx) -> Result<()> {
@@ -115,20 +117,42 @@ fn shown(t: &Tensor) -> String {
 
 /// What the handle of a communicator refers to: a member of a group.
 struct Communicator {
-    group: i64,
-    rank: u64,
+    group: i32,
+    rank: usize,
     size: usize,
-    next: AtomicI64,
+    next: AtomicI32,
     timeout: Option<Duration>,
 }
 
+impl Communicator {
+    /// The key of one of its collectives in this process.
+    fn key(&self, call: &AsyncCall, instance: i64) -> CollectiveKey {
+        CollectiveKey {
+            step: call.step_id,
+            group: self.group.into(),
+            instance: INSTANCES + instance,
+            frame: call.frame,
+        }
+    }
+
+    /// The order of its members in this process.
+    fn order(&self) -> Rank {
+        (String::new(), self.rank as u64)
+    }
+}
+
 struct Initialize {
+    node: String,
+    device: String,
     timeout: Option<Duration>,
 }
 
 fn initialize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let timeout = timeout_of(build.attrs)?;
-    Ok(Box::new(Initialize { timeout }))
+    Ok(Box::new(Initialize {
+        node: build.node.to_string(),
+        device: build.device.to_string(),
+        timeout: timeout_of(build.attrs)?,
+    }))
 }
 
 impl Initialize {
@@ -151,7 +175,7 @@ impl Initialize {
         let n = n.ok_or_else(|| {
             invalid_argument!("group_size must be positive integer but got {size}")
         })?;
-        let place = u64::try_from(rank);
+        let place = usize::try_from(rank);
         let place = place
             .map_err(|_| invalid_argument!("rank must be non-negative integer but got {rank}"))?;
         if rank >= size {
@@ -160,12 +184,48 @@ impl Initialize {
             ));
         }
         Ok(Communicator {
-            group: group.into(),
+            group,
             rank: place,
             size: n,
-            next: AtomicI64::new(0),
+            next: AtomicI32::new(0),
             timeout: self.timeout,
         })
+    }
+
+    /// Creates the communicator, and its handle.
+    fn create(
+        &self,
+        inputs: &[Tensor],
+        services: &StepServices,
+    ) -> Result<(Arc<Communicator>, Tensor)> {
+        let value = Arc::new(self.communicator(inputs)?);
+        let container = "collective_op_group";
+        let name = format!("{}:r{:04}", value.group, value.rank);
+        services.resources.create(container, &name, value.clone())?;
+        let handle = ResourceHandle {
+            container: container.into(),
+            name: name.as_str().into(),
+            value: Some(value.clone()),
+            origin: None,
+        };
+        let handle = Tensor::from_resources(Shape::scalar(), vec![handle])?;
+        Ok((value, handle))
+    }
+
+    /// The part of this node in forming a group of several tasks.
+    fn request(&self, communicator: &Communicator) -> CollectiveRequest {
+        CollectiveRequest {
+            op: CollectiveOp::Join,
+            node: self.node.clone(),
+            device: self.device.clone(),
+            group: communicator.group,
+            size: communicator.size,
+            rank: Some(communicator.rank),
+            instance: 0,
+            dtype: DType::Resource,
+            shape: Shape::scalar(),
+            timeout: self.timeout,
+        }
     }
 }
 
@@ -177,50 +237,57 @@ impl OpKernel for Initialize {
         ))
     }
 
-    fn start_with(&self, call: AsyncCall, services: &StepServices) {
-        let created = self.communicator(&call.inputs).and_then(|communicator| {
-            let container = "collective_op_group";
-            let name = format!("{}:r{:04}", communicator.group, communicator.rank);
-            let value = Arc::new(communicator);
-            services.resources.create(container, &name, value.clone())?;
-            let handle = ResourceHandle {
-                container: container.into(),
-                name: name.as_str().into(),
-                value: Some(value.clone()),
-                origin: None,
-            };
-            let handle = Tensor::from_resources(Shape::scalar(), vec![handle])?;
-            Ok((value, handle))
-        });
-        let (communicator, handle) = match created {
+    fn start_with(&self, mut call: AsyncCall, services: &StepServices) {
+        let (communicator, handle) = match self.create(&call.inputs, services) {
             Ok(created) => created,
             Err(error) => return call.finish(Err(error)),
         };
-        let key = CollectiveKey {
-            step: call.step_id,
-            group: communicator.group,
-            instance: INSTANCES - 1,
-        };
+        if let Some(collectives) = services.resources.collectives() {
+            call.inputs = vec![handle];
+            return collectives.run(self.request(&communicator), call);
+        }
+        let key = communicator.key(&call, -1);
         let answer =
             Box::new(|parts: &[Option<Tensor>]| Ok(parts.iter().flatten().cloned().collect()));
-        let rank = (String::new(), communicator.rank);
         let (size, timeout) = (communicator.size, communicator.timeout);
-        meet(key, size, rank, Some(handle), call, timeout, answer);
+        meet(
+            key,
+            size,
+            communicator.order(),
+            Some(handle),
+            call,
+            timeout,
+            answer,
+        );
     }
 }
 
-struct Member {
-    kind: CollectiveKind,
-    dtype: DType,
-    timeout: Option<Duration>,
-}
+/// A collective of a communicator.
+struct Member(Collective);
 
 fn member(build: &KernelBuild, kind: CollectiveKind) -> Result<Box<dyn OpKernel>> {
-    Ok(Box::new(Member {
-        kind,
-        dtype: build.output(0)?,
-        timeout: timeout_of(build.attrs)?,
-    }))
+    Ok(Box::new(Member(Collective::new(build, kind, None)?)))
+}
+
+impl Member {
+    /// The part of this node in a collective of several tasks.
+    fn request(
+        &self,
+        communicator: &Communicator,
+        instance: i32,
+        call: &AsyncCall,
+    ) -> Result<CollectiveRequest> {
+        let key = CollectiveKey {
+            instance: instance.into(),
+            ..communicator.key(call, 0)
+        };
+        let request = self.0.request(communicator.size, key, &call.inputs)?;
+        Ok(CollectiveRequest {
+            rank: Some(communicator.rank),
+            timeout: self.0.timeout.or(communicator.timeout),
+            ..request
+        })
+    }
 }
 
 impl OpKernel for Member {
@@ -231,23 +298,26 @@ impl OpKernel for Member {
         ))
     }
 
-    fn start(&self, call: AsyncCall) {
+    fn start_with(&self, call: AsyncCall, services: &StepServices) {
         let communicator = match communicator_of(&call.inputs) {
             Ok(communicator) => communicator,
             Err(error) => return call.finish(Err(error)),
         };
         let instance = communicator.next.fetch_add(1, Ordering::Relaxed);
-        let key = CollectiveKey {
-            step: call.step_id,
-            group: communicator.group,
-            instance: INSTANCES + instance,
-        };
-        let (kind, dtype) = (self.kind, self.dtype);
-        let answer = Box::new(move |parts: &[Option<Tensor>]| kind.answer(instance, dtype, parts));
-        let rank = (String::new(), communicator.rank);
+        if let Some(collectives) = services.resources.collectives() {
+            return match self.request(&communicator, instance, &call) {
+                Ok(request) => collectives.run(request, call),
+                Err(error) => call.finish(Err(error)),
+            };
+        }
+        let key = communicator.key(&call, instance.into());
+        let (kind, dtype) = (self.0.kind, self.0.dtype);
+        let answer =
+            Box::new(move |parts: &[Option<Tensor>]| kind.answer(instance.into(), dtype, parts));
         let part = call.inputs.first().cloned();
-        let timeout = self.timeout.or(communicator.timeout);
-        meet(key, communicator.size, rank, part, call, timeout, answer);
+        let (size, order) = (communicator.size, communicator.order());
+        let timeout = self.0.timeout.or(communicator.timeout);
+        meet(key, size, order, part, call, timeout, answer);
     }
 }
 

@@ -6,6 +6,7 @@
 // codegen:begin
 mod collective;
 mod communicator;
+mod merge;
 mod send_recv;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.

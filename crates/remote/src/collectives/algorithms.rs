@@ -90,8 +90,9 @@ impl Field {
     }
 
     async fn send(&self, via: &Transfer, pass: u8, value: &Tensor) -> Result<()> {
+        let to = (self.rank + 1) % self.ring.len();
         let key = format!("{}:{pass}:{}:{}", via.key, self.section, self.rank);
-        via.buffers.send(&key, value.clone()).await
+        via.send(self.ring[to], &key, value.clone()).await
     }
 
     /// Merges the chunk of all members, then passes the result round.
@@ -332,7 +333,8 @@ pub(crate) async fn broadcast(
             let tensor = value.clone();
             let tensor = tensor.ok_or_else(|| internal!("nothing to broadcast"))?;
             let (via, key) = (via.clone(), key(place, child));
-            sends.spawn(async move { via.buffers.send(&key, tensor).await });
+            let to = tree.members[child];
+            sends.spawn(async move { via.send(to, &key, tensor).await });
         }
         while let Some(sent) = sends.join_next().await {
             sent.map_err(|e| internal!("a broadcast failed: {e}"))??;
@@ -368,7 +370,7 @@ pub(crate) async fn all_to_all(via: &Arc<Transfer>, input: Tensor) -> Result<Ten
             let sent = format!("{}{}{other}", via.key, via.rank);
             let received = format!("{}{other}{}", via.key, via.rank);
             let (sent, received) =
-                tokio::join!(via.buffers.send(&sent, row), via.recv(other, &received, n));
+                tokio::join!(via.send(other, &sent, row), via.recv(other, &received, n));
             sent?;
             Ok((other, received?))
         });

@@ -17,6 +17,10 @@ enum Entry {
 #[derive(Default)]
 struct State {
     entries: HashMap<String, Entry>,
+    /// What was carried here and is not taken yet, by key.
+    arrived: HashMap<String, VecDeque<Vec<u8>>>,
+    /// The members that wait for what is carried here.
+    expected: HashMap<String, oneshot::Sender<Result<Vec<u8>>>>,
     aborted: Option<Status>,
 }
 
@@ -92,20 +96,68 @@ impl StepBuffers {
         receiver.await.map_err(|_| ended())?
     }
 
+    /// Takes in what was carried here.
+    pub(super) fn arrive(&self, key: &str, bytes: Vec<u8>) {
+        let mut state = lock(&self.0);
+        if state.aborted.is_some() {
+            return;
+        }
+        let bytes = match state.expected.remove(key) {
+            None => bytes,
+            Some(receiver) => match receiver.send(Ok(bytes)) {
+                // The one that waited has hung up.
+                Err(Ok(bytes)) => bytes,
+                _ => return,
+            },
+        };
+        let queue = state.arrived.entry(key.to_string()).or_default();
+        queue.push_back(bytes);
+    }
+
+    /// Takes the bytes of a key, once they are carried here.
+    ///
+    /// # Errors
+    /// The reason of [`StepBuffers::abort`].
+    pub(crate) async fn carried(&self, key: &str) -> Result<Vec<u8>> {
+        let receiver = {
+            let mut state = lock(&self.0);
+            if let Some(reason) = &state.aborted {
+                return Err(reason.clone());
+            }
+            if let Some(queue) = state.arrived.get_mut(key)
+                && let Some(bytes) = queue.pop_front()
+            {
+                if queue.is_empty() {
+                    state.arrived.remove(key);
+                }
+                return Ok(bytes);
+            }
+            let (sender, receiver) = oneshot::channel();
+            state.expected.insert(key.to_string(), sender);
+            receiver
+        };
+        receiver.await.map_err(|_| ended())?
+    }
+
     fn is_aborted(&self) -> bool {
         lock(&self.0).aborted.is_some()
     }
 
     /// Ends all waits, present and future, with this error. The first reason wins.
     pub(crate) fn abort(&self, reason: Status) {
-        let entries = {
+        let (entries, expected) = {
             let mut state = lock(&self.0);
             if state.aborted.is_some() {
                 return;
             }
             state.aborted = Some(reason.clone());
-            std::mem::take(&mut state.entries)
+            state.arrived.clear();
+            let entries = std::mem::take(&mut state.entries);
+            (entries, std::mem::take(&mut state.expected))
         };
+        for receiver in expected.into_values() {
+            drop(receiver.send(Err(reason.clone())));
+        }
         for entry in entries.into_values() {
             // The waiting member may be gone.
             match entry {

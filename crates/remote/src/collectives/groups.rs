@@ -32,6 +32,21 @@ impl Group {
         rank.ok_or_else(|| internal!("device {device} is not in the group {}", self.key))
     }
 
+    /// Checks that a device has the rank that it asks for.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it has another one; INTERNAL if it is not a member.
+    pub(crate) fn check_rank(&self, device: &str, asked: usize) -> Result<()> {
+        match self.rank(device)? {
+            rank if rank == asked => Ok(()),
+            rank => Err(invalid_argument!(
+                "{device} asks for rank {asked} of the group {}, where it has rank {rank}: if not all members ask \
+                 for ranks, or the leader is a server of TensorFlow, they have the order of their devices",
+                self.key
+            )),
+        }
+    }
+
     /// The number of devices of each task.
     pub(crate) fn devices_per_task(&self) -> Vec<usize> {
         let tasks = self.members.iter().map(|m| TaskName::of_device(&m.name));
@@ -101,12 +116,42 @@ fn check_incarnation(member: &DeviceAttributes, device: &DeviceAttributes) -> Re
     }
 }
 
+/// A device that joins a group.
+struct Joining {
+    size: usize,
+    device_type: String,
+    device: DeviceAttributes,
+    /// The rank that it asks for.
+    rank: Option<i32>,
+}
+
+/// The members of a complete group in the order of their ranks: those that all ask for, else that of the devices.
+///
+/// # Errors
+/// INVALID_ARGUMENT if two ask for the same rank, or one for a rank that the group does not have.
+fn ranked(mut members: Vec<(DeviceAttributes, Option<i32>)>) -> Result<Vec<DeviceAttributes>> {
+    members.sort_by(|(a, _), (b, _)| compare_names(&a.name, &b.name));
+    let asked: Option<Vec<i32>> = members.iter().map(|(_, rank)| *rank).collect();
+    if let Some(mut ranks) = asked {
+        let shown: Vec<String> = ranks.iter().map(i32::to_string).collect();
+        ranks.sort_unstable();
+        if !ranks.iter().copied().eq(0..members.len() as i32) {
+            return Err(invalid_argument!(
+                "Duplicate ranks specified for group members. Received ranks: {}",
+                shown.join(",")
+            ));
+        }
+        members.sort_by_key(|(_, rank)| *rank);
+    }
+    Ok(members.into_iter().map(|(device, _)| device).collect())
+}
+
 /// A group that devices join.
 enum Record {
     Open {
         size: usize,
         device_type: String,
-        members: Vec<DeviceAttributes>,
+        members: Vec<(DeviceAttributes, Option<i32>)>,
         waiting: Vec<oneshot::Sender<Result<Arc<Group>>>>,
     },
     Complete(Arc<Group>),
@@ -174,28 +219,32 @@ impl Groups {
                 request.group_size
             )
         })?;
-        let (key, kind) = (request.group_key, &request.device_type);
+        let (key, rank) = (request.group_key, request.rank);
+        if rank.is_some_and(|rank| usize::try_from(rank).map_or(true, |rank| rank >= size)) {
+            return Err(invalid_argument!(
+                "User Provided rank is invalid. It should be between [0, group_size)"
+            ));
+        }
         if let Some(group) = self.complete(key, size, &device)? {
             return Ok(group);
         }
         let (sender, receiver) = oneshot::channel();
-        self.enter(key, size, kind, device, sender);
+        let joining = Joining {
+            size,
+            device_type: request.device_type,
+            device,
+            rank,
+        };
+        self.enter(key, joining, sender);
         let left = |_| internal!("the group {key} was reset");
         receiver.await.map_err(left)?
     }
 
-    fn enter(
-        &self,
-        key: i32,
-        new_size: usize,
-        kind: &str,
-        device: DeviceAttributes,
-        sender: oneshot::Sender<Result<Arc<Group>>>,
-    ) {
+    fn enter(&self, key: i32, joining: Joining, sender: oneshot::Sender<Result<Arc<Group>>>) {
         let mut groups = lock(&self.0);
         let record = groups.entry(key).or_insert_with(|| Record::Open {
-            size: new_size,
-            device_type: kind.to_string(),
+            size: joining.size,
+            device_type: joining.device_type.clone(),
             members: Vec::new(),
             waiting: Vec::new(),
         });
@@ -208,7 +257,10 @@ impl Groups {
         else {
             // Completed since the caller looked.
             let known = match record {
-                Record::Complete(group) => group.check(new_size, &device).map(|()| group.clone()),
+                Record::Complete(group) => {
+                    let checked = group.check(joining.size, &joining.device);
+                    checked.map(|()| group.clone())
+                }
                 Record::Failed(error) => Err(error.clone()),
                 Record::Open { .. } => Err(internal!("the group {key} is open")),
             };
@@ -218,33 +270,36 @@ impl Groups {
             return;
         };
         waiting.push(sender);
-        let known = members.iter().find(|m| m.name == device.name);
-        let checked = match *device_type == kind {
+        let device = &joining.device;
+        let known = members.iter().find(|(m, _)| m.name == device.name);
+        let checked = match *device_type == joining.device_type {
             false => Err(internal!(
                 "Device {} is joining a group with incompatible device type{device_type} \
                  (group_key={key})",
                 device.name
             )),
-            true => check_size(key, *size, new_size, &device),
+            true => check_size(key, *size, joining.size, device),
         };
         let checked = checked.and_then(|()| match known {
-            Some(member) => check_incarnation(member, &device).map(|()| false),
+            Some((member, _)) => check_incarnation(member, device).map(|()| false),
             None => Ok(true),
         });
         let result = match checked {
             Ok(is_new) => {
                 if is_new {
-                    members.push(device);
+                    members.push((joining.device, joining.rank));
                 }
                 if members.len() < *size {
                     return;
                 }
-                members.sort_by(|a, b| compare_names(&a.name, &b.name));
-                Ok(Arc::new(Group {
-                    key,
-                    device_type: std::mem::take(device_type),
-                    members: std::mem::take(members),
-                }))
+                let device_type = std::mem::take(device_type);
+                ranked(std::mem::take(members)).map(|members| {
+                    Arc::new(Group {
+                        key,
+                        device_type,
+                        members,
+                    })
+                })
             }
             Err(error) => Err(error),
         };

@@ -3,6 +3,7 @@
 
 mod algorithms;
 mod buffers;
+pub(crate) mod carrier;
 mod groups;
 pub(crate) mod steps;
 mod transfer;
@@ -11,6 +12,7 @@ use crate::device::{Devices, TaskName};
 use crate::master_session::lock;
 use crate::peers::Peers;
 use buffers::Buffers;
+use carrier::{Carrier, Inbox};
 use ferroflow_base::{Code, Result, Status, deadline_exceeded, failed_precondition, internal};
 use ferroflow_model::proto::{
     CleanupGraphRequest, CleanupGraphResponse, CompleteGroupRequest, CompleteGroupResponse,
@@ -42,21 +44,31 @@ pub(crate) struct CollectiveManager {
     instances: Instances,
     buffers: Buffers,
     sequences: StepSequences,
+    /// What carries buffers to other tasks in place of RecvBuf.
+    carrier: Option<Arc<dyn Carrier>>,
 }
 
 impl CollectiveManager {
     /// The collectives of a task whose groups are formed by the device's or task's name `leader`; by
     /// itself, if that is empty.
-    pub(crate) fn new(own: &TaskName, leader: &str) -> Self {
-        let manager = CollectiveManager {
+    pub(crate) fn new(
+        own: &TaskName,
+        leader: &str,
+        carrier: Option<&Arc<dyn Carrier>>,
+    ) -> Arc<Self> {
+        let manager = Arc::new(CollectiveManager {
             own: own.clone(),
             leader: Mutex::default(),
             groups: Groups::default(),
             instances: Instances::default(),
             buffers: Buffers::default(),
             sequences: StepSequences::default(),
-        };
+            carrier: carrier.cloned(),
+        });
         manager.set_leader(own, leader);
+        if let Some(carrier) = carrier {
+            carrier.open(Inbox::new(&manager));
+        }
         manager
     }
 
@@ -266,6 +278,7 @@ impl Collectives for SessionCollectives {
             own: self.own.clone(),
             device,
             step: self.step.unwrap_or(call.step_id as i64),
+            frame: call.frame,
             peers: peers.clone(),
             request,
             group: OnceLock::new(),
@@ -309,6 +322,8 @@ struct Member {
     own: TaskName,
     device: DeviceAttributes,
     step: i64,
+    /// The frame id and the iteration of the node.
+    frame: (u64, u64),
     peers: Arc<Peers>,
     request: CollectiveRequest,
     /// The group, once it is formed.
@@ -320,17 +335,22 @@ impl Member {
         let group = self.join().await?;
         let group = self.group.get_or_init(|| group).clone();
         let rank = group.rank(&self.device.name)?;
-        let source = self.instance(&group).await?;
         let request = &self.request;
+        if matches!(request.op, CollectiveOp::Join) {
+            return input.ok_or_else(|| internal!("a member that joins has a tensor"));
+        }
+        let source = self.instance(&group).await?;
+        let (frame, iteration) = self.frame;
         let via = Arc::new(Transfer {
             rank,
-            key: format!("{}:{}:0:0", request.group, request.instance),
+            key: format!("{}:{}:{frame}:{iteration}", request.group, request.instance),
             step: self.step,
             buffers: self.manager.buffers.step(self.step),
             dtype: request.dtype,
             peers: self.peers.clone(),
             own: self.own.clone(),
             group: group.clone(),
+            carrier: self.manager.carrier.clone(),
         });
         let (dtype, shape) = (request.dtype, request.shape.clone());
         let part = || {
@@ -366,11 +386,20 @@ impl Member {
                 let own = input.filter(|_| *is_source);
                 algorithms::broadcast(&via, own, source, dtype, shape).await
             }
+            CollectiveOp::Join => Err(internal!("a group is formed without a transfer")),
         }
     }
 
     /// The group, which the leader forms.
     async fn join(&self) -> Result<Arc<Group>> {
+        let group = self.formed().await?;
+        if let Some(asked) = self.request.rank {
+            group.check_rank(&self.device.name, asked)?;
+        }
+        Ok(group)
+    }
+
+    async fn formed(&self) -> Result<Arc<Group>> {
         let (groups, request) = (&self.manager.groups, &self.request);
         let (key, size) = (request.group, request.size);
         if let Some(group) = groups.complete(key, size, &self.device)? {
@@ -382,6 +411,7 @@ impl Member {
             device_type: self.device.device_type.clone(),
             collective_type: kind(&request.op),
             device_attributes: Some(self.device.clone()),
+            rank: request.rank.and_then(|rank| i32::try_from(rank).ok()),
         };
         let Some(leader) = self.manager.leader() else {
             return groups.join(join).await;
@@ -462,5 +492,6 @@ fn kind(op: &CollectiveOp) -> i32 {
         CollectiveOp::Broadcast { .. } => BROADCAST,
         CollectiveOp::Gather => 2,
         CollectiveOp::AllToAll => 4,
+        CollectiveOp::Join => 6,
     }
 }

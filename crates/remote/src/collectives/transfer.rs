@@ -1,10 +1,11 @@
 //! [`Transfer`]: how a member of a group reaches the others.
 
 use super::buffers::StepBuffers;
+use super::carrier::{Buffer, Carrier};
 use super::groups::Group;
 use crate::device::{TaskName, random_id};
 use crate::peers::Peers;
-use ferroflow_base::{Result, internal};
+use ferroflow_base::{Code, Result, Status, internal};
 use ferroflow_model::proto::{Any, RecvBufRequest, RecvBufRespExtra, RecvBufResponse};
 use ferroflow_tensor::{DType, Shape, Tensor};
 use prost::Message;
@@ -26,9 +27,42 @@ pub(crate) struct Transfer {
     pub(crate) peers: Arc<Peers>,
     /// This task.
     pub(crate) own: TaskName,
+    /// What carries buffers to the tasks that it reaches.
+    pub(crate) carrier: Option<Arc<dyn Carrier>>,
 }
 
 impl Transfer {
+    /// The task of a member.
+    fn task(&self, rank: usize) -> Result<TaskName> {
+        let member = &self.group.members[rank].name;
+        let task = TaskName::of_device(member);
+        task.ok_or_else(|| internal!("device {member} has no task"))
+    }
+
+    /// What carries buffers between this task and another one.
+    fn carrier(&self, task: &TaskName) -> Option<&Arc<dyn Carrier>> {
+        let reaches = |carrier: &&Arc<dyn Carrier>| *task != self.own && carrier.reaches(task);
+        self.carrier.as_ref().filter(reaches)
+    }
+
+    /// Sends a tensor to the member `to`, and waits until it is taken.
+    ///
+    /// # Errors
+    /// UNAVAILABLE if it cannot be reached; what ended its step.
+    pub(crate) async fn send(&self, to: usize, key: &str, tensor: Tensor) -> Result<()> {
+        let task = self.task(to)?;
+        let Some(carrier) = self.carrier(&task) else {
+            return self.buffers.send(key, tensor).await;
+        };
+        let buffer = Buffer {
+            step: self.step,
+            key: key.to_string(),
+            tensor,
+        };
+        let sent = carrier.send(&task, buffer).await;
+        sent.map_err(|_| Status::new(Code::Unavailable, format!("{task} is not reached any more")))?
+    }
+
     /// Receives `n` elements that the member `from` sends.
     ///
     /// # Errors
@@ -37,9 +71,16 @@ impl Transfer {
     pub(crate) async fn recv(&self, from: usize, key: &str, n: usize) -> Result<Tensor> {
         let members = &self.group.members;
         let (source, own) = (&members[from], &members[self.rank]);
-        let task = TaskName::of_device(&source.name);
-        let task = task.ok_or_else(|| internal!("device {} has no task", source.name))?;
+        let task = self.task(from)?;
         let expected = n * self.dtype.size();
+        if let Some(carrier) = self.carrier(&task) {
+            let _expected = carrier.expect();
+            let bytes = self.buffers.carried(key).await?;
+            return match bytes.len() == expected {
+                true => Tensor::from_bytes(self.dtype, Shape::from(&[n][..]), &bytes),
+                false => Err(size_mismatch(bytes.len(), expected)),
+            };
+        }
         if task == self.own {
             let tensor = self.buffers.recv(key).await?;
             return match (tensor.num_elements(), tensor.dtype()) == (n, self.dtype) {

@@ -9,7 +9,7 @@ use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{
-    ExpandedGraph, Options as CompileOptions, PassCtx, PassGroup, compile_in, expand,
+    ExpandedGraph, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup, compile_in, expand,
     expand_for_placement, resolve_remote_calls,
 };
 use ferroflow_executor::Executor;
@@ -21,6 +21,9 @@ use ferroflow_graph::{
 use ferroflow_program::OpSegment;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
+
+/// The groups of passes that see the nodes with their devices, before the graph is cut.
+const AFTER_PLACEMENT: [PassGroup; 2] = [PassGroup::PostPlacement, PassGroup::PostRewriteForExec];
 
 /// The graphs that a signature runs.
 pub(super) enum Placed {
@@ -109,7 +112,10 @@ impl Session {
 
     fn engine(&self, expanded: ExpandedGraph) -> Result<Engine> {
         Ok(match self.place(expanded)? {
-            Placed::One(graph) => Engine::One(self.executor(graph)?),
+            Placed::One(graph) => {
+                let graph = self.rewrite_part(graph)?;
+                Engine::One(self.executor(graph, &self.options.compile)?)
+            }
             Placed::Parts(mut parts) => {
                 self.receive_first(&mut parts)?;
                 let parts = parts.into_iter().map(|p| self.part(p));
@@ -133,12 +139,20 @@ impl Session {
         })
     }
 
-    pub(super) fn executor(&self, graph: PlacedGraph) -> Result<Arc<Executor>> {
-        self.executor_with(graph, &self.options.compile)
+    /// A graph as one device runs it, whatever devices the session has.
+    pub(crate) fn on_one_device(&self, expanded: ExpandedGraph) -> Result<PlacedGraph> {
+        let expanded = match self.rewrites_placed() {
+            true => expanded.try_map(|graph| self.rewrite_placed(graph).map(drop))?,
+            false => expanded,
+        };
+        self.rewrite_part(expanded.on_one_device())
     }
 
-    fn executor_with(&self, graph: PlacedGraph, options: &CompileOptions) -> Result<Arc<Executor>> {
-        let graph = self.rewrite_part(graph)?;
+    pub(super) fn executor(
+        &self,
+        graph: PlacedGraph,
+        options: &CompileOptions,
+    ) -> Result<Arc<Executor>> {
         let resources = &self.options.resources;
         let kept = resources.session_local("op segment", || Ok(OpSegment::default()))?;
         let plan = compile_in(graph, registry(), options, &kept)?;
@@ -162,19 +176,36 @@ impl Session {
         Ok(())
     }
 
+    /// How the graph of one of several devices is compiled.
+    pub(super) fn part_options(&self) -> CompileOptions {
+        CompileOptions {
+            rounds: PART_ROUNDS,
+            ..self.options.compile.clone()
+        }
+    }
+
+    /// The executor of the graph of one of several devices, and of its stream, if it has one.
+    fn part_executor(
+        &self,
+        graph: PlacedGraph,
+        device: usize,
+        stream: Option<&StreamRunner>,
+    ) -> Result<Arc<Executor>> {
+        let options = self.part_options();
+        let name = self.options.devices.names.get(device);
+        let options = match (stream, name) {
+            (Some(stream), Some(name)) => stream.compile_options(options, name),
+            _ => options,
+        };
+        self.executor(self.rewrite_part(graph)?, &options)
+    }
+
     fn part(&self, partition: Partition) -> Result<Part> {
         let stream = self.stream_of(partition.part);
         let is_stateful = |n: &Node| n.def.flags.stateful && n.class() == NodeClass::Other;
         let graph = partition.graph.graph();
         let is_stateless = !graph.iter().any(|(_, n)| is_stateful(n));
-        let executor = match &stream {
-            None => self.executor(partition.graph)?,
-            Some(stream) => {
-                let name = &self.options.devices.names[partition.part];
-                let options = stream.compile_options(&self.options.compile, name);
-                self.executor_with(partition.graph, &options)?
-            }
-        };
+        let executor = self.part_executor(partition.graph, partition.part, stream.as_deref())?;
         Ok(Part {
             runner: Runner::Local {
                 captures: stream
@@ -204,11 +235,16 @@ impl Session {
         }
     }
 
+    /// Whether the session's options add passes behind the placement.
+    fn rewrites_placed(&self) -> bool {
+        let added = |group: &PassGroup| !self.options.passes.added(*group).is_empty();
+        AFTER_PLACEMENT.iter().any(added)
+    }
+
     /// Places the nodes of a graph and runs the passes that follow.
     fn rewrite_placed(&self, graph: &mut Graph) -> Result<Option<Vec<usize>>> {
-        let groups = [PassGroup::PostPlacement, PassGroup::PostRewriteForExec];
         let placed = self.place_nodes(graph)?.map(|placed| placed.devices);
-        if groups.map(|g| self.options.passes.added(g).len()) == [0, 0] {
+        if !self.rewrites_placed() {
             return Ok(placed);
         }
         if let Some(placed) = placed {
@@ -221,7 +257,7 @@ impl Session {
             }
             patch.apply(graph);
         }
-        for group in groups {
+        for group in AFTER_PLACEMENT {
             self.run_added(group, graph)?;
         }
         // Nodes that were placed ask for their devices now.
@@ -350,7 +386,7 @@ impl Session {
         match self.cut(expanded, Some(places))? {
             Placed::One(graph) => parts.push(Part {
                 runner: Runner::Local {
-                    executor: self.executor(graph)?,
+                    executor: self.part_executor(graph, own_device, None)?,
                     device: own_device,
                     stream: None,
                     captures: None,

@@ -45,7 +45,7 @@ impl Session {
         let mut expanded = self.expanded(signature, &[])?;
         self.freeze(&mut expanded)?;
         let mut seen = None;
-        let placed = expanded.on_one_device();
+        let placed = self.on_one_device(expanded)?;
         let options = &self.options.compile;
         let optimized = optimize(placed, registry(), options, &mut |name, g| {
             if after == Some(name) {
@@ -134,9 +134,12 @@ impl Session {
                 parts.map(|p| (Some(p.part), p.graph)).collect()
             }
         };
-        let asked = self.placement();
+        let (asked, part_options) = (self.placement(), self.part_options());
         let exported = parts.into_iter().map(|(device, placed)| {
-            let options = &self.options.compile;
+            let options = match device {
+                None => &self.options.compile,
+                Some(_) => &part_options,
+            };
             let placed = self.rewrite_part(placed)?;
             let optimized = optimize(placed, registry(), options, &mut |_, _| {})?;
             let mut def = export_graph(optimized.graph())?;

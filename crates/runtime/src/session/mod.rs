@@ -2,6 +2,7 @@
 
 mod captures;
 mod compile;
+mod function_tasks;
 mod inspect;
 mod partial_run;
 mod partitioned;
@@ -23,6 +24,7 @@ use ferroflow_model::proto::GraphDef;
 use ferroflow_opdef::{Registry, Rendezvous, Resources};
 use ferroflow_sync::{CancelToken, Parallelism, Pool};
 use ferroflow_tensor::Tensor;
+use function_tasks::SessionFunctions;
 use partial_run::PartialRuns;
 use rustc_hash::FxHashMap;
 use std::path::Path;
@@ -142,12 +144,14 @@ impl RunOptions {
 /// assert_eq!(y[0].to_scalar::<f32>().unwrap(), 2.0);
 /// ```
 pub struct Session {
-    graph: RwLock<VersionedGraph>,
+    graph: Arc<RwLock<VersionedGraph>>,
     pool: Arc<Pool>,
     options: SessionOptions,
     compiled: Compiled,
     partial_runs: Mutex<PartialRuns>,
     steps: Arc<RunningSteps>,
+    /// Functions that its kernels call over several tasks.
+    _functions: Option<Arc<SessionFunctions>>,
 }
 
 struct VersionedGraph {
@@ -238,9 +242,11 @@ impl Session {
         let pool = options.pool();
         let graphs = Arc::<SessionDatasetGraphs>::default();
         options.resources.set_dataset_graphs(graphs);
+        let graph = Arc::new(RwLock::new(VersionedGraph { state, version: 0 }));
         Session {
             steps: Arc::new(RunningSteps::new(pool.clone())),
-            graph: RwLock::new(VersionedGraph { state, version: 0 }),
+            _functions: SessionFunctions::open(&graph, &options),
+            graph,
             pool,
             options,
             compiled: Compiled::default(),

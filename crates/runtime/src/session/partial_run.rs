@@ -43,7 +43,8 @@ impl Session {
                 let expanded = expand(pruned, registry())?;
                 // One plan runs it all, but the devices that nodes ask for must exist.
                 self.place_nodes(expanded.graph())?;
-                Engine::One(self.executor(expanded.on_one_device())?)
+                let graph = self.on_one_device(expanded)?;
+                Engine::One(self.executor(graph, &self.options.compile)?)
             }
         };
         let run = Arc::new(run);
