@@ -171,8 +171,7 @@ impl<'a> Importer<'a> {
         let (def, mut attrs) = match self.functions.functions.get(node.op.as_str()) {
             Some(function) => {
                 let attrs = scope.attrs(&node.attr, None)?;
-                let is_stateful = function.signature.as_ref().is_some_and(|s| s.is_stateful);
-                let def = self.registry.def(match is_stateful {
+                let def = self.registry.def(match self.is_stateful(function) {
                     true => "StatefulPartitionedCall",
                     false => "PartitionedCall",
                 })?;
@@ -237,6 +236,29 @@ impl<'a> Importer<'a> {
             controls: SmallVec::new(),
             device: node.device.clone(),
         })
+    }
+
+    /// Whether the function, or one that it calls by name, has a stateful node.
+    fn is_stateful(&self, function: &FunctionDef) -> bool {
+        let (mut seen, mut todo) = (FxHashSet::default(), vec![function]);
+        while let Some(function) = todo.pop() {
+            if function.signature.as_ref().is_some_and(|s| s.is_stateful) {
+                return true;
+            }
+            for op in function.node_def.iter().map(|node| node.op.as_str()) {
+                match self.functions.functions.get(op) {
+                    Some(called) if seen.insert(op) => todo.push(called),
+                    Some(_) => {}
+                    None => {
+                        let def = self.registry.def(op);
+                        if def.is_ok_and(|def| def.is_some_and(|def| def.flags.stateful)) {
+                            return true;
+                        }
+                    }
+                }
+            }
+        }
+        false
     }
 
     /// A value whose functions are instances without attrs.
@@ -472,7 +494,8 @@ fn call_attrs(attrs: Attrs, function: &FunctionDef) -> Result<Attrs> {
     Ok(Attrs::default()
         .with("f", callee)
         .with("Tin", tin)
-        .with("Tout", tout))
+        .with("Tout", tout)
+        .with(crate::RUNS_EFFECTS, AttrValue::Bool(true)))
 }
 
 /// The dtype of an argument or result of a function.
