@@ -4,7 +4,7 @@ use crate::guard::{delete, guard, handle, list, list_mut, shared, text, texts};
 use crate::run_metadata::Observed;
 use crate::session::{give, report};
 use crate::session_options::{TF_DeviceList, TF_SessionOptions};
-use crate::{TF_Buffer, TF_Status, TF_Tensor};
+use crate::{TF_Buffer, TF_Status, TF_Tensor, placement_log};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::proto::GraphDef;
 use ferroflow_remote::{GrpcSession, GrpcStep};
@@ -120,14 +120,20 @@ pub unsafe extern "C" fn TF_ExtendGraph(
         if let Some(grpc) = &session.grpc {
             return grpc.extend(def);
         }
+        let logged = session.options.config().log_device_placement;
+        let new = logged.then(|| def.node.clone()).unwrap_or_default();
         let mut state = session.state();
-        match &mut *state {
+        let own = match &mut *state {
             None => {
                 let own = Session::create(def, session.options.to_engine()?)?;
-                *state = Some((Arc::new(own), 0));
+                &state.insert((Arc::new(own), 0)).0
             }
-            Some((session, version)) => *version = session.extend(def, *version)?,
-        }
+            Some((own, version)) => {
+                *version = own.extend(def, *version)?;
+                own
+            }
+        };
+        placement_log::log(own, &new);
         Ok(())
     });
 }

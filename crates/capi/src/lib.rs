@@ -36,6 +36,7 @@ mod operation;
 mod operation_attrs;
 mod ops;
 mod partial_run;
+mod placement_log;
 mod registries;
 mod run_metadata;
 mod server;
