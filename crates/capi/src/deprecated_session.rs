@@ -69,7 +69,7 @@ pub unsafe extern "C" fn TF_CloseDeprecatedSession(
         // SAFETY: the contract of the header.
         let session = unsafe { shared(session) }?;
         if let Some((session, _)) = &*session.state() {
-            session.close();
+            session.close_in_process();
         }
         session.grpc.as_ref().map_or(Ok(()), GrpcSession::close)
     });

@@ -26,6 +26,7 @@ mod env;
 mod experimental;
 mod filesystem;
 mod function;
+mod function_text;
 mod graph;
 mod guard;
 mod handle_shapes;

@@ -439,7 +439,7 @@ pub unsafe extern "C" fn TF_CloseSession(session: *mut TF_Session, status: *mut 
         let session = unsafe { shared(session) }?;
         session.is_closed.store(true, Ordering::Release);
         match session.session() {
-            Ok(own) => own.close(),
+            Ok(own) => own.close_in_process(),
             Err(grpc) => grpc.close()?,
         }
         Ok(())

@@ -141,8 +141,8 @@ impl Library {
     }
 }
 
-/// On calls that run all stateful nodes of their function, needed or not: those by the function's name, and those of
-/// eager contexts. Other calls run its control outputs.
+/// On calls that run all stateful nodes of their function, needed or not: those by the function's name. Other calls run
+/// its control outputs.
 pub const RUNS_EFFECTS: &str = "_runs_effects";
 
 impl Function {

@@ -4,7 +4,7 @@ use crate::import::connect;
 use crate::import_attrs::AttrScope;
 use crate::prune::boundary_attrs;
 use crate::{ARG, Function, Graph, Library, Node, NodeId, Output, RETVAL};
-use ferroflow_base::{Result, Status, invalid_argument, not_found};
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_model::proto::{
     FunctionDef, FunctionDefLibrary, NodeDef, attr_value, op_def::ArgDef,
 };
@@ -171,11 +171,15 @@ impl<'a> Importer<'a> {
         let (def, mut attrs) = match self.functions.functions.get(node.op.as_str()) {
             Some(function) => {
                 let attrs = scope.attrs(&node.attr, None)?;
-                let def = self.registry.def(match self.is_stateful(function) {
-                    true => "StatefulPartitionedCall",
+                let mut attrs = call_attrs(attrs, function)?;
+                let op = match self.is_stateful(function) {
+                    true => {
+                        attrs.set(crate::RUNS_EFFECTS, AttrValue::Bool(true));
+                        "StatefulPartitionedCall"
+                    }
                     false => "PartitionedCall",
-                })?;
-                (def, call_attrs(attrs, function)?)
+                };
+                (self.registry.def(op)?, attrs)
             }
             None => {
                 let def = self.registry.def(&node.op)?;
@@ -183,13 +187,7 @@ impl<'a> Importer<'a> {
                 (def, attrs)
             }
         };
-        let def = def.ok_or_else(|| {
-            not_found!(
-                "Op type not registered '{}'. `ferroflow inspect` lists everything in a model \
-                 that is not supported",
-                node.op
-            )
-        })?;
+        let def = def.ok_or_else(|| crate::op_not_registered(&node.op))?;
         def.complete_attrs(&mut attrs)?;
         forget_scalar_shape(&def.name, &mut attrs, self.producer);
         if def.class() == NodeClass::Const {
@@ -494,8 +492,7 @@ fn call_attrs(attrs: Attrs, function: &FunctionDef) -> Result<Attrs> {
     Ok(Attrs::default()
         .with("f", callee)
         .with("Tin", tin)
-        .with("Tout", tout)
-        .with(crate::RUNS_EFFECTS, AttrValue::Bool(true)))
+        .with("Tout", tout))
 }
 
 /// The dtype of an argument or result of a function.

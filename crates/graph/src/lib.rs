@@ -28,6 +28,7 @@ mod import;
 mod import_attrs;
 mod import_functions;
 mod late;
+mod not_registered;
 mod order;
 mod partition;
 mod patch;
@@ -64,6 +65,7 @@ pub use import_functions::reachable_functions;
 /// The attr of a node with the name of the node of the client's graph that it implements.
 pub const ORIGIN: &str = "_origin";
 
+pub use not_registered::{host_name, op_not_registered};
 pub use order::{Consumers, needed_by, topological_order};
 pub use partition::{Partition, PlacedGraph, partition, partition_by_task};
 pub use patch::Patch;

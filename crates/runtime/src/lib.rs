@@ -36,6 +36,7 @@ pub use ferroflow_compile::{
     PassGroup, PassGroups,
 };
 pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};
+pub use ferroflow_functors::summarize::summary;
 pub use ferroflow_graph::{
     CopyCosts, DeviceSet, DeviceSpec, Graph, Node, NodeClass, NodeId, Output, Patch,
     PlacementReason, ShapeMap, Signature, TensorConnection, attrs_of_proto, export_attr,

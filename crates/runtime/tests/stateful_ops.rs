@@ -210,7 +210,7 @@ fn session_tensors_are_refused() {
     }
 }
 
-/// Functions without control outputs: `f` adds 1 to a variable beside its result, `g` calls it beside its own.
+/// Functions without control outputs: `f` adds 1 to a variable, which its result does not need, and `g` calls `f`.
 const EFFECTS: &str = r#"
 library {
   function {

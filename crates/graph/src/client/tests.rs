@@ -90,8 +90,10 @@ fn nodes_are_added() {
         "Nope",
         &[],
         &[],
-        "INVALID_ARGUMENT: Op type not registered 'Nope' in binary running on this machine. Make sure the \
-         Op and Kernel are registered in the binary running in this process. while building NodeDef 'new'",
+        &format!(
+            "INVALID_ARGUMENT: {} while building NodeDef 'new'",
+            crate::op_not_registered("Nope").message()
+        ),
     );
     check_add(
         xy,
@@ -255,8 +257,7 @@ fn bodies_of_called_functions_are_checked() {
     check(|_| {}, "x = Placeholder(); call = f(x)");
     check(
         |f| f.node_def[0].op = "Nope".to_string(),
-        "NOT_FOUND: Op type not registered 'Nope' in binary running on this machine. Make sure the Op and Kernel \
-         are registered in the binary running in this process.",
+        &format!("NOT_FOUND: {}", crate::op_not_registered("Nope").message()),
     );
     check(
         |f| f.ret.clear(),

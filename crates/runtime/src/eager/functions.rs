@@ -170,8 +170,7 @@ impl Functions {
 /// The name of the node that calls.
 const CALL: &str = "call";
 
-/// The node that stands for the call. The call runs the stateful nodes of its function, as in TensorFlow's function
-/// runtime.
+/// The node that stands for the call, which runs the stateful nodes of its function.
 fn call_node(def: &CallDef, attrs: &Attrs, inputs: &[DType], outputs: &[DType]) -> Result<NodeDef> {
     let types = |list: &[DType]| {
         let list = list.iter().map(|t| AttrValue::Type(*t)).collect();
@@ -185,11 +184,11 @@ fn call_node(def: &CallDef, attrs: &Attrs, inputs: &[DType], outputs: &[DType]) 
             let call = Attrs::default()
                 .with("Tin", types(inputs))
                 .with("Tout", types(outputs))
-                .with("f", AttrValue::Func(FuncRef { name, attrs }));
+                .with("f", AttrValue::Func(FuncRef { name, attrs }))
+                .with(RUNS_EFFECTS, AttrValue::Bool(true));
             ("StatefulPartitionedCall".to_string(), call)
         }
     };
-    let attrs = attrs.with(RUNS_EFFECTS, AttrValue::Bool(true));
     let attr = attrs
         .iter()
         .map(|(name, value)| Ok((name.to_string(), export_attr(value)?)))
