@@ -120,8 +120,10 @@ pub unsafe extern "C" fn TF_ExtendGraph(
         if let Some(grpc) = &session.grpc {
             return grpc.extend(def);
         }
-        let logged = session.options.config().log_device_placement;
-        let new = logged.then(|| def.node.clone()).unwrap_or_default();
+        let new = match session.options.config().log_device_placement {
+            true => def.node.clone(),
+            false => Vec::new(),
+        };
         let mut state = session.state();
         let own = match &mut *state {
             None => {

@@ -245,19 +245,20 @@ fn is_device_spec(name: &str) -> bool {
     name.is_empty() || name.strip_prefix('/').is_some_and(parts)
 }
 
-/// Returns the device; empty if none was set.
+/// Returns the device; empty if none was set. The status stays as it is, as in TensorFlow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TFE_OpGetDevice(
     op: *const TFE_Op,
     status: *mut TF_Status,
 ) -> *const c_char {
-    guard(status, std::ptr::null(), || {
-        // SAFETY: the contract of the header.
-        let device = unsafe { &shared(op)?.device };
-        Ok(device
+    // SAFETY: the contract of the header.
+    match unsafe { shared(op) } {
+        Ok(op) => op
+            .device
             .as_ref()
-            .map_or(c"".as_ptr(), |device| device.as_ptr()))
-    })
+            .map_or(c"".as_ptr(), |device| device.as_ptr()),
+        Err(error) => guard(status, std::ptr::null(), || Err(error)),
+    }
 }
 
 /// Adds an input, one tensor.

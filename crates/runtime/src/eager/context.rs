@@ -262,7 +262,7 @@ impl EagerContext {
                     &def.def.name,
                     PreparedOp::new(crate::registry(), &def.def.name, &full, inputs),
                 );
-                let op = op.map_err(|error| of_eager(error, name, &full))?;
+                let op = op.map_err(|error| of_eager(error, name))?;
                 let outputs = SmallVec::from_slice(op.outputs());
                 (Body::Kernel(Box::new(op)), outputs)
             }
@@ -295,9 +295,12 @@ impl EagerContext {
 /// The error of preparing an op in the words of eager contexts, which look for a device before they look for a kernel
 /// (`core/common_runtime/eager/context.cc`, `execute.cc`).
 #[cold]
-fn of_eager(error: Status, op: &str, attrs: &Attrs) -> Status {
+fn of_eager(error: Status, op: &str) -> Status {
     let message = error.message();
-    if let Some((_, kernels)) = message.split_once("\nRegistered kernels:\n") {
+    if let Some((node, kernels)) =
+        message.split_once("]\nRegistered devices: [CPU]\nRegistered kernels:\n")
+    {
+        let attrs = node.split_once("attrs: [").map_or("", |(_, attrs)| attrs);
         return not_found!(
             "Could not find device for node: {{{{node {op}}}}} = {op}[{attrs}]\nAll kernels registered for op \
              {op}:\n{kernels}"
