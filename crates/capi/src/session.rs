@@ -4,6 +4,7 @@ use crate::graph::{GraphState, TF_Graph, TF_Operation, TF_Output};
 use crate::guard::{delete, guard, handle, list, list_mut, shared, text};
 use crate::run_metadata::Observed;
 use crate::session_options::{TF_DeviceList, TF_SessionOptions};
+use crate::status::with_node;
 use crate::{TF_Buffer, TF_Status, TF_Tensor, placement_log};
 use ferroflow_base::{Code, Result, Status, failed_precondition, invalid_argument, not_found};
 use ferroflow_graph::{NodeId, Output};
@@ -324,7 +325,7 @@ impl TF_Session {
         };
         observed.limit(self.step_limit);
         // SAFETY: as this function's.
-        let callable = unsafe { self.callable(session, request) }?;
+        let callable = unsafe { self.callable(session, request) }.map_err(with_node)?;
         let args = args.collect::<Result<Vec<_>>>()?;
         let result = session.run_callable(&callable, args, &observed.options);
         // SAFETY: as this function's.
@@ -360,13 +361,7 @@ impl TF_Session {
                 );
             }
         }
-        match error.node() {
-            Some(node) => Status::new(
-                error.code(),
-                format!("{}\n\t [[{{{{node {node}}}}}]]", error.message()),
-            ),
-            None => error,
-        }
+        with_node(error)
     }
 }
 

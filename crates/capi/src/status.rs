@@ -100,6 +100,21 @@ impl ClientText for Status {
     }
 }
 
+/// The error with the name of its node, if the message does not end with it.
+pub(crate) fn with_node(error: Status) -> Status {
+    let message = error.message();
+    // It is the step that runs out of time, and the graph that has unknown ops.
+    let is_general = error.code() == Code::DeadlineExceeded || message.starts_with("Op type not");
+    let is_named = |node: &&str| message.ends_with(&format!("{{{{node {node}}}}}"));
+    match error.node().filter(|node| !is_general && !is_named(node)) {
+        None => error,
+        Some(node) => Status::new(
+            error.code(),
+            format!("{message}\n\t [[{{{{node {node}}}}}]]"),
+        ),
+    }
+}
+
 /// Creates an OK status.
 #[unsafe(no_mangle)]
 pub extern "C" fn TF_NewStatus() -> *mut TF_Status {
@@ -300,7 +315,8 @@ twin! {
 
 #[cfg(test)]
 mod tests {
-    use super::{escaped, unescaped};
+    use super::{escaped, unescaped, with_node};
+    use ferroflow_base::{Code, Status};
 
     #[test]
     fn bytes_survive_the_engine() {
@@ -314,5 +330,23 @@ mod tests {
         for bytes in rows {
             assert_eq!(unescaped(&escaped(bytes)), bytes, "{bytes:?}");
         }
+    }
+
+    #[test]
+    fn errors_name_their_node_once() {
+        let check = |code, message: &str, expect: &str| {
+            let error = with_node(Status::new(code, message).at_node("n", "Op"));
+            assert_eq!(error.message(), expect);
+        };
+        let code = Code::Internal;
+        check(code, "failed", "failed\n\t [[{{node n}}]]");
+        check(
+            code,
+            "Missing 0-th output from {{node n}}",
+            "Missing 0-th output from {{node n}}",
+        );
+        check(Code::DeadlineExceeded, "Timed out", "Timed out");
+        let unknown = "Op type not registered 'Nope'";
+        check(Code::NotFound, unknown, unknown);
     }
 }

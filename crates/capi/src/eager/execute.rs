@@ -71,7 +71,9 @@ impl TFE_Op {
             (true, _) => match self.on_device()? {
                 OnDevice::Own(call, place) => (call, place),
                 OnDevice::Other(cluster, device) => {
-                    return self.execute_there(&cluster, &device, slots, n);
+                    let result = self.execute_there(&cluster, &device, slots, n);
+                    self.end_run();
+                    return result;
                 }
             },
         };
