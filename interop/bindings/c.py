@@ -48,9 +48,8 @@ CODES = {
     "eager_ops/two of one": "counts of eager inputs have words of their own",
     "eager_attrs/device": "no dump of the op",
 }
-# TensorFlow names the host and adds a note on tf.contrib.
+# TensorFlow adds a note on tf.contrib.
 WORDS = [
-    (re.compile(r"binary running on \S+\. Make"), "binary running on this machine. Make"),
     (re.compile(r" Note that if you are loading a saved graph which used ops from tf\.contrib.*?first accessed\."), ""),
 ]
 

@@ -4,7 +4,7 @@ use crate::guard::{delete, guard, handle, list, list_mut, shared, text, texts};
 use crate::run_metadata::Observed;
 use crate::session::{give, report};
 use crate::session_options::{TF_DeviceList, TF_SessionOptions};
-use crate::{TF_Buffer, TF_Status, TF_Tensor};
+use crate::{TF_Buffer, TF_Status, TF_Tensor, placement_log};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::proto::GraphDef;
 use ferroflow_remote::{GrpcSession, GrpcStep};
@@ -69,7 +69,7 @@ pub unsafe extern "C" fn TF_CloseDeprecatedSession(
         // SAFETY: the contract of the header.
         let session = unsafe { shared(session) }?;
         if let Some((session, _)) = &*session.state() {
-            session.close();
+            session.close_in_process();
         }
         session.grpc.as_ref().map_or(Ok(()), GrpcSession::close)
     });
@@ -120,14 +120,22 @@ pub unsafe extern "C" fn TF_ExtendGraph(
         if let Some(grpc) = &session.grpc {
             return grpc.extend(def);
         }
+        let new = match session.options.config().log_device_placement {
+            true => def.node.clone(),
+            false => Vec::new(),
+        };
         let mut state = session.state();
-        match &mut *state {
+        let own = match &mut *state {
             None => {
                 let own = Session::create(def, session.options.to_engine()?)?;
-                *state = Some((Arc::new(own), 0));
+                &state.insert((Arc::new(own), 0)).0
             }
-            Some((session, version)) => *version = session.extend(def, *version)?,
-        }
+            Some((own, version)) => {
+                *version = own.extend(def, *version)?;
+                own
+            }
+        };
+        placement_log::log(own, &new);
         Ok(())
     });
 }

@@ -16,12 +16,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 fn op_def(name: &str) -> Result<Arc<OpDef>> {
-    registry().def(name)?.ok_or_else(|| {
-        not_found!(
-            "Op type not registered '{name}' in binary running on localhost. Make sure the Op and Kernel are \
-             registered in the binary running in this process."
-        )
-    })
+    let def = registry().def(name)?;
+    def.ok_or_else(|| ferroflow_graph::op_not_registered(name))
 }
 
 /// Accepts the wish to compile by XLA, which there is none of; results are the same.
@@ -122,7 +118,7 @@ pub unsafe extern "C" fn TF_FunctionDebugString(
     guard(std::ptr::null_mut(), std::ptr::null_mut(), || {
         // SAFETY: the contract of the header.
         let (function, len) = unsafe { (shared(func)?, len.as_mut()) };
-        let text = ferroflow_model::message_to_text("tensorflow.FunctionDef", &*function.def)?;
+        let text = crate::function_text::function_text(&function.def)?;
         if let Some(len) = len {
             *len = text.len();
         }

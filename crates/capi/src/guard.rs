@@ -57,8 +57,9 @@ pub(crate) unsafe fn text<'a>(text: *const c_char) -> Result<&'a str> {
     }
     // SAFETY: as this function's.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str()
-        .map_err(|_| invalid_argument!("'{}' is not UTF-8", text.to_string_lossy()))
+    text.to_str().map_err(|_| {
+        invalid_argument!("'{}' is not UTF-8", crate::status::escaped(text.to_bytes()))
+    })
 }
 
 /// The texts behind an array of C strings; none if it is NULL.

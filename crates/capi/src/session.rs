@@ -4,7 +4,8 @@ use crate::graph::{GraphState, TF_Graph, TF_Operation, TF_Output};
 use crate::guard::{delete, guard, handle, list, list_mut, shared, text};
 use crate::run_metadata::Observed;
 use crate::session_options::{TF_DeviceList, TF_SessionOptions};
-use crate::{TF_Buffer, TF_Status, TF_Tensor};
+use crate::status::with_node;
+use crate::{TF_Buffer, TF_Status, TF_Tensor, placement_log};
 use ferroflow_base::{Code, Result, Status, failed_precondition, invalid_argument, not_found};
 use ferroflow_graph::{NodeId, Output};
 use ferroflow_model::{SavedModelFile, proto};
@@ -30,6 +31,7 @@ pub struct TF_Session {
     pub(crate) step_limit: Option<Duration>,
     /// The names of the devices of a session of this process.
     devices: Vec<String>,
+    logs_placement: bool,
 }
 
 /// The session that runs the graph.
@@ -195,6 +197,7 @@ impl TF_Session {
             is_closed: AtomicBool::new(false),
             step_limit: options.step_limit(),
             devices: options.devices(),
+            logs_placement: options.config().log_device_placement,
         }
     }
 
@@ -239,7 +242,11 @@ impl TF_Session {
                     def.library = Some(graph.library());
                 }
                 match self.session() {
-                    Ok(own) => seen.session_version = own.extend(def, seen.session_version)?,
+                    Ok(own) => {
+                        let new = self.logs_placement.then(|| def.node.clone());
+                        seen.session_version = own.extend(def, seen.session_version)?;
+                        placement_log::log(own, &new.unwrap_or_default());
+                    }
                     Err(grpc) => grpc.extend(def)?,
                 }
                 (seen.n_nodes, seen.n_functions) = (graph.len(), n_functions);
@@ -318,7 +325,7 @@ impl TF_Session {
         };
         observed.limit(self.step_limit);
         // SAFETY: as this function's.
-        let callable = unsafe { self.callable(session, request) }?;
+        let callable = unsafe { self.callable(session, request) }.map_err(with_node)?;
         let args = args.collect::<Result<Vec<_>>>()?;
         let result = session.run_callable(&callable, args, &observed.options);
         // SAFETY: as this function's.
@@ -354,13 +361,7 @@ impl TF_Session {
                 );
             }
         }
-        match error.node() {
-            Some(node) => Status::new(
-                error.code(),
-                format!("{}\n\t [[{{{{node {node}}}}}]]", error.message()),
-            ),
-            None => error,
-        }
+        with_node(error)
     }
 }
 
@@ -433,7 +434,7 @@ pub unsafe extern "C" fn TF_CloseSession(session: *mut TF_Session, status: *mut 
         let session = unsafe { shared(session) }?;
         session.is_closed.store(true, Ordering::Release);
         match session.session() {
-            Ok(own) => own.close(),
+            Ok(own) => own.close_in_process(),
             Err(grpc) => grpc.close()?,
         }
         Ok(())
@@ -573,6 +574,9 @@ pub unsafe extern "C" fn TF_LoadSessionFromSavedModel(
         if !meta_graph_def.is_null() {
             // SAFETY: the contract of the header.
             unsafe { crate::buffer::fill_message(meta_graph_def, &meta)? };
+        }
+        if options.config().log_device_placement {
+            placement_log::log(model.session(), &def.node);
         }
         Ok(handle(TF_Session::of_saved_model(
             &graph.state,

@@ -22,7 +22,7 @@ impl TF_Status {
     }
 
     pub(crate) fn set(&mut self, error: &Status) {
-        self.set_text(error.code() as c_int, error.to_client_text());
+        self.set_text(error.code() as c_int, unescaped(&error.to_client_text()));
     }
 
     fn set_text(&mut self, code: c_int, message: impl Into<Vec<u8>>) {
@@ -43,8 +43,45 @@ impl TF_Status {
             0 => return None,
             code => Code::from_number(code).unwrap_or(Code::Unknown),
         };
-        Some(Status::new(code, self.message.to_string_lossy()))
+        Some(Status::new(code, escaped(self.message.to_bytes())))
     }
+}
+
+/// While the engine has a text of the client, bytes from 0x80 on that are not UTF-8 are characters: their number and
+/// this one. So are the bytes of those characters themselves.
+const BYTES: u32 = 0x10_ff00;
+
+/// The text of bytes, of which [`unescaped`] gets all back.
+pub(crate) fn escaped(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    let escape = |text: &mut String, bytes: &[u8]| {
+        let escapes = bytes.iter().map(|byte| BYTES + u32::from(*byte));
+        text.extend(escapes.filter_map(char::from_u32));
+    };
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            match u32::from(c) > BYTES {
+                true => escape(&mut text, c.encode_utf8(&mut [0; 4]).as_bytes()),
+                false => text.push(c),
+            }
+        }
+        escape(&mut text, chunk.invalid());
+    }
+    text
+}
+
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    for c in text.chars() {
+        match u32::from(c)
+            .checked_sub(BYTES)
+            .and_then(|byte| u8::try_from(byte).ok())
+        {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    bytes
 }
 
 /// Text of errors as clients of the C API see it.
@@ -60,6 +97,21 @@ impl ClientText for Status {
             text.push_str(note);
         }
         text
+    }
+}
+
+/// The error with the name of its node, if the message does not end with it.
+pub(crate) fn with_node(error: Status) -> Status {
+    let message = error.message();
+    // It is the step that runs out of time, and the graph that has unknown ops.
+    let is_general = error.code() == Code::DeadlineExceeded || message.starts_with("Op type not");
+    let is_named = |node: &&str| message.ends_with(&format!("{{{{node {node}}}}}"));
+    match error.node().filter(|node| !is_general && !is_named(node)) {
+        None => error,
+        Some(node) => Status::new(
+            error.code(),
+            format!("{message}\n\t [[{{{{node {node}}}}}]]"),
+        ),
     }
 }
 
@@ -259,4 +311,42 @@ twin! {
     fn TSL_SetStatusFromIOError = TF_SetStatusFromIOError(s: *mut TF_Status, error_code: c_int, context: *const c_char);
     fn TSL_GetCode = TF_GetCode(s: *const TF_Status) -> c_int;
     fn TSL_Message = TF_Message(s: *const TF_Status) -> *const c_char;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{escaped, unescaped, with_node};
+    use ferroflow_base::{Code, Status};
+
+    #[test]
+    fn bytes_survive_the_engine() {
+        let rows: [&[u8]; 5] = [
+            b"plain",
+            "\u{e4}\u{10ffff}".as_bytes(),
+            b"bad \xff data",
+            b"\xc3",
+            b"\x80\xfe\xc3\xa4",
+        ];
+        for bytes in rows {
+            assert_eq!(unescaped(&escaped(bytes)), bytes, "{bytes:?}");
+        }
+    }
+
+    #[test]
+    fn errors_name_their_node_once() {
+        let check = |code, message: &str, expect: &str| {
+            let error = with_node(Status::new(code, message).at_node("n", "Op"));
+            assert_eq!(error.message(), expect);
+        };
+        let code = Code::Internal;
+        check(code, "failed", "failed\n\t [[{{node n}}]]");
+        check(
+            code,
+            "Missing 0-th output from {{node n}}",
+            "Missing 0-th output from {{node n}}",
+        );
+        check(Code::DeadlineExceeded, "Timed out", "Timed out");
+        let unknown = "Op type not registered 'Nope'";
+        check(Code::NotFound, unknown, unknown);
+    }
 }

@@ -95,6 +95,9 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("error: {e}");
+            if e.message().contains("Op type not registered") {
+                eprintln!("`ferroflow inspect` lists everything in a model that is not supported");
+            }
             ExitCode::FAILURE
         }
     }

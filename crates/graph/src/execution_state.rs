@@ -423,8 +423,8 @@ mod tests {
             "y",
             "x = Placeholder(); y = Neg(x); _retval_y_0 = _Retval{index=0}(y)",
         );
-        let refused = "Op type not registered 'Nope'. `ferroflow inspect` lists everything in a model \
-                       that is not supported";
+        let error = crate::op_not_registered("Nope");
+        let refused = error.message();
         check(&parts, "z", refused);
         check(&parts, "u", refused);
         let constant = "x = Placeholder\nc = Const{dtype=float}\ny = Neg(c)";

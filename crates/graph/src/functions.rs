@@ -141,7 +141,19 @@ impl Library {
     }
 }
 
+/// On calls that run all stateful nodes of their function, needed or not: those by the function's name. Other calls run
+/// its control outputs.
+pub const RUNS_EFFECTS: &str = "_runs_effects";
+
 impl Function {
+    /// The nodes that `call` runs even if no result needs them.
+    pub fn effects(&self, call: &Node) -> &[NodeId] {
+        match call.attrs.bool(RUNS_EFFECTS).unwrap_or(false) {
+            true => self.graph.targets(),
+            false => &self.control_results,
+        }
+    }
+
     /// The function whose body is `graph`: every argument and every result has one node.
     ///
     /// # Errors

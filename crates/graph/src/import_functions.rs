@@ -4,7 +4,7 @@ use crate::import::connect;
 use crate::import_attrs::AttrScope;
 use crate::prune::boundary_attrs;
 use crate::{ARG, Function, Graph, Library, Node, NodeId, Output, RETVAL};
-use ferroflow_base::{Result, Status, invalid_argument, not_found};
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_model::proto::{
     FunctionDef, FunctionDefLibrary, NodeDef, attr_value, op_def::ArgDef,
 };
@@ -171,12 +171,15 @@ impl<'a> Importer<'a> {
         let (def, mut attrs) = match self.functions.functions.get(node.op.as_str()) {
             Some(function) => {
                 let attrs = scope.attrs(&node.attr, None)?;
-                let is_stateful = function.signature.as_ref().is_some_and(|s| s.is_stateful);
-                let def = self.registry.def(match is_stateful {
-                    true => "StatefulPartitionedCall",
+                let mut attrs = call_attrs(attrs, function)?;
+                let op = match self.is_stateful(function) {
+                    true => {
+                        attrs.set(crate::RUNS_EFFECTS, AttrValue::Bool(true));
+                        "StatefulPartitionedCall"
+                    }
                     false => "PartitionedCall",
-                })?;
-                (def, call_attrs(attrs, function)?)
+                };
+                (self.registry.def(op)?, attrs)
             }
             None => {
                 let def = self.registry.def(&node.op)?;
@@ -184,13 +187,7 @@ impl<'a> Importer<'a> {
                 (def, attrs)
             }
         };
-        let def = def.ok_or_else(|| {
-            not_found!(
-                "Op type not registered '{}'. `ferroflow inspect` lists everything in a model \
-                 that is not supported",
-                node.op
-            )
-        })?;
+        let def = def.ok_or_else(|| crate::op_not_registered(&node.op))?;
         def.complete_attrs(&mut attrs)?;
         forget_scalar_shape(&def.name, &mut attrs, self.producer);
         if def.class() == NodeClass::Const {
@@ -237,6 +234,29 @@ impl<'a> Importer<'a> {
             controls: SmallVec::new(),
             device: node.device.clone(),
         })
+    }
+
+    /// Whether the function, or one that it calls by name, has a stateful node.
+    fn is_stateful(&self, function: &FunctionDef) -> bool {
+        let (mut seen, mut todo) = (FxHashSet::default(), vec![function]);
+        while let Some(function) = todo.pop() {
+            if function.signature.as_ref().is_some_and(|s| s.is_stateful) {
+                return true;
+            }
+            for op in function.node_def.iter().map(|node| node.op.as_str()) {
+                match self.functions.functions.get(op) {
+                    Some(called) if seen.insert(op) => todo.push(called),
+                    Some(_) => {}
+                    None => {
+                        let def = self.registry.def(op);
+                        if def.is_ok_and(|def| def.is_some_and(|def| def.flags.stateful)) {
+                            return true;
+                        }
+                    }
+                }
+            }
+        }
+        false
     }
 
     /// A value whose functions are instances without attrs.

@@ -28,6 +28,7 @@ mod import;
 mod import_attrs;
 mod import_functions;
 mod late;
+mod not_registered;
 mod order;
 mod partition;
 mod patch;
@@ -57,13 +58,14 @@ pub use export::{export_attr, export_graph};
 pub use feed_fetch::{ClientDevice, args_to_send_recv, recvs_to_args, rendezvous_key};
 pub use ferroflow_opdef::{NodeClass, NodeId, Output};
 pub use frames::{Frames, LoopFrame, loop_frames};
-pub use functions::{Function, Library, referred_functions};
+pub use functions::{Function, Library, RUNS_EFFECTS, referred_functions};
 pub use graph::{Graph, Node, unique_name};
 pub use import::{import_graph, is_valid_name};
 pub use import_functions::reachable_functions;
 /// The attr of a node with the name of the node of the client's graph that it implements.
 pub const ORIGIN: &str = "_origin";
 
+pub use not_registered::{host_name, op_not_registered};
 pub use order::{Consumers, needed_by, topological_order};
 pub use partition::{Partition, PlacedGraph, partition, partition_by_task};
 pub use patch::Patch;

@@ -142,8 +142,7 @@ pub(crate) fn log_placement(session: &Session, graph: Option<&GraphDef>) {
     match session.explain_placement(None) {
         Ok(placed) => {
             for node in placed.iter().filter(|p| new.contains(p.name.as_str())) {
-                let (name, op, device) = (&node.name, &node.op, &node.device);
-                tracing::info!("{name}: ({op}): {device} ({})", node.reason);
+                tracing::info!("{node} ({})", node.reason);
             }
         }
         // The steps that need the node say so.

@@ -7,12 +7,20 @@
 
 use crate::queue_batch::batch_of;
 use crate::{heap, string_handle};
-use ferroflow_base::{Result, Status, cancelled, internal, invalid_argument, out_of_range};
+use ferroflow_base::{Code, Result, Status, cancelled, internal, invalid_argument, out_of_range};
 use ferroflow_opdef::{AsyncCall, KernelCtx};
 use ferroflow_sync::Registration;
 use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Tensor};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The error of an attempt whose step was cancelled, or has ended at its deadline.
+fn of_cancelled(reason: &Status, what: &str) -> Status {
+    match reason.code() {
+        Code::DeadlineExceeded => reason.clone(),
+        _ => cancelled!("{what} operation was cancelled"),
+    }
+}
 
 /// Returns whether `a` leaves a priority queue before `b`.
 fn is_before(a: &Tuple, b: &Tuple) -> bool {
@@ -197,7 +205,7 @@ impl Queue {
 
     /// Enqueues elements: all of them or, if the queue is closed meanwhile, the first ones.
     pub fn put(self: &Arc<Self>, elements: Vec<Tuple>, call: AsyncCall) {
-        self.attempt(call, |state, id, call| {
+        self.attempt("Enqueue", call, |state, id, call| {
             state.puts.push_back(Attempt {
                 id,
                 work: Enqueue::Elements(elements.into()),
@@ -217,7 +225,7 @@ impl Queue {
             call.finish(self.batch(Vec::new()));
             return;
         }
-        self.attempt(call, |state, id, call| {
+        self.attempt("Dequeue", call, |state, id, call| {
             let work = Dequeue {
                 want,
                 missing,
@@ -235,7 +243,7 @@ impl Queue {
     /// Closes the queue: behind the pending puts, or instead of them.
     pub fn close(self: &Arc<Self>, cancel_pending: bool, call: AsyncCall) {
         if !cancel_pending {
-            self.attempt(call, |state, id, call| {
+            self.attempt("Close", call, |state, id, call| {
                 state.puts.push_back(Attempt {
                     id,
                     work: Enqueue::Close,
@@ -265,11 +273,12 @@ impl Queue {
     /// afterwards.
     fn attempt(
         self: &Arc<Self>,
+        what: &str,
         call: AsyncCall,
         enter: impl FnOnce(&mut QueueState, u64, AsyncCall),
     ) {
         if let Err(error) = call.cancel.check() {
-            call.finish(Err(error));
+            call.finish(Err(of_cancelled(&error, what)));
             return;
         }
         let cancel = call.cancel.clone();
@@ -301,12 +310,8 @@ impl Queue {
     fn give_up(self: &Arc<Self>, id: u64, reason: Option<Status>) {
         let mut ended = Vec::new();
         let mut state = self.lock();
-        let error = |what: &str| {
-            Outcome::Error(match &reason {
-                Some(e) if e.code() == ferroflow_base::Code::DeadlineExceeded => e.clone(),
-                _ => cancelled!("{what} operation was cancelled"),
-            })
-        };
+        let reason = reason.unwrap_or_else(|| cancelled!(""));
+        let error = |what: &str| Outcome::Error(of_cancelled(&reason, what));
         if let Some(at) = state.puts.iter().position(|a| a.id == id)
             && let Some(attempt) = state.puts.remove(at)
         {

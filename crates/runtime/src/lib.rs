@@ -38,6 +38,7 @@ pub use ferroflow_compile::{
     Pass, PassCtx, PassGroup, PassGroups,
 };
 pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};
+pub use ferroflow_functors::summarize::summary;
 pub use ferroflow_gpu::set_tf32;
 pub use ferroflow_graph::{
     CopyCosts, DeviceSet, DeviceSpec, Graph, Node, NodeClass, NodeId, Output, Patch,

@@ -209,3 +209,74 @@ fn session_tensors_are_refused() {
         assert!(error.to_string().contains("null session state"), "{error}");
     }
 }
+
+/// Functions without control outputs: `f` adds 1 to a variable, which its result does not need, and `g` calls `f`.
+const EFFECTS: &str = r#"
+library {
+  function {
+    signature {
+      name: "f"
+      input_arg { name: "v" type: DT_RESOURCE }
+      input_arg { name: "x" type: DT_FLOAT }
+      output_arg { name: "y" type: DT_FLOAT }
+    }
+    node_def {
+      name: "one" op: "Const"
+      attr { key: "dtype" value { type: DT_FLOAT } }
+      attr { key: "value" value { tensor { dtype: DT_FLOAT tensor_shape { } float_val: 1 } } }
+    }
+    node_def {
+      name: "add" op: "AssignAddVariableOp" input: "v" input: "one:output:0"
+      attr { key: "dtype" value { type: DT_FLOAT } }
+    }
+    node_def { name: "n" op: "Neg" input: "x" attr { key: "T" value { type: DT_FLOAT } } }
+    ret { key: "y" value: "n:y:0" }
+  }
+  function {
+    signature {
+      name: "g"
+      input_arg { name: "v" type: DT_RESOURCE }
+      input_arg { name: "x" type: DT_FLOAT }
+      output_arg { name: "y" type: DT_FLOAT }
+    }
+    node_def { name: "call" op: "f" input: "v" input: "x" }
+    node_def { name: "n" op: "Neg" input: "x" attr { key: "T" value { type: DT_FLOAT } } }
+    ret { key: "y" value: "n:y:0" }
+  }
+}
+node {
+  name: "v" op: "VarHandleOp"
+  attr { key: "dtype" value { type: DT_FLOAT } }
+  attr { key: "shape" value { shape { } } }
+}
+node { name: "x" op: "Placeholder" attr { key: "dtype" value { type: DT_FLOAT } } }
+node { name: "init" op: "AssignVariableOp" input: "v" input: "x" attr { key: "dtype" value { type: DT_FLOAT } } }
+node { name: "read" op: "ReadVariableOp" input: "v" attr { key: "dtype" value { type: DT_FLOAT } } }
+"#;
+
+#[test]
+fn calls_by_name_run_the_effects_of_their_functions() {
+    // The values of the variable after one call, in TensorFlow.
+    let check = |call: &str, fetches: &[&str], targets: &[&str], expect: f32| {
+        let text = format!("{EFFECTS}node {{ name: \"call\" input: \"v\" input: \"x\" {call} }}");
+        let graph = ferroflow_model::graph_from_text(&text).expect(call);
+        let session = Session::create(graph, SessionOptions::default()).expect(call);
+        let x = [("x", Tensor::scalar(0f32))];
+        session.run(&x, &[], &["init"]).expect(call);
+        session.run(&x, fetches, targets).expect(call);
+        let read = session.run(&[], &["read"], &[]).expect(call);
+        assert_eq!(read[0].slice::<f32>().expect("floats"), [expect], "{call}");
+    };
+    let partitioned = |f: &str| {
+        format!(
+            "op: \"StatefulPartitionedCall\" attr {{ key: \"f\" value {{ func {{ name: \"{f}\" }} }} }} \
+             attr {{ key: \"Tin\" value {{ list {{ type: [DT_RESOURCE, DT_FLOAT] }} }} }} \
+             attr {{ key: \"Tout\" value {{ list {{ type: DT_FLOAT }} }} }}"
+        )
+    };
+    check("op: \"f\"", &["call"], &[], 1.0);
+    check("op: \"f\"", &[], &["call"], 1.0);
+    check("op: \"g\"", &["call"], &[], 1.0);
+    check(&partitioned("f"), &["call"], &[], 0.0);
+    check(&partitioned("g"), &["call"], &[], 0.0);
+}

@@ -7,7 +7,7 @@ use super::handle::{HandleValue, TFE_TensorHandle};
 use super::op::TFE_Op;
 use crate::TF_Status;
 use crate::guard::{guard, list, shared, text};
-use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
+use ferroflow_base::{Result, Status, failed_precondition, internal, invalid_argument};
 use ferroflow_model::proto::ServerDef;
 use ferroflow_opdef::Attrs;
 use ferroflow_remote::{EagerCluster, JoinOptions, RemoteCall, RemoteInput, RemoteTensor};
@@ -80,7 +80,7 @@ impl TFE_Context {
             self.set_cluster(None);
         }
         let options = JoinOptions {
-            cpus: self.n_cpus,
+            cpus: self.n_cpus(),
             ..options
         };
         let cluster = EagerCluster::join(&self.engine, def, &options)?;
@@ -449,7 +449,7 @@ pub unsafe extern "C" fn TFE_AbortCollectiveOps(ctx: *mut TFE_Context, status: *
 unsafe fn cluster_of(ctx: *const TFE_Context) -> Result<Arc<EagerCluster>> {
     // SAFETY: as this function's.
     let cluster = unsafe { shared(ctx) }?.cluster();
-    cluster.ok_or_else(|| failed_precondition!("Coordination service agent is not enabled."))
+    cluster.ok_or_else(|| failed_precondition!("Coordination service is not enabled."))
 }
 
 /// Returns whether a task answers.
@@ -481,7 +481,10 @@ pub unsafe extern "C" fn TFE_CollectiveOpsCheckPeerHealth(
 ) {
     guard(status, (), || {
         // SAFETY: the contract of the header.
-        let (cluster, task) = unsafe { (cluster_of(ctx)?, text(task)?) };
+        let (context, task) = unsafe { (shared(ctx)?, text(task)?) };
+        let cluster = context.cluster().ok_or_else(|| {
+            internal!("CheckPeerHealth is not supposed to be called for local collectives")
+        })?;
         cluster.check_health(task, limit(timeout_in_ms))
     });
 }
@@ -496,7 +499,10 @@ pub unsafe extern "C" fn TFE_InsertConfigKeyValue(
 ) {
     guard(status, (), || {
         // SAFETY: the contract of the header.
-        let (cluster, key, value) = unsafe { (cluster_of(ctx)?, text(key)?, text(value)?) };
+        let (context, key, value) = unsafe { (shared(ctx)?, text(key)?, text(value)?) };
+        let cluster = context.cluster();
+        let cluster = cluster
+            .ok_or_else(|| failed_precondition!("Coordination service agent is not enabled."))?;
         cluster.insert_key_value(key, value)
     });
 }

@@ -2,9 +2,9 @@
 
 use super::custom_device::CustomDevice;
 use super::device::{MAX_CPUS, Place, cpu_name, find_cpu, task_name};
-use crate::guard::{guard, guard_plain, handle, list, shared, unique};
+use crate::guard::{guard, guard_plain, handle, list, shared, text, unique};
 use crate::{TF_Buffer, TF_DeviceList, TF_Status};
-use ferroflow_base::{Result, Status, invalid_argument, unimplemented_error};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_model::proto::{ConfigProto, DeviceStepStats, NodeExecStats, RunMetadata, StepStats};
 use ferroflow_remote::EagerCluster;
 use ferroflow_runtime::eager::{EagerContext, Executor};
@@ -12,7 +12,7 @@ use prost::Message;
 use rustc_hash::FxHashMap;
 use std::cell::RefCell;
 use std::ffi::{CStr, c_int, c_uchar, c_void};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::thread::ThreadId;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -33,7 +33,9 @@ const SILENT: c_int = 2;
 /// another one.
 pub struct TFE_Context {
     pub(super) engine: EagerContext,
-    pub(super) n_cpus: usize,
+    n_cpus: AtomicUsize,
+    /// The devices of packed tensors, each by those of its components.
+    pub(super) composites: Mutex<Vec<Vec<Place>>>,
     pub(super) default_executor: Arc<Executor>,
     pub(super) thread_executors: RwLock<FxHashMap<ThreadId, Arc<Executor>>>,
     pub(super) has_thread_executors: AtomicBool,
@@ -69,7 +71,8 @@ impl TFE_Context {
         let n_cpus = config.device_count.get("CPU").copied().unwrap_or(1);
         Ok(TFE_Context {
             engine,
-            n_cpus: usize::try_from(n_cpus).unwrap_or(1).clamp(1, MAX_CPUS),
+            n_cpus: AtomicUsize::new(usize::try_from(n_cpus).unwrap_or(1).clamp(1, MAX_CPUS)),
+            composites: Mutex::default(),
             default_executor: Arc::new(Executor::new(options.is_async, 0)),
             thread_executors: RwLock::default(),
             has_thread_executors: AtomicBool::new(false),
@@ -126,9 +129,28 @@ impl TFE_Context {
         self.base.load(Ordering::Relaxed)
     }
 
+    /// The number of CPU devices.
+    #[inline]
+    pub(super) fn n_cpus(&self) -> usize {
+        self.n_cpus.load(Ordering::Relaxed)
+    }
+
+    /// Adds CPU devices to the first one.
+    fn add_cpus(&self, n: usize) -> Result<()> {
+        let changed = self
+            .n_cpus
+            .compare_exchange(1, n, Ordering::Relaxed, Ordering::Relaxed);
+        changed.map(drop).map_err(|_| {
+            invalid_argument!(
+                "Trying to add device {} to manager but its name conflicts with an existing device.",
+                cpu_name(self.base() + 1).to_string_lossy()
+            )
+        })
+    }
+
     /// The CPU device that a name stands for.
     pub(super) fn find_cpu(&self, name: &str) -> Option<Place> {
-        find_cpu(name, self.base(), self.n_cpus)
+        find_cpu(name, self.base(), self.n_cpus())
     }
 
     pub(super) fn wait_for_all(&self) -> Result<()> {
@@ -261,7 +283,7 @@ pub unsafe extern "C" fn TFE_ContextListDevices(
         if let Some(cluster) = context.cluster() {
             return Ok(handle(TF_DeviceList::of(&cluster.devices())));
         }
-        let places = (context.base()..).take(context.n_cpus);
+        let places = (context.base()..).take(context.n_cpus());
         let names = places.map(cpu_name).map(CStr::to_owned);
         Ok(handle(TF_DeviceList::cpus(names)))
     })
@@ -428,22 +450,32 @@ pub unsafe extern "C" fn TFE_GetExecutedOpNames(
     });
 }
 
-/// Changes the number of CPU devices, which is fixed.
+/// Adds CPU devices to the first one; `prefix` is the name of this process as a task.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TFE_SetLogicalCpuDevices(
     ctx: *mut TFE_Context,
     num_cpus: c_int,
-    _prefix: *const std::ffi::c_char,
+    prefix: *const std::ffi::c_char,
     status: *mut TF_Status,
 ) {
     guard(status, (), || {
         // SAFETY: the contract of the header.
         let context = unsafe { shared(ctx) }?;
-        match usize::try_from(num_cpus) == Ok(context.n_cpus) {
-            true => Ok(()),
-            false => Err::<(), Status>(unimplemented_error!(
-                "TFE_SetLogicalCpuDevices: set the number of CPU devices by the context's options"
-            )),
+        let prefix = match prefix.is_null() {
+            true => "",
+            // SAFETY: the contract of the header.
+            false => unsafe { text(prefix) }?,
+        };
+        let own = task_name(context.base());
+        if !prefix.is_empty() && prefix != own {
+            return Err(unimplemented_error!(
+                "TFE_SetLogicalCpuDevices: devices of this process are named '{own}', not '{prefix}'"
+            ));
+        }
+        match usize::try_from(num_cpus) {
+            Ok(n) if n > MAX_CPUS => Err(invalid_argument!("at most {MAX_CPUS} CPU devices")),
+            Ok(n) if n > 1 => context.add_cpus(n),
+            _ => Ok(()),
         }
     });
 }

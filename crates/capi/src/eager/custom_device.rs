@@ -2,9 +2,9 @@
 
 use super::context::TFE_Context;
 use super::device::{check_full, cpu_name};
-use super::handle::{HandleValue, TFE_TensorHandle, reference};
+use super::handle::{HandleValue, TFE_TensorHandle};
 use super::op::TFE_Op;
-use crate::guard::{guard, guard_plain, list, shared, text, unique};
+use crate::guard::{guard, guard_plain, shared, text};
 use crate::{TF_Buffer, TF_Status};
 use ferroflow_base::{Result, already_exists, invalid_argument, unimplemented_error};
 use ferroflow_tensor::DType;
@@ -82,8 +82,8 @@ pub struct TFE_CustomDeviceTensorHandle {
 
 /// A device of a context.
 pub(crate) struct CustomDevice {
-    device: TFE_CustomDevice,
-    info: *mut c_void,
+    pub(super) device: TFE_CustomDevice,
+    pub(super) info: *mut c_void,
     name: CString,
     kind: CString,
 }
@@ -125,7 +125,7 @@ impl Drop for CustomTensor {
 }
 
 /// Calls a function of the client that reports by a status.
-fn ask<T>(call: impl FnOnce(*mut TF_Status) -> T) -> Result<T> {
+pub(super) fn ask<T>(call: impl FnOnce(*mut TF_Status) -> T) -> Result<T> {
     let mut status = TF_Status::default();
     let value = call(&raw mut status);
     status.error().map_or(Ok(value), Err)
@@ -405,42 +405,5 @@ pub unsafe extern "C" fn TFE_NewCustomDeviceTensorHandle(
         };
         let value = HandleValue::Custom(custom);
         Ok(TFE_TensorHandle::with(value, 0).give())
-    })
-}
-
-/// Makes one tensor of several, of which the first custom one's device decides.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn TFE_CreatePackedTensorHandle(
-    ctx: *mut TFE_Context,
-    handles: *mut *mut TFE_TensorHandle,
-    num_handles: *mut c_int,
-    status: *mut TF_Status,
-) -> *mut TFE_TensorHandle {
-    guard(status, std::ptr::null_mut(), || {
-        // SAFETY: the contract of the header.
-        let (n, all) = unsafe {
-            let n = unique(num_handles)?;
-            (*n, list(handles, *n))
-        };
-        for h in all {
-            // SAFETY: as above.
-            let found = unsafe { super::handle::valid(*h) }?;
-            if let HandleValue::Custom(custom) = &found.value {
-                let device = &custom.device;
-                let pack = device.device.pack;
-                let pack = pack.ok_or_else(|| {
-                    unimplemented_error!("{} cannot pack tensors", device.name_text())
-                })?;
-                // SAFETY: the client's function, with its own argument.
-                return ask(|status| unsafe { pack(ctx, handles, n, status, device.info) });
-            }
-        }
-        match all {
-            // SAFETY: as above.
-            [one] => Ok(Arc::into_raw(unsafe { reference(*one) }).cast_mut()),
-            _ => Err(unimplemented_error!(
-                "TFE_CreatePackedTensorHandle: there is one physical device"
-            )),
-        }
     })
 }

@@ -94,6 +94,19 @@ pub(crate) fn find_cpu(name: &str, base: Place, n: usize) -> Option<Place> {
     places.find(|place| spec.matches(&cpu_name(*place).to_string_lossy()))
 }
 
+/// The one of the first `n` places from `base` on of which this is a name in one of the forms that a copy may give.
+pub(crate) fn find_named(name: &str, base: Place, n: usize) -> Option<Place> {
+    (base..).take(n).find(|place| {
+        let (task, index) = (task_name(*place), index_of(*place));
+        let local = format!("CPU:{index}");
+        name == local
+            || name.strip_prefix("/device:") == Some(&local)
+            || name.strip_prefix(&task).is_some_and(|rest| {
+                rest.strip_prefix("/device:") == Some(&local) || rest == format!("/cpu:{index}")
+            })
+    })
+}
+
 /// Checks that a name has all parts.
 ///
 /// # Errors

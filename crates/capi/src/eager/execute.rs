@@ -55,6 +55,10 @@ impl TFE_Op {
         if let Some(error) = &self.error {
             return Err(error.clone());
         }
+        self.begin_inputs();
+        if self.has_packed {
+            self.unpack()?;
+        }
         let (call, place) = match (
             self.context.has_cluster.load(Ordering::Acquire),
             &self.device,
@@ -67,7 +71,9 @@ impl TFE_Op {
             (true, _) => match self.on_device()? {
                 OnDevice::Own(call, place) => (call, place),
                 OnDevice::Other(cluster, device) => {
-                    return self.execute_there(&cluster, &device, slots, n);
+                    let result = self.execute_there(&cluster, &device, slots, n);
+                    self.end_run();
+                    return result;
                 }
             },
         };
@@ -77,10 +83,11 @@ impl TFE_Op {
                 "Expecting {n_outputs} outputs, but *num_retvals is {n}"
             ));
         }
-        let handles: Handles = match self.async_executor() {
-            None => self.run_now(&call, place)?,
-            Some(executor) => self.run_later(call, &executor, place)?,
+        let handles = match self.async_executor() {
+            None => self.run_now(&call, place),
+            Some(executor) => self.run_later(call, &executor, place),
         };
+        let handles: Handles = handles?;
         for (slot, handle) in slots.iter_mut().zip(&handles) {
             *slot = *handle;
         }
@@ -114,7 +121,7 @@ impl TFE_Op {
         if found.is_none() && context.is_soft.load(Ordering::Relaxed) {
             return Ok(context.base());
         }
-        let all = (context.base()..).take(context.n_cpus);
+        let all = (context.base()..).take(context.n_cpus());
         let all = || all.map(|place| cpu_name(place).to_string_lossy().into_owned());
         found.ok_or_else(|| self.no_device(name, all()))
     }
@@ -140,6 +147,7 @@ impl TFE_Op {
         if moved {
             give_back(&mut self.inputs, inputs);
         }
+        self.end_run();
         if let Some(began) = began {
             self.context.trace(self.name_text(), began);
         }
@@ -168,6 +176,7 @@ impl TFE_Op {
             outputs.push(handle);
         }
         let inputs = self.inputs.iter_mut().map(share).collect::<Result<_>>()?;
+        self.end_run();
         let began = self.begin().map(|_| self.context.clone());
         let queued = Queued {
             call,

@@ -85,11 +85,12 @@ pub unsafe extern "C" fn TFE_ContextHasFunction(
 unsafe fn find(
     ctx: *mut TFE_Context,
     name: *const c_char,
+    what: &str,
 ) -> ferroflow_base::Result<Arc<FunctionDef>> {
     // SAFETY: as this function's.
     let (context, name) = unsafe { (shared(ctx)?, text(name)?) };
     let found = context.engine.function(name);
-    found.ok_or_else(|| not_found!("Unable to find Function with name: {name}"))
+    found.ok_or_else(|| not_found!("Unable to find {what} with name: {name}"))
 }
 
 /// Returns a function in its file form.
@@ -102,7 +103,7 @@ pub unsafe extern "C" fn TFE_ContextGetFunctionDef(
 ) {
     guard(status, (), || {
         // SAFETY: the contract of the header.
-        unsafe { crate::buffer::fill_message(buf, &*find(ctx, function_name)?) }
+        unsafe { crate::buffer::fill_message(buf, &*find(ctx, function_name, "FunctionDef")?) }
     });
 }
 
@@ -115,7 +116,9 @@ pub unsafe extern "C" fn TFE_ContextGetFunction(
 ) -> *mut TF_Function {
     guard(status, std::ptr::null_mut(), || {
         // SAFETY: the contract of the header.
-        Ok(handle(TF_Function::new(unsafe { find(ctx, name) }?)))
+        Ok(handle(TF_Function::new(unsafe {
+            find(ctx, name, "Function")
+        }?)))
     })
 }
 
@@ -130,7 +133,7 @@ pub unsafe extern "C" fn TFE_ContextGetGraphDebugInfo(
     guard(status, (), || {
         // SAFETY: the contract of the header.
         unsafe {
-            find(ctx, function_name)?;
+            find(ctx, function_name, "FunctionDef")?;
             crate::buffer::fill(buf, Vec::new())
         }
     });

@@ -2,11 +2,12 @@
 
 use super::context::TFE_Context;
 use super::custom_device::CustomTensor;
-use super::device::{Place, cpu_name, index_of, intern};
+use super::device::{Place, cpu_name, find_named, index_of, intern};
+use super::packed::Packed;
 use crate::guard::{guard, handle, list, shared, text};
 use crate::tensor::Deallocator;
 use crate::{TF_Status, TF_Tensor};
-use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
+use ferroflow_base::{Result, Status, failed_precondition, internal, invalid_argument};
 use ferroflow_remote::RemoteTensor;
 use ferroflow_runtime::eager::TensorHandle;
 use ferroflow_tensor::{DType, Tensor};
@@ -27,6 +28,8 @@ pub(super) enum HandleValue {
     /// A tensor of another task, and its copy.
     Remote(Arc<RemoteTensor>, OnceLock<TensorHandle>),
     Custom(CustomTensor),
+    /// Tensors of several devices.
+    Packed(Packed),
     /// An op overwrote the tensor, to which only the op referred.
     Forwarded(DType),
 }
@@ -76,6 +79,7 @@ impl TFE_TensorHandle {
             HandleValue::Tensor(tensor) => tensor.dtype() as c_int,
             HandleValue::Remote(remote, _) => remote.dtype() as c_int,
             HandleValue::Custom(custom) => custom.dtype,
+            HandleValue::Packed(packed) => packed.first().dtype(),
             HandleValue::Forwarded(dtype) => *dtype as c_int,
         }
     }
@@ -95,8 +99,17 @@ impl TFE_TensorHandle {
                 "the tensor is on the custom device {}",
                 custom.device.name_text()
             )),
+            HandleValue::Packed(packed) => Err(internal!(
+                "Invalid Tensor call on a PACKED handle: {:p}",
+                packed.first()
+            )),
             HandleValue::Forwarded(_) => Err(forwarded()),
         }
+    }
+
+    #[inline]
+    pub(super) fn is_packed(&self) -> bool {
+        matches!(self.value, HandleValue::Packed(_))
     }
 
     /// The tensor, once it is computed.
@@ -107,6 +120,7 @@ impl TFE_TensorHandle {
     fn dims(&self) -> Result<Vec<i64>> {
         match &self.value {
             HandleValue::Custom(custom) => custom.dims(),
+            HandleValue::Packed(packed) => packed.first().dims(),
             HandleValue::Remote(remote, _) => match remote.shape()?.to_full() {
                 Some(shape) => Ok(shape.to_i64().to_vec()),
                 None => Ok(self.tensor()?.shape().to_i64().to_vec()),
@@ -119,6 +133,7 @@ impl TFE_TensorHandle {
         match &self.value {
             HandleValue::Custom(custom) => custom.device.name().as_ptr(),
             HandleValue::Remote(remote, _) => intern(remote.device()).as_ptr(),
+            HandleValue::Packed(packed) => packed.device_name().as_ptr(),
             _ => cpu_name(self.place).as_ptr(),
         }
     }
@@ -293,6 +308,7 @@ pub unsafe extern "C" fn TFE_TensorHandleDeviceType(
         match &unsafe { valid(h) }?.value {
             HandleValue::Custom(custom) => Ok(custom.device.kind().as_ptr()),
             HandleValue::Remote(remote, _) => Ok(intern(local_device(remote).0).as_ptr()),
+            HandleValue::Packed(_) => Ok(c"COMPOSITE".as_ptr()),
             _ => Ok(c"CPU".as_ptr()),
         }
     })
@@ -310,6 +326,7 @@ pub unsafe extern "C" fn TFE_TensorHandleDeviceID(
         match &handle.value {
             HandleValue::Custom(custom) => Ok(custom.device.index()),
             HandleValue::Remote(remote, _) => Ok(local_device(remote).1.parse().unwrap_or(0)),
+            HandleValue::Packed(packed) => Ok(packed.index() as c_int),
             _ => Ok(index_of(handle.place) as c_int),
         }
     })
@@ -340,6 +357,11 @@ pub unsafe extern "C" fn TFE_TensorHandleResolve(
     guard(status, std::ptr::null_mut(), || {
         // SAFETY: the contract of the header.
         let found = unsafe { valid(h) }?;
+        if found.is_packed() {
+            return Err(invalid_argument!(
+                "Resolve() is not supported on packed TensorHandles."
+            ));
+        }
         let HandleValue::Custom(custom) = &found.value else {
             return Ok(handle(found.resolve()?));
         };
@@ -393,9 +415,14 @@ pub unsafe extern "C" fn TFE_TensorHandleCopyToDevice(
             }?;
             return Ok(Arc::into_raw(copy).cast_mut());
         }
-        let Some(place) = context.find_cpu(name) else {
+        let named = match name {
+            "" => Some(context.base()),
+            name => find_named(name, context.base(), context.n_cpus()),
+        };
+        let Some(place) = named else {
             return Ok(context.copy_to_other(found, name)?.give());
         };
+        found.local()?;
         if place == found.place && !matches!(found.value, HandleValue::Remote(..)) {
             // SAFETY: the handle is live.
             unsafe { Arc::increment_strong_count(h) };

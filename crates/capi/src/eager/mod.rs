@@ -14,6 +14,7 @@ mod handle;
 mod infer_shapes;
 mod monitoring;
 mod op;
+mod packed;
 #[cfg(test)]
 mod tests;
 
@@ -30,3 +31,4 @@ pub use handle::*;
 pub use infer_shapes::*;
 pub use monitoring::*;
 pub use op::*;
+pub use packed::*;

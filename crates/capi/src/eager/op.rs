@@ -5,8 +5,8 @@ use super::device::parse;
 use super::handle::{TFE_TensorHandle, reference, valid};
 use crate::TF_Status;
 use crate::guard::{delete, guard, handle, list, shared, text, unique};
-use ferroflow_base::{Result, Status, invalid_argument};
-use ferroflow_opdef::{ArgDef, Attrs};
+use ferroflow_base::{Result, Status, invalid_argument, not_found};
+use ferroflow_opdef::{ArgDef, AttrValue, Attrs};
 use ferroflow_runtime::CancelToken;
 use ferroflow_runtime::eager::{CallDef, Given};
 use ferroflow_tensor::DType;
@@ -26,6 +26,10 @@ pub struct TFE_Op {
     name: OnceLock<CString>,
     /// The error of a function that has no status; the call fails with it.
     pub(super) error: Option<Status>,
+    /// The dtypes of the inputs of the last run, which has taken these.
+    ran: Option<SmallVec<[DType; 4]>>,
+    /// Whether an input may be a packed handle.
+    pub(super) has_packed: bool,
 }
 
 impl TFE_Op {
@@ -37,8 +41,27 @@ impl TFE_Op {
 
     #[inline]
     pub(super) fn dtypes(&self) -> SmallVec<[DType; 4]> {
+        if let Some(ran) = &self.ran {
+            return ran.clone();
+        }
         let dtype = |h: &Arc<TFE_TensorHandle>| DType::from_number(h.dtype());
         self.inputs.iter().filter_map(dtype).collect()
+    }
+
+    /// Drops the inputs of a run; what they determined stays known until there are others.
+    #[inline]
+    pub(super) fn end_run(&mut self) {
+        self.ran = Some(self.dtypes());
+        self.inputs.clear();
+        self.has_packed = false;
+    }
+
+    /// Forgets what the inputs of the last run determined.
+    #[inline]
+    pub(super) fn begin_inputs(&mut self) {
+        if self.ran.take().is_some() {
+            self.given.clear();
+        }
     }
 
     pub(super) fn device_text(&self) -> &str {
@@ -69,18 +92,28 @@ impl TFE_Op {
         &self.def.op_def().name
     }
 
-    /// The number of tensors of an argument.
-    fn length(&self, arg: Option<&ArgDef>, name: &str, what: &str) -> Result<c_int> {
-        let Some(arg) = arg else {
-            return Err(invalid_argument!("{what} '{name}' not found"));
-        };
-        let mut attrs = self.all_attrs()?;
-        for attr in &self.def.op_def().attrs {
-            if let (None, Some(default)) = (attrs.get(&attr.name), &attr.default) {
-                attrs.set(attr.name.clone(), default.clone());
+    /// The number of tensors of the argument `name`; the lengths of all of them must be known.
+    fn length(&self, args: &[ArgDef], name: &str, what: &str) -> Result<c_int> {
+        let attrs = self.all_attrs()?;
+        let missing = |attr: &str| not_found!("No attr named '{attr}' in NodeDef:");
+        let mut length = None;
+        for arg in args {
+            let n = match arg {
+                ArgDef::Single { .. } => 1,
+                ArgDef::Repeated { number, .. } => match attrs.get(number) {
+                    Some(AttrValue::Int(n)) => *n as c_int,
+                    _ => return Err(missing(number)),
+                },
+                ArgDef::List { types, .. } => match attrs.get(types) {
+                    Some(AttrValue::List(types)) => types.len() as c_int,
+                    _ => return Err(missing(types)),
+                },
+            };
+            if arg.name() == name {
+                length = Some(n);
             }
         }
-        Ok(arg.dtypes(&attrs)?.len() as c_int)
+        length.ok_or_else(|| invalid_argument!("{what} '{name}' not found"))
     }
 }
 
@@ -109,6 +142,8 @@ pub unsafe extern "C" fn TFE_NewOp(
             cancel: None,
             name: OnceLock::new(),
             error: None,
+            ran: None,
+            has_packed: false,
         }))
     })
 }
@@ -133,6 +168,7 @@ pub unsafe extern "C" fn TFE_OpReset(
         op.given.clear();
         op.cancel = None;
         op.error = None;
+        (op.ran, op.has_packed) = (None, false);
         let device = match raw_device_name.is_null() {
             true => "",
             // SAFETY: the contract of the header.
@@ -209,19 +245,20 @@ fn is_device_spec(name: &str) -> bool {
     name.is_empty() || name.strip_prefix('/').is_some_and(parts)
 }
 
-/// Returns the device; empty if none was set.
+/// Returns the device; empty if none was set. The status stays as it is, as in TensorFlow.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TFE_OpGetDevice(
     op: *const TFE_Op,
     status: *mut TF_Status,
 ) -> *const c_char {
-    guard(status, std::ptr::null(), || {
-        // SAFETY: the contract of the header.
-        let device = unsafe { &shared(op)?.device };
-        Ok(device
+    // SAFETY: the contract of the header.
+    match unsafe { shared(op) } {
+        Ok(op) => op
+            .device
             .as_ref()
-            .map_or(c"".as_ptr(), |device| device.as_ptr()))
-    })
+            .map_or(c"".as_ptr(), |device| device.as_ptr()),
+        Err(error) => guard(status, std::ptr::null(), || Err(error)),
+    }
 }
 
 /// Adds an input, one tensor.
@@ -235,7 +272,8 @@ pub unsafe extern "C" fn TFE_OpAddInput(
         // SAFETY: the contract of the header.
         unsafe {
             let op = unique(op)?;
-            valid(input)?;
+            op.begin_inputs();
+            op.has_packed |= valid(input)?.is_packed();
             op.inputs.push(reference(input));
             op.given.push(Given::One);
         }
@@ -254,9 +292,10 @@ pub unsafe extern "C" fn TFE_OpAddInputList(
     guard(status, (), || {
         // SAFETY: the contract of the header.
         let (op, inputs) = unsafe { (unique(op)?, list(inputs, num_inputs)) };
+        op.begin_inputs();
         for input in inputs {
             // SAFETY: as above.
-            unsafe { valid(*input) }?;
+            op.has_packed |= unsafe { valid(*input) }?.is_packed();
         }
         // SAFETY: as above.
         op.inputs
@@ -304,8 +343,7 @@ pub unsafe extern "C" fn TFE_OpGetInputLength(
     guard(status, -1, || {
         // SAFETY: the contract of the header.
         let (op, name) = unsafe { (shared(op)?, text(input_name)?) };
-        let mut args = op.def.op_def().inputs.iter();
-        op.length(args.find(|arg| arg.name() == name), name, "Input")
+        op.length(&op.def.op_def().inputs, name, "Input")
     })
 }
 
@@ -319,7 +357,6 @@ pub unsafe extern "C" fn TFE_OpGetOutputLength(
     guard(status, -1, || {
         // SAFETY: the contract of the header.
         let (op, name) = unsafe { (shared(op)?, text(output_name)?) };
-        let mut args = op.def.op_def().outputs.iter();
-        op.length(args.find(|arg| arg.name() == name), name, "Output")
+        op.length(&op.def.op_def().outputs, name, "Output")
     })
 }

@@ -176,6 +176,13 @@ fn bad_calls_are_errors() {
         TFE_Execute(op, &raw mut out, &raw mut n, c.status);
         c.expect_ok("executed");
         delete(&[out]);
+        assert_eq!(TFE_OpGetFlatInputCount(op, c.status), 0);
+        TFE_Execute(op, &raw mut out, &raw mut n, c.status);
+        assert_eq!(c.outcome().0, 3, "each run needs its inputs");
+        TFE_OpAddInput(op, x, c.status);
+        TFE_Execute(op, &raw mut out, &raw mut n, c.status);
+        c.expect_ok("executed again");
+        delete(&[out]);
         TFE_OpSetDevice(op, c"cpu:0".as_ptr(), c.status);
         assert_eq!(c.outcome().0, 3, "a device without a slash");
         TFE_DeleteOp(op);
@@ -275,8 +282,8 @@ fn functions_see_the_variables_of_the_context() {
             delete(&[y]);
         }
         assert_eq!(TFE_ContextHasFunction(c.context, c"add_to".as_ptr()), 1);
-        // Nodes with effects run though no output needs them.
-        for (expected, call) in [([4.0, 8.0], "add_only"), ([5.0, 10.0], "PartitionedCall")] {
+        // A function that is called by name runs its nodes with effects, needed or not.
+        for (expected, call) in [([4.0, 8.0], "add_only"), ([4.0, 8.0], "PartitionedCall")] {
             let op = match call {
                 "PartitionedCall" => {
                     let op = c.op(call, &[]);
@@ -387,4 +394,112 @@ fn threads_share_a_context() {
             });
         }
     });
+}
+
+#[test]
+fn lengths_of_arguments() {
+    let c = Client::new(false);
+    let x = c.vector(&[1.0]);
+    let missing = |name: &str| format!("No attr named '{name}' in NodeDef:");
+    // SAFETY: the objects live.
+    unsafe {
+        let op = c.op("IdentityN", &[]);
+        assert_eq!(TFE_OpGetInputLength(op, c"input".as_ptr(), c.status), -1);
+        assert_eq!(c.outcome(), (5, missing("T")));
+        let (mut inputs, mut outputs, mut n) = ([x, x], [null_mut(); 2], 2);
+        TFE_OpAddInputList(op, inputs.as_mut_ptr(), 2, c.status);
+        for _ in 0..2 {
+            let known = TFE_OpGetOutputLength(op, c"output".as_ptr(), c.status);
+            assert_eq!(known, 2, "before the run and after it");
+            if TFE_OpGetFlatInputCount(op, c.status) > 0 {
+                TFE_Execute(op, outputs.as_mut_ptr(), &raw mut n, c.status);
+                c.expect_ok("executed");
+            }
+        }
+        TFE_DeleteOp(op);
+        let op = c.op("Split", &[]);
+        let length = || TFE_OpGetOutputLength(op, c"output".as_ptr(), c.status);
+        assert_eq!((length(), c.outcome()), (-1, (5, missing("num_split"))));
+        TFE_OpSetAttrInt(op, c"num_split".as_ptr(), 3);
+        assert_eq!(length(), 3, "without inputs");
+        TFE_DeleteOp(op);
+        delete(&outputs);
+    }
+    delete(&[x]);
+}
+
+#[test]
+fn an_op_without_a_kernel_has_no_device() {
+    let c = Client::new(false);
+    let x = c.vector(&[1.0]);
+    // SAFETY: the objects live.
+    unsafe {
+        let op = c.op("Cast", &[x]);
+        TFE_OpSetAttrType(op, c"DstT".as_ptr(), 11);
+        let quantized = c.execute(op);
+        c.expect_ok("qint8");
+        assert!(c.execute(c.op("Relu", &[quantized])).is_null());
+        delete(&[quantized]);
+    }
+    let (code, message) = c.outcome();
+    assert_eq!(code, 5, "{message}");
+    let start = "Could not find device for node: {{node Relu}} = Relu[T=DT_QINT8]\nAll kernels registered for op Relu:\n  device='CPU'";
+    assert!(message.starts_with(start), "{message}");
+    delete(&[x]);
+}
+
+#[test]
+fn cpus_are_added_and_hold_parts_of_packed_tensors() {
+    const TASK: &str = "/job:localhost/replica:0/task:0";
+    let c = Client::new(false);
+    // SAFETY: the objects live.
+    unsafe {
+        TFE_SetLogicalCpuDevices(c.context, 2, null(), c.status);
+        c.expect_ok("a second CPU");
+        TFE_SetLogicalCpuDevices(c.context, 3, null(), c.status);
+        let known = format!(
+            "Trying to add device {TASK}/device:CPU:1 to manager but its name conflicts with an existing device."
+        );
+        assert_eq!(c.outcome(), (3, known));
+        let x = c.vector(&[1.0]);
+        let copy =
+            |name: &CStr| TFE_TensorHandleCopyToDevice(x, c.context, name.as_ptr(), c.status);
+        for (name, is_known) in [
+            (c"CPU:1", true),
+            (c"/device:CPU:1", true),
+            (c"/job:localhost/replica:0/task:0/cpu:1", true),
+            (c"", true),
+            (c"/cpu:1", false),
+            (c"/task:0/device:CPU:1", false),
+        ] {
+            let copied = copy(name);
+            assert_eq!(!copied.is_null(), is_known, "{name:?}");
+            delete(&[copied]);
+        }
+        assert_eq!(c.outcome().1, "/task:0/device:CPU:1 unknown device.");
+        let y = copy(c"CPU:1");
+        let (mut parts, mut n) = ([x, y], 2);
+        let packed =
+            TFE_CreatePackedTensorHandle(c.context, parts.as_mut_ptr(), &raw mut n, c.status);
+        c.expect_ok("packed");
+        let device = CStr::from_ptr(TFE_TensorHandleDeviceName(packed, c.status));
+        assert_eq!(
+            device.to_str(),
+            Ok(format!("{TASK}/device:COMPOSITE:0").as_str())
+        );
+        assert_eq!(TFE_TensorHandleNumElements(packed, c.status), 1);
+        let negated = c.execute(c.op("Neg", &[packed]));
+        assert_eq!(c.values(negated), [-1.0, -1.0], "ops read all parts");
+        assert!(TFE_TensorHandleResolve(packed, c.status).is_null());
+        assert_eq!(
+            c.outcome().1,
+            "Resolve() is not supported on packed TensorHandles."
+        );
+        n = 0;
+        assert!(
+            TFE_CreatePackedTensorHandle(c.context, null_mut(), &raw mut n, c.status).is_null()
+        );
+        assert_eq!(c.outcome().1, "Handles should not be empty.");
+        delete(&[x, y, packed, negated]);
+    }
 }

@@ -103,7 +103,7 @@ pub(crate) fn client_kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         kernel.state = unsafe { create(&raw mut construction) };
         // What a refused kernel has is deleted with it.
         if let Some(error) = construction.failure {
-            return Err(error);
+            return Err(error.at_node(build.node, &build.def.name));
         }
     }
     Ok(Box::new(kernel))

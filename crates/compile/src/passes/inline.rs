@@ -96,7 +96,7 @@ fn inline(
     let copied = copier.copy(&function, &call.name, args, direct, &mut finish)?;
     copier.place_added(first, &call.device)?;
     let mut controls = call.controls.clone();
-    for effect in function.control_results.iter().map(|c| copied.node(*c)) {
+    for effect in function.effects(call).iter().map(|c| copied.node(*c)) {
         if !controls.contains(&effect) {
             controls.push(effect);
         }

@@ -50,6 +50,12 @@ impl NodeDescription {
         &self.name
     }
 
+    /// The same node with another name.
+    pub(super) fn named(mut self, name: String) -> Self {
+        self.name = name;
+        self
+    }
+
     /// Adds the next input argument, one tensor.
     pub fn add_input(&mut self, input: Output) {
         self.args.push(Arg::One(input));
@@ -82,6 +88,14 @@ impl NodeDescription {
     /// Places the node where the node `name` is.
     pub fn colocate_with(&mut self, name: &str) {
         self.colocated.insert(format!("loc:@{name}"));
+    }
+
+    /// Places the node where `other` is: with its group, if it is in one.
+    pub(super) fn colocate_like(&mut self, other: &Node) {
+        match other.attrs.get(CLASS) {
+            Some(group) => self.colocated.extend(classes(group)),
+            None => self.colocate_with(&other.name),
+        }
     }
 }
 

@@ -26,7 +26,7 @@ use crate::export::export_node;
 use crate::import_attrs::AttrScope;
 use crate::shapes::ShapeRefiner;
 use crate::{Graph, Node, NodeId, Output};
-use ferroflow_base::{Result, Status, invalid_argument, not_found, out_of_range};
+use ferroflow_base::{Result, Status, invalid_argument, out_of_range};
 use ferroflow_model::proto::{
     self, FunctionDef, FunctionDefLibrary, GradientDef, GraphDef, NodeDef,
 };
@@ -166,12 +166,8 @@ impl ClientGraph {
             let signature = function.signature.as_ref();
             return op_def_of_proto(signature.unwrap_or(&Default::default())).map(Arc::new);
         }
-        self.registry.def(op)?.ok_or_else(|| {
-            not_found!(
-                "Op type not registered '{op}' in binary running on this machine. Make sure the Op and \
-                 Kernel are registered in the binary running in this process."
-            )
-        })
+        let def = self.registry.def(op)?;
+        def.ok_or_else(|| crate::op_not_registered(op))
     }
 
     /// Adds a node that fits the graph, infers its shapes and takes note of its edges.

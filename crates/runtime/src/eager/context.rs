@@ -5,7 +5,7 @@ use super::{AttrValue, Attrs, MAX_KEPT, Machine};
 use crate::RunOptions;
 use crate::cluster::Cluster;
 use crate::dataset_graphs::SessionDatasetGraphs;
-use ferroflow_base::{Result, internal, invalid_argument, not_found};
+use ferroflow_base::{Result, Status, internal, invalid_argument, not_found};
 use ferroflow_graph::DeviceSet;
 use ferroflow_model::proto::FunctionDef;
 use ferroflow_opdef::{
@@ -145,8 +145,9 @@ impl EagerContext {
             None => crate::registry().def(name)?.ok_or_else(|| {
                 not_found!(
                     "'{name}' is neither a type of a primitive operation nor a name of a function \
-                     registered in binary running on localhost. Make sure the operation or function \
-                     is registered in the binary running in this process."
+                     registered in binary running on {}. Make sure the operation or function \
+                     is registered in the binary running in this process.",
+                    ferroflow_graph::host_name()
                 )
             })?,
         };
@@ -257,7 +258,11 @@ impl EagerContext {
         let places = places.unwrap_or_default();
         let (body, outputs) = match def.needs_graph(&full) {
             false => {
-                let op = PreparedOp::new(crate::registry(), &def.def.name, &full, inputs)?;
+                let (name, op) = (
+                    &def.def.name,
+                    PreparedOp::new(crate::registry(), &def.def.name, &full, inputs),
+                );
+                let op = op.map_err(|error| of_eager(error, name))?;
                 let outputs = SmallVec::from_slice(op.outputs());
                 (Body::Kernel(Box::new(op)), outputs)
             }
@@ -284,6 +289,29 @@ impl EagerContext {
             calls.push(call.clone());
         }
         Ok(call)
+    }
+}
+
+/// The error of preparing an op in the words of eager contexts, which look for a device before they look for a kernel
+/// (`core/common_runtime/eager/context.cc`, `execute.cc`).
+#[cold]
+fn of_eager(error: Status, op: &str) -> Status {
+    let message = error.message();
+    if let Some((node, kernels)) =
+        message.split_once("]\nRegistered devices: [CPU]\nRegistered kernels:\n")
+    {
+        let attrs = node.split_once("attrs: [").map_or("", |(_, attrs)| attrs);
+        return not_found!(
+            "Could not find device for node: {{{{node {op}}}}} = {op}[{attrs}]\nAll kernels registered for op \
+             {op}:\n{kernels}"
+        );
+    }
+    let counts = message
+        .strip_prefix("op ")
+        .and_then(|rest| rest.strip_prefix(op));
+    match counts.and_then(|rest| rest.strip_prefix(" expects ")) {
+        Some(counts) => invalid_argument!("expected {counts}"),
+        None => error,
     }
 }
 

@@ -5,13 +5,13 @@ use super::{AttrValue, Attrs, Machine};
 use crate::{Callable, RunOptions, Session, SessionOptions};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_compile::{Lower, Options};
-use ferroflow_graph::{Signature, export_attr, op_def_of_proto};
+use ferroflow_graph::{RUNS_EFFECTS, Signature, export_attr, op_def_of_proto};
 use ferroflow_model::proto::{self, FunctionDef, FunctionDefLibrary, GraphDef, NodeDef};
-use ferroflow_opdef::{FuncRef, NodeClass, OpDef};
+use ferroflow_opdef::{FuncRef, OpDef};
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::{DType, Tensor};
 use smallvec::SmallVec;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// The functions of a context, by name.
@@ -119,17 +119,9 @@ impl Functions {
             input: (0..inputs.len()).map(name).collect(),
             ..node
         });
-        let called = match (def.function(), attrs.get("f")) {
-            (Some(_), _) => Some(schema.name.to_string()),
-            (None, Some(AttrValue::Func(f))) if schema.class() == NodeClass::Call => {
-                Some(f.name.clone())
-            }
-            _ => None,
-        };
-        let library = self.library(called.as_deref());
         let graph = GraphDef {
             node: nodes,
-            library: Some(library),
+            library: Some(self.library()),
             ..Default::default()
         };
         let mut compile = Options::all();
@@ -163,51 +155,14 @@ impl Functions {
         })
     }
 
-    /// All functions. The one that is called runs its stateful nodes even if no output needs them, as TensorFlow's
-    /// function runtime does.
-    fn library(&self, called: Option<&str>) -> FunctionDefLibrary {
+    fn library(&self) -> FunctionDefLibrary {
         let functions = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let mut all: Vec<FunctionDef> = Vec::with_capacity(functions.len());
-        for (name, added) in &*functions {
-            let mut function = (*added.function).clone();
-            if called == Some(name) {
-                keep_effects(&mut function, &functions);
-            }
-            all.push(function);
-        }
         FunctionDefLibrary {
-            function: all,
+            function: functions
+                .values()
+                .map(|added| (*added.function).clone())
+                .collect(),
             ..Default::default()
-        }
-    }
-}
-
-/// Makes the stateful nodes of a function control outputs.
-fn keep_effects(function: &mut FunctionDef, functions: &BTreeMap<String, Added>) {
-    let kept: BTreeSet<String> = function.control_ret.values().cloned().collect();
-    for node in &function.node_def {
-        if !kept.contains(&node.name) && is_stateful(&node.op, functions, MAX_DEPTH) {
-            let name = node.name.clone();
-            function.control_ret.insert(name.clone(), name.clone());
-            if let Some(signature) = &mut function.signature {
-                signature.control_output.push(name);
-            }
-        }
-    }
-}
-
-/// Calls of calls that are looked into; what is deeper counts as stateful.
-const MAX_DEPTH: usize = 16;
-
-fn is_stateful(op: &str, functions: &BTreeMap<String, Added>, depth: usize) -> bool {
-    match functions.get(op) {
-        Some(added) => {
-            let mut nodes = added.function.node_def.iter();
-            depth == 0 || nodes.any(|node| is_stateful(&node.op, functions, depth - 1))
-        }
-        None => {
-            let def = crate::registry().def(op);
-            def.is_ok_and(|def| def.is_some_and(|def| def.flags.stateful))
         }
     }
 }
@@ -215,7 +170,7 @@ fn is_stateful(op: &str, functions: &BTreeMap<String, Added>, depth: usize) -> b
 /// The name of the node that calls.
 const CALL: &str = "call";
 
-/// The node that stands for the call.
+/// The node that stands for the call, which runs the stateful nodes of its function.
 fn call_node(def: &CallDef, attrs: &Attrs, inputs: &[DType], outputs: &[DType]) -> Result<NodeDef> {
     let types = |list: &[DType]| {
         let list = list.iter().map(|t| AttrValue::Type(*t)).collect();
@@ -229,7 +184,8 @@ fn call_node(def: &CallDef, attrs: &Attrs, inputs: &[DType], outputs: &[DType]) 
             let call = Attrs::default()
                 .with("Tin", types(inputs))
                 .with("Tout", types(outputs))
-                .with("f", AttrValue::Func(FuncRef { name, attrs }));
+                .with("f", AttrValue::Func(FuncRef { name, attrs }))
+                .with(RUNS_EFFECTS, AttrValue::Bool(true));
             ("StatefulPartitionedCall".to_string(), call)
         }
     };

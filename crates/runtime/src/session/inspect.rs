@@ -22,6 +22,13 @@ pub struct PlacedNode {
     pub reason: String,
 }
 
+/// Formats as `NAME: (OP): DEVICE`, as TensorFlow logs it.
+impl std::fmt::Display for PlacedNode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: ({}): {}", self.name, self.op, self.device)
+    }
+}
+
 impl Session {
     /// The state that outlives steps.
     pub(crate) fn resources(&self) -> &ferroflow_opdef::Resources {

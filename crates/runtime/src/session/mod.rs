@@ -436,24 +436,32 @@ impl Session {
 
     /// Cancels the steps in progress and waits for them; later calls fail with FAILED_PRECONDITION.
     pub fn close(&self) {
-        self.steps.close(cancelled!(
+        self.steps.close(Some(cancelled!(
             "Step was cancelled by an explicit call to `Session::Close()`."
-        ));
+        )));
+        self.steps.join();
+    }
+
+    /// As [`close`](Self::close); the steps fail with the error of the op that was cancelled, as those of TensorFlow's
+    /// sessions do that run in the client's process.
+    pub fn close_in_process(&self) {
+        self.steps.close(None);
         self.steps.join();
     }
 
     /// As [`close`](Self::close) for a session that was not used for long, without waiting.
     pub fn garbage_collect(&self) {
-        self.steps.close(cancelled!(
+        self.steps.close(Some(cancelled!(
             "Step was cancelled because the session was garbage collected due to inactivity."
-        ));
+        )));
     }
 }
 
 impl Drop for Session {
     /// Ends partial runs, which would wait for their next call otherwise.
     fn drop(&mut self) {
-        self.steps.close(cancelled!("The session was dropped."));
+        self.steps
+            .close(Some(cancelled!("The session was dropped.")));
     }
 }
 

@@ -14,8 +14,8 @@ const STEP: usize = 2;
 pub(crate) struct RunningSteps {
     pool: Arc<Pool>,
     state: AtomicUsize,
-    /// Why the session is closed.
-    reason: OnceLock<Status>,
+    /// Why the session is closed; `None` if steps end with what their ops say.
+    reason: OnceLock<Option<Status>>,
     closing: CancelToken,
 }
 
@@ -63,8 +63,9 @@ impl RunningSteps {
         Ok(guard)
     }
 
-    /// Cancels the steps in progress and refuses new ones. The first reason counts.
-    pub(crate) fn close(&self, reason: Status) {
+    /// Cancels the steps in progress, which fail with the reason if there is one, and refuses new ones. The first
+    /// reason counts.
+    pub(crate) fn close(&self, reason: Option<Status>) {
         let _ = self.reason.set(reason);
         self.state.fetch_or(CLOSED, Ordering::AcqRel);
         self.closing.cancel();
@@ -92,7 +93,7 @@ impl<R: Deref<Target = RunningSteps>> StepGuard<R> {
     /// The step's error as its caller sees it: why the session was closed, if that cancelled it.
     pub(crate) fn cause(&self, e: Status) -> Status {
         match self.steps.reason.get() {
-            Some(reason) if e.code() == Code::Cancelled => reason.clone(),
+            Some(Some(reason)) if e.code() == Code::Cancelled => reason.clone(),
             _ => e,
         }
     }
@@ -120,7 +121,7 @@ mod tests {
         let first = RunningSteps::begin(steps.clone(), None).expect("open");
         let second = RunningSteps::begin(steps.clone(), Some(&own)).expect("open");
         assert_eq!((steps.len(), own.check().is_ok()), (2, true));
-        steps.close(cancelled!("closed"));
+        steps.close(Some(cancelled!("closed")));
         assert!(steps.closing().check().is_err() && own.check().is_err());
         assert!(RunningSteps::begin(&*steps, None).is_err() && steps.check_open().is_err());
         assert_eq!(first.cause(cancelled!("by hand")).message(), "closed");
@@ -134,8 +135,10 @@ mod tests {
     fn a_token_outlives_its_step() {
         let steps = RunningSteps::new(Arc::new(Pool::new(1)));
         let own = CancelToken::new();
+        let step = RunningSteps::begin(&steps, None).expect("open");
         drop(RunningSteps::begin(&steps, Some(&own)).expect("open"));
-        steps.close(cancelled!("closed"));
+        steps.close(None);
+        assert_eq!(step.cause(cancelled!("by the op")).message(), "by the op");
         assert!(own.check().is_ok());
     }
 }

@@ -473,7 +473,8 @@ TF_CAPI_EXPORT extern TF_Tensor* TFE_AllocateHostTensor(
 TF_CAPI_EXPORT extern TFE_TensorHandle* TFE_NewTensorHandleFromTensor(
     TFE_Context* ctx, TF_Tensor* t, TF_Status* status);
 
-/* Makes one tensor of several, of which the first custom one's device decides. */
+/* Makes one handle of several, which the caller keeps; a custom device decides if one of them is on it. Functions read
+   the tensor of their device, ops read all of them stacked. */
 TF_CAPI_EXPORT extern TFE_TensorHandle* TFE_CreatePackedTensorHandle(
     TFE_Context* ctx, TFE_TensorHandle** handles, int* num_handles, TF_Status* status);
 
@@ -505,7 +506,7 @@ TF_CAPI_EXPORT extern void TFE_TensorHandleGetStatus(TFE_TensorHandle* h, TF_Sta
 /* Returns the names of the ops that functions ran: none, as in TensorFlow's builds for users. */
 TF_CAPI_EXPORT extern void TFE_GetExecutedOpNames(TFE_Context* ctx, TF_Buffer* buf, TF_Status* status);
 
-/* Changes the number of CPU devices, which is fixed. */
+/* Adds CPU devices to the first one, so that there are `num_cpus`; `prefix` is the name of this task, or empty. */
 TF_CAPI_EXPORT extern void TFE_SetLogicalCpuDevices(
     TFE_Context* ctx, int num_cpus, const char* prefix, TF_Status* status);
 

@@ -1,86 +1,26 @@
-//! Derivatives of values of a client's graph (`tensorflow/cc/framework/gradients.cc`).
+//! Gradients of graphs with loops, whose iterations are reversed with the values that they have computed:
+//! TensorFlow's C++ gradients would read these in another loop, which is an error when they run.
 
-use super::ClientGraph;
+use super::no_gradient;
+use super::rules::NO_GRADIENT;
+use super::scope::class_of;
+use crate::client::ClientGraph;
 use crate::{GradientOptions, GraphBuilder, NodeId, Output};
-use ferroflow_base::{Code, Result, Status, internal, invalid_argument, not_found};
+use ferroflow_base::{Code, Result, Status, internal};
 use ferroflow_opdef::{GradientRule, Registry};
 use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-/// Ops without gradient that are no error between an `x` and a `y` (`REGISTER_NO_GRADIENT_OP` in
-/// `tensorflow/cc/gradients`).
-const NO_GRADIENT: &[&str] = &[
-    "ApproximateEqual",
-    "BroadcastGradientArgs",
-    "ConcatOffset",
-    "Const",
-    "DeleteSessionTensor",
-    "EditDistance",
-    "Equal",
-    "Floor",
-    "GetSessionHandle",
-    "GetSessionHandleV2",
-    "GetSessionTensor",
-    "Greater",
-    "GreaterEqual",
-    "InvertPermutation",
-    "Less",
-    "LessEqual",
-    "LogicalAnd",
-    "LogicalNot",
-    "LogicalOr",
-    "NonMaxSuppression",
-    "NonMaxSuppressionV2",
-    "NonMaxSuppressionV3",
-    "NonMaxSuppressionV4",
-    "NonMaxSuppressionV5",
-    "NotEqual",
-    "OneHot",
-    "Queue",
-    "QueueClose",
-    "QueueDequeue",
-    "QueueDequeueMany",
-    "QueueDequeueUpTo",
-    "QueueEnqueue",
-    "QueueEnqueueMany",
-    "QueueSize",
-    "Rank",
-    "Shape",
-    "ShapeN",
-    "Size",
-    "Stack",
-    "StackClose",
-    "StackPop",
-    "StackPush",
-    "StopGradient",
-    "ZerosLike",
-];
-
 impl ClientGraph {
-    /// Adds the derivatives of the sum of `ys` by each of `xs`; `grad_ys` are those by the `ys`, ones where
-    /// empty. It is `None` for an `x` if an op without gradient is on each way to it. The new nodes are in
-    /// the scope `prefix`, or in a new scope `gradients`. Nothing is added if there is an error.
-    ///
-    /// # Errors
-    /// INVALID_ARGUMENT if the prefix is taken, a value is not in the graph, or no `y` depends on an `x`;
-    /// an op between the two has no gradient.
-    pub fn add_gradients(
+    /// As `add_gradients`, by the gradient rules of the ops.
+    pub(super) fn add_gradients_of_loops(
         &mut self,
-        prefix: Option<&str>,
+        scope: String,
         ys: &[Output],
         xs: &[Output],
         grad_ys: &[Output],
     ) -> Result<Vec<Option<Output>>> {
-        for value in ys.iter().chain(xs).chain(grad_ys) {
-            self.dtype(*value)?;
-        }
-        if !grad_ys.is_empty() && grad_ys.len() != ys.len() {
-            return Err(invalid_argument!(
-                "Must specify a gradient input for each output."
-            ));
-        }
-        self.check_reached(ys, xs)?;
-        let scope = self.gradient_scope(prefix)?;
+        self.check_differentiable(ys, xs)?;
         let registry: &'static Registry = self.registry();
         let mut builder = GraphBuilder::from_graph(self.graph.clone(), registry);
         let mut given: Vec<Option<Output>> = grad_ys.iter().map(|g| Some(*g)).collect();
@@ -112,33 +52,10 @@ impl ClientGraph {
         Ok(gradients.into_iter().map(|g| g.map(new)).collect())
     }
 
-    /// Checks that the `ys` depend on each of the `xs`, if only through ops without gradients.
-    fn check_reached(&self, ys: &[Output], xs: &[Output]) -> Result<()> {
-        let mut reached: FxHashSet<NodeId> = ys.iter().map(|y| y.node).collect();
-        let mut stack: Vec<NodeId> = reached.iter().copied().collect();
-        while let Some(node) = stack.pop().and_then(|id| self.node(id)) {
-            let inputs = node.inputs.iter().map(|i| i.node);
-            stack.extend(inputs.filter(|id| reached.insert(*id)));
-        }
-        if let Some(x) = xs.iter().find(|x| !reached.contains(&x.node)) {
-            return Err(invalid_argument!(
-                "Cannot compute the partial derivative for node '{}' as it's unreachable from the output \
-                 node(s).",
-                self.node(x.node).map_or("", |n| &n.name)
-            ));
-        }
-        self.check_differentiable(ys, xs)
-    }
-
     /// Checks the ops between `xs` and `ys`: those that count as constants for all clients are
     /// [`NO_GRADIENT`]; others, such as ArgMax, are not differentiable.
     fn check_differentiable(&self, ys: &[Output], xs: &[Output]) -> Result<()> {
-        let mut after = FxHashSet::default();
-        let mut stack: Vec<NodeId> = xs.iter().map(|x| x.node).collect();
-        while let Some(id) = stack.pop() {
-            let readers = self.consumers(id).iter().map(|c| c.node);
-            stack.extend(readers.filter(|r| after.insert(*r)));
-        }
+        let after = super::backprop::depending(self, xs);
         let mut seen = FxHashSet::default();
         let mut stack: Vec<NodeId> = ys.iter().map(|y| y.node).collect();
         while let Some(id) = stack.pop() {
@@ -168,19 +85,6 @@ impl ClientGraph {
             return true;
         };
         reader.op() == "Cast" || reader.outputs.iter().any(|dtype| dtype.is_integer())
-    }
-
-    fn gradient_scope(&self, prefix: Option<&str>) -> Result<String> {
-        let is_taken = |name: &str| self.find(name).is_some() || self.scopes.contains(name);
-        let Some(prefix) = prefix else {
-            return Ok(crate::unique_name("gradients", is_taken));
-        };
-        match is_taken(prefix) {
-            true => Err(invalid_argument!(
-                "prefix [{prefix}] conflicts with existing node in the graph named [{prefix}]"
-            )),
-            false => Ok(prefix.to_string()),
-        }
     }
 
     /// Adds the nodes that `grown` has and this graph has not, named by their ops in `scope`.
@@ -240,17 +144,6 @@ impl ClientGraph {
     }
 }
 
-/// The class of TensorFlow's C++ API that makes a node, by which its gradients are named.
-fn class_of(op: &str) -> &str {
-    match op {
-        "Add" | "AddV2" => "Add",
-        "Mul" => "Multiply",
-        "Neg" => "Negate",
-        "Sub" => "Subtract",
-        op => op,
-    }
-}
-
 /// The error of an op without gradient as TensorFlow's C++ clients know it.
 fn of_client(error: Status) -> Status {
     let op = error
@@ -261,12 +154,4 @@ fn of_client(error: Status) -> Status {
         (Code::NotFound, Some((op, _))) => no_gradient(op),
         _ => error,
     }
-}
-
-fn no_gradient(op: &str) -> Status {
-    not_found!(
-        "No gradient defined for op: {op}. Please see \
-         https://www.tensorflow.org/code/tensorflow/cc/gradients/README.md for instructions on how to \
-         add C++ gradients."
-    )
 }
