@@ -13,7 +13,8 @@ pub(crate) const ROWS: &[Row] = &[Row::new("GatherV2", gather)
         ("Tparams", MOVED),
         ("Tindices", &[DType::Int32, DType::Int64]),
     ])
-    .host(&["axis"])];
+    .host(&["axis"])
+    .only_if(|attrs| attrs.int("batch_dims").is_ok_and(|n| n == 0))];
 
 fn gather(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {

@@ -155,6 +155,10 @@ pub(crate) struct GpuCtx<'a, 'b> {
 }
 
 impl GpuCtx<'_, '_> {
+    pub(crate) fn node(&self) -> &str {
+        self.ctx.node()
+    }
+
     pub(crate) fn num_inputs(&self) -> usize {
         self.ctx.num_inputs()
     }

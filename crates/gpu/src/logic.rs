@@ -58,7 +58,7 @@ fn select(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let (mut condition, a, b) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
         if is_first {
-            condition = rows(condition, &a, &b)?;
+            condition = rows(ctx.node(), condition, &a, &b)?;
         }
         let shape = broadcast_shape(condition.shape(), a.shape())?;
         let y = ctx.alloc(a.dtype(), broadcast_shape(&shape, b.shape())?)?;
@@ -68,9 +68,8 @@ fn select(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 }
 
 /// The condition of a Select: a vector chooses rows.
-fn rows(condition: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
+fn rows(node: &str, condition: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
     let own = condition.shape().clone();
-    let is_vector = own.rank() == 1 && a.shape().first() == own.first();
     let by_row = own.rank() == 1 && a.shape().rank() != 1;
     if (by_row || own.is_scalar()) && a.shape() != b.shape() {
         return Err(invalid_argument!(
@@ -79,11 +78,22 @@ fn rows(condition: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor> {
             b.shape()
         ));
     }
-    if a.shape() != b.shape() || !(own == *a.shape() || own.is_scalar() || is_vector) {
+    let others = [(1, a), (2, b)];
+    let differs = |(_, t): &&(i32, &Tensor)| *t.shape() != own;
+    if !by_row
+        && !own.is_scalar()
+        && let Some((i, other)) = others.iter().find(differs)
+    {
         return Err(invalid_argument!(
-            "Inputs to operation Select must have the same size and shape.  Input 0: {own}, {}, {}",
-            a.shape(),
-            b.shape()
+            "Inputs to operation {node} of type Select must have the same size and shape.  Input 0: {own} != input {i}: {}",
+            other.shape()
+        ));
+    }
+    if by_row && a.shape().first() != own.first() {
+        return Err(invalid_argument!(
+            "Number of batches of 'then' must match size of 'cond', but saw: {} vs. {}",
+            a.shape().first().copied().unwrap_or(0),
+            own.num_elements()
         ));
     }
     match own == *a.shape() || own.is_scalar() {

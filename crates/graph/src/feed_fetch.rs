@@ -139,3 +139,43 @@ pub fn rendezvous_key(node: &Node) -> String {
         text("tensor_name")
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{graph, registry};
+
+    /// The keys of what a part of these nodes receives, and the ops of its nodes.
+    fn check(text: &str, expect: &str) {
+        let mut part = PlacedGraph::on_one_device(graph(text).expect("valid"));
+        let keys = recvs_to_args(&mut part, 1, registry()).expect("all attrs");
+        let nodes = part
+            .graph()
+            .iter()
+            .map(|(_, n)| match n.attrs.int("index") {
+                Ok(index) => format!("{}={} {index}", n.name, n.op()),
+                Err(_) => format!("{}={}", n.name, n.op()),
+            });
+        let nodes: Vec<String> = nodes.collect();
+        assert_eq!(
+            format!("{} [{}]", nodes.join(", "), keys.join(", ")),
+            expect
+        );
+    }
+
+    #[test]
+    fn parts_that_send_nothing_receive_first() {
+        let recv = "r = _Recv{tensor_type=float, tensor_name=x, send_device=a, recv_device=b, send_device_incarnation=1}";
+        let arg = "a = _Arg{T=float, index=0}";
+        check(
+            &format!("{arg}\n{recv}\ny = Mul(a, r)"),
+            "a=_Arg 0, r=_Arg 1, y=Mul [a;0000000000000001;b;x;0:0]",
+        );
+        check(&format!("{arg}\n{recv}(^a)"), "a=_Arg 0, r=_Recv []");
+        let send = "s = _Send{T=float, tensor_name=y, send_device=b, recv_device=a, send_device_incarnation=1}(a)";
+        check(
+            &format!("{arg}\n{recv}\n{send}"),
+            "a=_Arg 0, r=_Recv, s=_Send []",
+        );
+    }
+}

@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn devices_need_kernels() {
-        let text = "x = Placeholder\ny = Neg(x)\nz = Abs(y)\nw = Neg(z)";
+        let text = "x = Placeholder\ny = Neg(x)\nz = Round(y)\nw = Neg(z)";
         let mut graph = graph(text).expect("valid");
         let placed = with_gpu(true)
             .place_by_rules(&graph)
