@@ -56,7 +56,6 @@ impl GrpcCluster {
             collective_graph_key: whole_graph_key(&graph),
             graph_def: Some(graph),
             config_proto: Some(config.clone()),
-            ..Default::default()
         };
         let call = async move {
             let call = peer.call::<_, RegisterGraphResponse>("RegisterGraph", request);
