@@ -1,6 +1,7 @@
 //! [`GrpcGraph`]: the part of a graph that another task runs.
 
 use crate::cluster::{CLOSE_TIMEOUT, EAGER, GrpcCluster};
+use crate::collectives::steps::whole_graph_key;
 use crate::device::{TaskName, random_id, random_u64};
 use crate::handles::HandleTable;
 use crate::master_session::lock;
@@ -52,9 +53,9 @@ impl GrpcCluster {
             session_handle: self.handle.clone(),
             create_worker_session_called: true,
             graph_options: self.graph_options(&peer, &graph),
+            collective_graph_key: whole_graph_key(&graph),
             graph_def: Some(graph),
             config_proto: Some(config.clone()),
-            ..Default::default()
         };
         let call = async move {
             let call = peer.call::<_, RegisterGraphResponse>("RegisterGraph", request);

@@ -35,6 +35,17 @@ const PATIENT: u32 = 2000;
 ///
 /// `mpirun -n 4 ferroflow server --mpi` uses it. In a program of one's own, [`MasterOptions::carrier`] takes it.
 ///
+/// ```no_run
+/// use ferroflow_remote::{MasterOptions, Mpi, ServerDef};
+/// let read = |name: &str| std::env::var(name).ok();
+/// let server = ServerDef::from_launcher(&read, "worker", 8888, None)?.expect("started by mpirun");
+/// let mpi = Mpi::begin(&server.task)?;
+/// let options = MasterOptions { server, carrier: Some(mpi.clone()), ..Default::default() };
+/// // … a server with these options …
+/// mpi.end();
+/// # Ok::<(), ferroflow_base::Status>(())
+/// ```
+///
 /// [`MasterOptions::carrier`]: crate::MasterOptions::carrier
 #[derive(Debug)]
 pub struct Mpi {

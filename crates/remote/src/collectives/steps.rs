@@ -141,6 +141,13 @@ fn graph_key<'a>(
     Some(found.instances.iter().fold(SEED, key) as i64)
 }
 
+/// Returns the key of the collectives of a whole graph, 0 if it has none: a worker runs collectives only in a graph
+/// that was registered with a key.
+pub(crate) fn whole_graph_key(graph: &GraphDef) -> i64 {
+    let all = graph.node.iter().map(|node| node.name.as_str());
+    graph_key(graph, all, &HashSet::new()).unwrap_or(0)
+}
+
 /// Returns whether a graph or its functions have collectives.
 fn has_collectives(graph: &GraphDef) -> bool {
     let functions = graph.library.iter().flat_map(|l| &l.function);
@@ -238,6 +245,8 @@ mod tests {
             of(&[1])
         );
         assert_eq!(graph_key(&graph, ["c"], &none), of(&[]));
+        assert_eq!(Some(whole_graph_key(&graph)), of(&[1, 2]));
+        assert_eq!(whole_graph_key(&GraphDef::default()), 0);
     }
 
     #[test]
