@@ -17,6 +17,7 @@ const CROSS_CORRELATION: c_int = 1;
 /// CUDNN_CONVOLUTION_FWD_ALGO_IMPLICIT_PRECOMP_GEMM, the only one without an activation.
 const PRECOMP_GEMM: c_int = 1;
 const N_ALGORITHMS: c_int = 8;
+const MIN_WORKSPACE: usize = 1 << 20;
 const MAX_WORKSPACE: usize = 256 << 20;
 
 /// A kind of convolution of `[batch, height, width, channels]` with a filter of
@@ -95,8 +96,8 @@ pub struct Dnn {
     library: Arc<Lib>,
     handle: Handle,
     plans: Mutex<HashMap<Conv, Arc<Plan>>>,
-    /// Memory that convolutions share, one after the other on the stream.
-    workspace: Mutex<Option<Tensor>>,
+    /// Memory that convolutions share, one after the other on the stream; each at least twice as large as the one before.
+    workspaces: Mutex<Vec<Tensor>>,
 }
 
 struct Lib {
@@ -185,7 +186,7 @@ impl Dnn {
             }),
             handle,
             plans: Mutex::default(),
-            workspace: Mutex::default(),
+            workspaces: Mutex::default(),
         })
     }
 
@@ -218,17 +219,17 @@ impl Dnn {
         self.enqueue(memory, conv, &plan, addresses)
     }
 
-    /// At least `len` bytes.
+    /// At least `len` bytes. What is too small stays: captured steps have its address.
     fn scratch(&self, memory: &StreamMemory, len: usize) -> Result<Tensor> {
-        let mut workspace = lock(&self.workspace);
-        match &*workspace {
-            Some(tensor) if tensor.byte_len() >= len => Ok(tensor.clone()),
-            _ => {
-                let shape = Shape::from([len.div_ceil(4).max(1)]);
-                let tensor = memory.allocate_tensor(DType::Float, shape)?;
-                Ok(workspace.insert(tensor).clone())
-            }
+        let mut workspaces = lock(&self.workspaces);
+        let last = workspaces.last().filter(|t| t.byte_len() >= len);
+        if let Some(tensor) = last {
+            return Ok(tensor.clone());
         }
+        let floats = len.next_power_of_two().max(MIN_WORKSPACE) / 4;
+        let tensor = memory.allocate_tensor(DType::Float, Shape::from([floats]))?;
+        workspaces.push(tensor.clone());
+        Ok(tensor)
     }
 
     fn enqueue(
