@@ -186,11 +186,11 @@ impl ModelArgs {
             let mut of_each = StreamDeviceOptions::default();
             let made = match &**kind {
                 "HOST_STREAM" => {
-                    of_each.memory_limit = limit.unwrap_or(of_each.memory_limit);
+                    of_each.memory_limit = limit;
                     StreamDevices::host_streams(TASK, *n, &of_each)?
                 }
                 "GPU" => {
-                    of_each.memory_limit = limit.unwrap_or(usize::MAX);
+                    of_each.memory_limit = limit;
                     ferroflow_runtime::set_tf32(!self.no_tf32);
                     of_each.capture = !self.no_capture;
                     of_each.precision = self.precision.map(|precision| match precision {

@@ -1,147 +1,153 @@
 //! [`Captured`]: operations that are enqueued at once, as often as wanted.
 //!
-//! While a thread captures, its new tensors are in memory of the capture, and what kernels do with arguments that are
-//! with the host is noted: those that are copied to the device get a fixed place there; of those whose values are read
-//! the values are kept, since the operations may depend on them; checks are kept, to be made again.
+//! While a thread captures, its new tensors are in memory of the capture, and each kernel of the device notes what it does
+//! with inputs that are with the host: what is copied gets a fixed place on the device; what is read may decide what is
+//! enqueued, so that the value is kept; checks are kept. A replay runs the step again, in which kernels of the host compute as
+//! usual, and those of the device only copy, compare and check what they noted; then it enqueues all operations at once.
 
-use crate::allocator::{Allocator, AllocatorOptions};
+use crate::allocator::Allocator;
 use crate::backend::RawGraph;
 use crate::tensor_memory::StreamMemory;
-use ferroflow_base::{Result, failed_precondition};
+use ferroflow_base::{Result, failed_precondition, internal};
 use ferroflow_tensor::Tensor;
 use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Checks the value of an argument.
-pub type ArgCheck = Box<dyn Fn(&Tensor) -> Result<()> + Send + Sync>;
+/// Checks the value of an input.
+pub type InputCheck = Box<dyn Fn(&Tensor) -> Result<()> + Send + Sync>;
 
-/// An argument that is with the host.
-struct HostArg {
-    at: usize,
-    value: Tensor,
-    /// Its copy on the device, if a kernel needs one.
-    copy: Option<Tensor>,
-    /// Whether the operations depend on its value.
-    is_read: bool,
-    checks: Vec<ArgCheck>,
+/// One call of a kernel of the device. Inputs are numbered.
+#[derive(Default)]
+struct KernelCall {
+    outputs: Vec<(usize, Tensor)>,
+    /// Inputs with their places on the device.
+    copies: Vec<(usize, Tensor)>,
+    /// Inputs with the values that were read.
+    reads: Vec<(usize, Tensor)>,
+    checks: Vec<(usize, InputCheck)>,
 }
 
-/// What this thread captures.
-struct Capturing {
-    allocator: Allocator,
-    args: Vec<HostArg>,
-    /// Whether the current node's kernel is one of the device.
-    is_known: bool,
-    error: Option<&'static str>,
+enum Mode {
+    Capturing {
+        allocator: Allocator,
+        calls: Vec<KernelCall>,
+    },
+    Replaying {
+        calls: Arc<Vec<KernelCall>>,
+        next: usize,
+    },
 }
 
 thread_local! {
-    static CAPTURING: RefCell<Option<Capturing>> = const { RefCell::new(None) };
+    static MODE: RefCell<Option<Mode>> = const { RefCell::new(None) };
 }
 
-/// Ends a capture, also in a panic.
+/// Ends a mode, also in a panic.
 struct Ends;
 
 impl Drop for Ends {
     fn drop(&mut self) {
-        CAPTURING.take();
+        MODE.take();
     }
 }
 
-/// Whether both are the same memory of the host.
-fn is_same(a: &Tensor, b: &Tensor) -> bool {
-    let (Ok(a), Ok(b)) = (a.bytes(), b.bytes()) else {
-        return false;
-    };
-    std::ptr::eq(a, b) && !a.is_empty()
+/// Whether this thread captures.
+pub fn is_capturing() -> bool {
+    MODE.with_borrow(|mode| matches!(mode, Some(Mode::Capturing { .. })))
 }
 
 /// The allocator of this thread's new tensors, if it captures.
 pub(crate) fn allocator() -> Option<Allocator> {
-    CAPTURING.with_borrow(|c| c.as_ref().map(|c| c.allocator.clone()))
+    MODE.with_borrow(|mode| match mode {
+        Some(Mode::Capturing { allocator, .. }) => Some(allocator.clone()),
+        _ => None,
+    })
 }
 
-/// The copy of an argument on the device while this thread captures; `None` if it does not.
+/// Calls `f` with the call that this thread captures, if it does.
+fn with_call<R>(f: impl FnOnce(&mut KernelCall) -> R) -> Option<R> {
+    MODE.with_borrow_mut(|mode| match mode {
+        Some(Mode::Capturing { calls, .. }) => calls.last_mut().map(f),
+        _ => None,
+    })
+}
+
+/// Begins a call of a kernel of the device; returns its outputs, by number, if it was captured and need not be made.
 ///
 /// # Errors
-/// FAILED_PRECONDITION if the tensor is not an argument.
-pub(crate) fn copy_of(memory: &StreamMemory, tensor: &Tensor) -> Result<Option<Tensor>> {
-    let find = |c: &mut Capturing| {
-        let found = c.args.iter().position(|a| is_same(&a.value, tensor));
-        c.error = found.map_or(Some("a tensor is copied from the host"), |_| c.error);
-        found.map(|i| (i, c.args[i].copy.clone()))
-    };
-    let found = CAPTURING.with_borrow_mut(|c| c.as_mut().map(find));
-    let (i, copy) = match found {
-        None => return Ok(None),
-        Some(None) => return Err(failed_precondition!("a tensor is copied from the host")),
-        Some(Some(found)) => found,
-    };
-    let copy = match copy {
-        Some(copy) => copy,
-        None => memory.allocate_tensor(tensor.dtype(), tensor.shape().clone())?,
-    };
-    CAPTURING.with_borrow_mut(|c| {
-        if let Some(c) = c {
-            c.args[i].copy = Some(copy.clone());
+/// Those of checks; FAILED_PRECONDITION if an input has another value than the captured operations are for.
+pub fn begin_call(
+    memory: &StreamMemory,
+    input: impl Fn(usize) -> Result<Tensor>,
+) -> Result<Option<Vec<(usize, Tensor)>>> {
+    let replayed = MODE.with_borrow_mut(|mode| match mode {
+        None => None,
+        Some(Mode::Capturing { calls, .. }) => {
+            calls.push(KernelCall::default());
+            None
+        }
+        Some(Mode::Replaying { calls, next }) => {
+            *next += 1;
+            Some((calls.clone(), *next - 1))
         }
     });
-    copy.with_shape(tensor.shape().clone()).map(Some)
-}
-
-/// Notes that the operations depend on the value of a tensor.
-pub fn note_read(tensor: &Tensor) {
-    CAPTURING.with_borrow_mut(|c| {
-        let args = c.as_mut().map(|c| &mut c.args).into_iter().flatten();
-        for arg in args.filter(|a| is_same(&a.value, tensor)) {
-            arg.is_read = true;
+    let Some((calls, at)) = replayed else {
+        return Ok(None);
+    };
+    let call = calls.get(at);
+    let call = call.ok_or_else(|| internal!("a step calls more kernels than were captured"))?;
+    for (i, value) in &call.reads {
+        if !input(*i)?.same_value(value) {
+            return Err(failed_precondition!("another value decides what runs"));
         }
-    });
+    }
+    for (i, check) in &call.checks {
+        check(&input(*i)?)?;
+    }
+    for (i, to) in &call.copies {
+        memory.upload_to(to, &input(*i)?)?;
+    }
+    Ok(Some(call.outputs.clone()))
 }
 
-/// Checks a tensor, now and whenever the step is replayed with another value.
+/// Notes an output of the current call.
+pub fn note_output(i: usize, tensor: &Tensor) {
+    with_call(|call| call.outputs.push((i, tensor.clone())));
+}
+
+/// Notes that the current call depends on the value of input `i`, which is with the host.
+pub fn note_read(i: usize, tensor: &Tensor) {
+    if !tensor.is_on_device() {
+        with_call(|call| call.reads.push((i, tensor.clone())));
+    }
+}
+
+/// Checks input `i` of the current call, now and whenever it is replayed.
 ///
 /// # Errors
 /// Those of the check.
-pub fn check_value(tensor: &Tensor, check: ArgCheck) -> Result<()> {
+pub fn check_input(i: usize, tensor: &Tensor, check: InputCheck) -> Result<()> {
     check(tensor)?;
-    CAPTURING.with_borrow_mut(|c| {
-        if let Some(c) = c {
-            match c.args.iter_mut().find(|a| is_same(&a.value, tensor)) {
-                Some(arg) => arg.checks.push(check),
-                None => c.error = Some("a tensor of the host is checked"),
-            }
-        }
-    });
+    with_call(|call| call.checks.push((i, check)));
     Ok(())
 }
 
-/// Notes that the current node's kernel is one of the device.
-pub(crate) fn note_kernel() {
-    CAPTURING.with_borrow_mut(|c| {
-        if let Some(c) = c {
-            c.is_known = true;
-        }
-    });
-}
-
-/// Runs a node; what a kernel of the CPU does with arguments is unknown, so that it cannot be captured.
-pub(crate) fn noting_kernel<R>(run: impl FnOnce() -> R) -> R {
-    let is_capturing = CAPTURING.with_borrow_mut(|c| {
-        if let Some(c) = c {
-            c.is_known = false;
-        }
-        c.is_some()
-    });
-    let result = run();
-    if is_capturing {
-        CAPTURING.with_borrow_mut(|c| {
-            if let Some(c) = c.as_mut().filter(|c| !c.is_known) {
-                c.error = Some("a kernel of the CPU runs");
-            }
-        });
+/// Returns a copy of input `i` of the current call, which is with the host, as [`StreamMemory::upload`].
+///
+/// # Errors
+/// As for [`StreamMemory::upload`].
+pub fn upload_input(memory: &StreamMemory, i: usize, tensor: &Tensor) -> Result<Tensor> {
+    if tensor.is_on_device() || !is_capturing() {
+        return memory.upload(tensor);
     }
-    result
+    let known = |call: &mut KernelCall| call.copies.iter().find(|(at, _)| *at == i).cloned();
+    if let Some(Some((_, copy))) = with_call(known) {
+        return Ok(copy);
+    }
+    let copy = memory.allocate_tensor(tensor.dtype(), tensor.shape().clone())?;
+    with_call(|call| call.copies.push((i, copy.clone())));
+    Ok(copy)
 }
 
 /// Operations of a computing stream, from tensors in fixed memory to others.
@@ -152,8 +158,9 @@ pub struct Captured {
     memory: Arc<StreamMemory>,
     /// The places of arguments on the device; `None` for those that are with the host.
     inputs: Vec<Option<Tensor>>,
-    args: Vec<HostArg>,
-    outputs: Vec<Tensor>,
+    calls: Arc<Vec<KernelCall>>,
+    /// Has the memory of what is between, which nothing else may get.
+    _allocator: Allocator,
 }
 
 impl Drop for Captured {
@@ -166,35 +173,22 @@ impl Drop for Captured {
 }
 
 impl StreamMemory {
-    /// Captures what `run` enqueues for tensors like `like`. It must enqueue the same whenever the shapes, and the values
-    /// that kernels note to have read, are the same.
+    /// Captures what `run` enqueues for tensors like `like`. It must call the same kernels, in the same order, whenever the
+    /// shapes and what kernels note to have read are the same.
     ///
     /// # Errors
-    /// Those of `run`; UNIMPLEMENTED if the device has no graphs; FAILED_PRECONDITION if `run` reads from the host what
-    /// is not an argument.
+    /// Those of `run`; UNIMPLEMENTED if the device has no graphs; FAILED_PRECONDITION if a kernel copies from the host what
+    /// is not an input.
     pub fn capture(
         self: &Arc<Self>,
         like: &[Tensor],
         run: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
     ) -> Result<Captured> {
         let device = self.compute().device();
-        let options = AllocatorOptions {
-            records_frees: false,
-            ..Default::default()
-        };
-        let on_host = like.iter().enumerate().filter(|(_, t)| !t.is_on_device());
-        let arg = |(at, value): (usize, &Tensor)| HostArg {
-            at,
-            value: value.clone(),
-            copy: None,
-            is_read: false,
-            checks: Vec::new(),
-        };
-        CAPTURING.set(Some(Capturing {
-            allocator: Allocator::new(device, &options),
-            args: on_host.map(arg).collect(),
-            is_known: false,
-            error: None,
+        let allocator = Allocator::new(device, self.options());
+        MODE.set(Some(Mode::Capturing {
+            allocator: allocator.clone(),
+            calls: Vec::new(),
         }));
         let _ends = Ends;
         let place = |t: &Tensor| match t.is_on_device() {
@@ -202,67 +196,65 @@ impl StreamMemory {
             false => Ok(None),
         };
         let inputs: Vec<Option<Tensor>> = like.iter().map(place).collect::<Result<_>>()?;
-        let given = inputs.iter().zip(like);
-        let given = given
-            .map(|(input, t)| input.as_ref().unwrap_or(t).clone())
-            .collect();
         let (backend, stream) = (device.backend(), self.compute().raw());
         backend.begin_capture(stream)?;
-        let outputs = run(given);
+        let outputs = catch_unwind(AssertUnwindSafe(|| run(given(&inputs, like))));
         let graph = backend.end_capture(stream);
+        let outputs = outputs.unwrap_or_else(|_| Err(internal!("a kernel panicked")));
         self.compute().note_op();
-        let noted = CAPTURING.take();
-        let failed = |why: &str| failed_precondition!("the step cannot be captured: {why}");
-        let noted = noted.ok_or_else(|| failed("it was ended"))?;
-        let error = noted.error.map(failed);
-        let (outputs, graph) = match (outputs, graph, error) {
-            (Ok(outputs), Ok(graph), None) => (outputs, graph),
-            (Err(e), Ok(graph), _) | (_, Ok(graph), Some(e)) => {
-                backend.destroy_graph(graph);
-                return Err(e);
-            }
-            (Err(e), Err(_), _) | (Ok(_), Err(e), _) => return Err(e),
+        let calls = match MODE.take() {
+            Some(Mode::Capturing { calls, .. }) => Arc::new(calls),
+            _ => Arc::default(),
         };
-        Ok(Captured {
-            graph,
-            memory: self.clone(),
-            inputs,
-            args: noted.args,
-            outputs,
-        })
+        match (outputs, graph) {
+            (Ok(_), Ok(graph)) => Ok(Captured {
+                graph,
+                memory: self.clone(),
+                inputs,
+                calls,
+                _allocator: allocator,
+            }),
+            (Err(e), Ok(graph)) => {
+                backend.destroy_graph(graph);
+                Err(e)
+            }
+            (Err(e), Err(_)) | (Ok(_), Err(e)) => Err(e),
+        }
     }
 }
 
-impl Captured {
-    /// Whether the operations are those for these arguments, which have the shapes of those that were captured.
-    pub fn fits(&self, args: &[Tensor]) -> bool {
-        let is_equal = |arg: &HostArg| args.get(arg.at).is_some_and(|t| t.same_value(&arg.value));
-        self.args.iter().filter(|arg| arg.is_read).all(is_equal)
-    }
+/// The arguments of a step: those on the device in their places.
+fn given(inputs: &[Option<Tensor>], args: &[Tensor]) -> Vec<Tensor> {
+    let each = inputs.iter().zip(args);
+    each.map(|(input, arg)| input.as_ref().unwrap_or(arg).clone())
+        .collect()
+}
 
-    /// Enqueues the operations for arguments that fit; returns their results, in memory of their own.
+impl Captured {
+    /// Runs the step for arguments of the shapes that were captured; returns its results, in memory of their own.
     ///
     /// # Errors
-    /// Those of the kernels' checks; RESOURCE_EXHAUSTED if there is too little memory; those of the device.
-    pub fn replay(&self, args: &[Tensor]) -> Result<Vec<Tensor>> {
+    /// FAILED_PRECONDITION if the captured operations are not those of these arguments; those of `run`, of the kernels'
+    /// checks, and of the device.
+    pub fn replay(
+        &self,
+        args: &[Tensor],
+        run: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
+    ) -> Result<Vec<Tensor>> {
         for (to, from) in self.inputs.iter().zip(args) {
             if let Some(to) = to {
                 self.memory.copy_tensor(to, from)?;
             }
         }
-        for arg in &self.args {
-            let Some(value) = args.get(arg.at) else {
-                continue;
-            };
-            arg.checks.iter().try_for_each(|check| check(value))?;
-            if let Some(to) = &arg.copy {
-                self.memory.upload_to(to, value)?;
-            }
-        }
+        let outputs = {
+            let (calls, next) = (self.calls.clone(), 0);
+            MODE.set(Some(Mode::Replaying { calls, next }));
+            let _ends = Ends;
+            run(given(&self.inputs, args))?
+        };
         let (device, stream) = (self.memory.compute().device(), self.memory.compute().raw());
-        // SAFETY: the captured operations use memory of `inputs`, of `args`, of `outputs`, and of an allocator that
-        // lives as long as these do and that nothing else allocates from, besides that of constants, which the caller
-        // keeps.
+        // SAFETY: the captured operations use memory of `inputs`, of `calls`, and of an allocator that lives as long as
+        // these do and that nothing else allocates from, besides that of constants and workspaces, which are kept.
         let launched = unsafe { device.backend().launch_graph(stream, self.graph) };
         self.memory.compute().note_op();
         launched?;
@@ -274,6 +266,6 @@ impl Captured {
             self.memory.copy_tensor(&to, t)?;
             Ok(to)
         };
-        self.outputs.iter().map(copy).collect()
+        outputs.iter().map(copy).collect()
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::Device;
 use ferroflow_base::{Result, internal};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Sender, channel};
 
 type Task = Box<dyn FnOnce() + Send>;
@@ -19,7 +20,12 @@ impl Dispatch {
         let (sender, tasks) = channel::<Task>();
         let name = format!("{}{}", device.backend().kind(), device.ordinal());
         let thread = std::thread::Builder::new().name(name);
-        let run = move || tasks.into_iter().for_each(|task| task());
+        // A task that panics has ended its own step; those of others go on.
+        let run = move || {
+            tasks
+                .into_iter()
+                .for_each(|task| drop(catch_unwind(AssertUnwindSafe(task))));
+        };
         let started = thread.spawn(run);
         started.map_err(|e| internal!("no thread for {device}: {e}"))?;
         Ok(Dispatch(sender))

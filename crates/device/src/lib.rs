@@ -32,7 +32,10 @@ pub use backend::{
     RawModule, RawStream, Span,
 };
 pub use buffer::{Buffer, Pinned};
-pub use capture::{ArgCheck, Captured, check_value, note_read};
+pub use capture::{
+    Captured, InputCheck, begin_call, check_input, is_capturing, note_output, note_read,
+    upload_input,
+};
 pub use device::Device;
 pub use host_stream::{
     HostKernel, HostKernels, HostStreamOptions, HostStreams, Operand, Order, Race,

@@ -101,14 +101,7 @@ impl Function {
     /// INVALID_ARGUMENT if the arguments do not fit, as far as the backend can tell, or the stream is of
     /// another device; FAILED_PRECONDITION if a buffer was freed.
     pub fn launch(&self, stream: &Stream, grid: &Grid, args: &[KernelArg]) -> Result<()> {
-        if self.module.0.device != *stream.device() {
-            return Err(invalid_argument!(
-                "function '{}' of {} cannot be launched on a stream of {}",
-                self.name,
-                self.module.0.device,
-                stream.device()
-            ));
-        }
+        self.check_device(stream.device())?;
         let mut raw = SmallVec::<[LaunchArg; 8]>::new();
         for arg in args {
             raw.push(match arg {
@@ -120,6 +113,19 @@ impl Function {
             });
         }
         self.launch_raw(stream, grid, &raw)
+    }
+
+    /// # Errors
+    /// INVALID_ARGUMENT if the function is for another device.
+    pub(crate) fn check_device(&self, device: &Device) -> Result<()> {
+        match self.module.0.device == *device {
+            true => Ok(()),
+            false => Err(invalid_argument!(
+                "function '{}' of {} cannot be launched on a stream of {device}",
+                self.name,
+                self.module.0.device
+            )),
+        }
     }
 
     /// As [`Function::launch`], with memory of this device that notes the stream.

@@ -157,7 +157,7 @@ impl Stream {
     /// INVALID_ARGUMENT if the lengths differ; RESOURCE_EXHAUSTED if there is too little pinned memory.
     pub fn copy_from_host(&self, to: &Buffer, from: &[u8], staging: &Allocator) -> Result<()> {
         let mut pinned = Pinned::new(staging, from.len())?;
-        pinned.bytes_mut().copy_from_slice(from);
+        copy_bytes(pinned.bytes_mut(), from);
         // Freed at once: its memory is not reused before the copy has run.
         self.copy(to, &pinned.into_buffer())
     }
@@ -222,6 +222,26 @@ impl Stream {
         *mark = Some((n_ops, event.clone()));
         Ok(event)
     }
+}
+
+/// Bytes from which on several threads copy.
+const LARGE: usize = 4 << 20;
+/// The most threads that copy: more do not read and write faster.
+const MAX_COPIERS: usize = 4;
+
+/// Copies bytes of the host. One thread is slower than the connection of a GPU.
+fn copy_bytes(to: &mut [u8], from: &[u8]) {
+    let available = std::thread::available_parallelism().map_or(1, usize::from);
+    let n = (from.len() / LARGE).min(available / 2).min(MAX_COPIERS);
+    if n < 2 {
+        return to.copy_from_slice(from);
+    }
+    let part = from.len().div_ceil(n);
+    std::thread::scope(|scope| {
+        for (to, from) in to.chunks_mut(part).zip(from.chunks(part)) {
+            scope.spawn(|| to.copy_from_slice(from));
+        }
+    });
 }
 
 impl PartialEq for Stream {

@@ -5,7 +5,9 @@ use crate::buffer::{Buffer, Pinned};
 use crate::capture;
 use crate::dispatch::Dispatch;
 use crate::{Device, Function, Grid, LaunchArg, Span, Stream};
-use ferroflow_base::{Result, Status, internal, invalid_argument};
+use ferroflow_base::{
+    Result, Status, failed_precondition, internal, invalid_argument, resource_exhausted,
+};
 use ferroflow_tensor::{DType, MemoryBlock, Shape, Tensor, TensorMemory};
 use smallvec::SmallVec;
 use std::any::Any;
@@ -20,10 +22,13 @@ use std::sync::{Arc, OnceLock};
 /// stream. Elsewhere a thread of the device's own calls kernels, which enqueue launches and return.
 pub struct StreamMemory {
     compute: Stream,
+    /// In the place of `compute` for a thread that captures: others go on to use that one.
+    captures: Stream,
     into: Stream,
     out: Stream,
     allocator: Allocator,
     staging: Allocator,
+    options: AllocatorOptions,
     /// Calls kernels that enqueue launches; `None` where kernels of the CPU compute.
     dispatch: Option<Dispatch>,
     /// What the kernels of the device share.
@@ -124,10 +129,12 @@ impl StreamMemory {
         };
         Ok(StreamMemory {
             compute: Stream::new(device)?,
+            captures: Stream::new(device)?,
             into: Stream::new(device)?,
             out: Stream::new(device)?,
             allocator: Allocator::new(device, &options),
             staging: Allocator::pinned(device),
+            options,
             dispatch: match is_host {
                 true => None,
                 false => Some(Dispatch::new(device)?),
@@ -141,7 +148,6 @@ impl StreamMemory {
     /// # Errors
     /// INTERNAL outside of [`StreamMemory::enqueuing`].
     pub fn current() -> Result<Arc<StreamMemory>> {
-        capture::note_kernel();
         let current = CURRENT.with_borrow(Clone::clone);
         current.ok_or_else(|| internal!("a kernel of a device runs on no device"))
     }
@@ -165,9 +171,17 @@ impl StreamMemory {
         shared.ok_or_else(|| internal!("kernels of a device share something of another type"))
     }
 
-    /// The stream that computes.
+    /// The stream that computes: what is enqueued there is captured, if this thread captures.
     pub fn compute(&self) -> &Stream {
-        &self.compute
+        match capture::is_capturing() {
+            true => &self.captures,
+            false => &self.compute,
+        }
+    }
+
+    /// How much memory it takes.
+    pub(crate) fn options(&self) -> &AllocatorOptions {
+        &self.options
     }
 
     /// The memory of the tensors.
@@ -202,7 +216,7 @@ impl StreamMemory {
             name.push_str(holder);
         });
         let _restore = Restore(CURRENT.replace(Some(self.clone())));
-        capture::noting_kernel(f)
+        f()
     }
 
     /// Returns a new tensor in the device's memory, for launches on the computing stream.
@@ -215,11 +229,20 @@ impl StreamMemory {
                 "a device has no memory for {dtype} tensors"
             ));
         }
-        let len = shape.num_elements() * dtype.size();
+        let count = shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d));
+        let len = count.and_then(|n| n.checked_mul(dtype.size()));
+        let len = len
+            .filter(|len| isize::try_from(*len).is_ok())
+            .ok_or_else(|| {
+                resource_exhausted!(
+                    "OOM when allocating tensor with shape{shape} and type {dtype} on {}",
+                    self.compute.device()
+                )
+            })?;
         let capturing = capture::allocator();
         let allocator = capturing.as_ref().unwrap_or(&self.allocator);
         let buffer =
-            HOLDER.with_borrow(|holder| Buffer::new(allocator, &self.compute, len, holder))?;
+            HOLDER.with_borrow(|holder| Buffer::new(allocator, self.compute(), len, holder))?;
         let block = self.block(Arc::new(buffer));
         // SAFETY: the block has as many bytes. The host reads none of them; a kernel of the device may read
         // what it has not written, and then computes with arbitrary elements.
@@ -235,8 +258,11 @@ impl StreamMemory {
         if device_block(tensor)?.is_some_and(|b| b.device() == self.compute.device()) {
             return Ok(tensor.clone());
         }
-        if let Some(copy) = capture::copy_of(self, tensor)? {
-            return Ok(copy);
+        if capture::is_capturing() {
+            return Err(failed_precondition!(
+                "a tensor of shape {} is copied from the host",
+                tensor.shape()
+            ));
         }
         let copy = self.allocate_tensor(tensor.dtype(), tensor.shape().clone())?;
         self.upload_to(&copy, tensor)?;
@@ -247,7 +273,7 @@ impl StreamMemory {
     pub(crate) fn upload_to(&self, to: &Tensor, from: &Tensor) -> Result<()> {
         match device_block(to)?.filter(|to| !to.is_empty()) {
             Some(to) => self
-                .compute
+                .compute()
                 .copy_from_host(&to, from.bytes()?, &self.staging),
             None => Ok(()),
         }
@@ -283,6 +309,7 @@ impl StreamMemory {
     /// # Errors
     /// INTERNAL if a tensor is not on this device; those of [`Function::launch`].
     pub fn launch(&self, function: &Function, grid: &Grid, args: &[TensorArg]) -> Result<()> {
+        function.check_device(self.compute.device())?;
         let mut raw = SmallVec::<[LaunchArg; 32]>::new();
         for arg in args {
             raw.push(match arg {
@@ -293,7 +320,7 @@ impl StreamMemory {
             });
         }
         // The tensors' buffers note the computing stream since they were allocated.
-        function.launch_raw(&self.compute, grid, &raw)
+        function.launch_raw(self.compute(), grid, &raw)
     }
 
     /// Copies a tensor on this device to another one of the same size, which was allocated here.
@@ -306,7 +333,7 @@ impl StreamMemory {
         let from = device_block(from)?.ok_or_else(elsewhere)?;
         match to.is_empty() && from.is_empty() {
             true => Ok(()),
-            false => self.compute.copy(&to, &from),
+            false => self.compute().copy(&to, &from),
         }
     }
 
@@ -319,7 +346,7 @@ impl StreamMemory {
         let buffer = device_block(tensor)?.ok_or_else(elsewhere)?;
         match buffer.is_empty() {
             true => Ok(()),
-            false => self.compute.fill(&buffer, word),
+            false => self.compute().fill(&buffer, word),
         }
     }
 

@@ -61,10 +61,10 @@ template <class T> __device__ void softmax(const T *x, T *y, int n, int is_log) 
     float sum = 0;
     for (int i = threadIdx.x; i < n; i += blockDim.x) sum += expf(load(x + i) - largest);
     sum = block_all<Sum>(sum);
-    float factor = 1 / sum, shift = largest + logf(sum);
+    float factor = 1 / sum, shift = logf(sum);
     for (int i = threadIdx.x; i < n; i += blockDim.x) {
-        float v = load(x + i);
-        store(y + i, is_log ? v - shift : expf(v - largest) * factor);
+        float v = load(x + i) - largest;
+        store(y + i, is_log ? v - shift : expf(v) * factor);
     }
 }
 
@@ -88,11 +88,11 @@ template <class T> __device__ void softmax_short(const T *x, T *y, int rows, int
     for (int i = 0; i < 32; i++)
         if (i * 32 < n) sum += i * 32 + lane < n ? expf(v[i] - largest) : 0;
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffff, sum, offset);
-    float factor = 1 / sum, shift = largest + logf(sum);
+    float factor = 1 / sum, shift = logf(sum);
 #pragma unroll
     for (int i = 0; i < 32; i++) {
         int at = i * 32 + lane;
-        if (at < n) store(y + at, is_log ? v[i] - shift : expf(v[i] - largest) * factor);
+        if (at < n) store(y + at, is_log ? v[i] - largest - shift : expf(v[i] - largest) * factor);
     }
 }
 

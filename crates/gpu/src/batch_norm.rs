@@ -50,6 +50,13 @@ fn batch_norm(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         if shape.rank() != 4 {
             return Err(invalid_argument!("input must be 4 or 5-dimensional{shape}"));
         }
+        let channels = shape[3];
+        if let Some(wrong) = inputs[1..].iter().find(|t| t.shape().dims() != [channels]) {
+            return Err(invalid_argument!(
+                "scale, offset, mean and variance must have {channels} elements, not the shape {}",
+                wrong.shape()
+            ));
+        }
         inputs.push(match on_device.get() {
             Some(epsilon) => Tensor::clone(epsilon),
             None => {

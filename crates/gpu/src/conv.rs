@@ -8,8 +8,8 @@ use crate::library::tf32;
 use crate::pad::padded;
 use crate::ptx::Step;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_device::TensorArg;
 use ferroflow_device::cuda::{Conv, ConvArgs, Epilogue as BlasEpilogue, Gemm};
+use ferroflow_device::{TensorArg, is_capturing};
 use ferroflow_functors::window::{NHWC, Placed, Rules, conv_rules};
 use ferroflow_opdef::{BinaryFn, KernelBuild};
 use ferroflow_tensor::Tensor;
@@ -46,6 +46,7 @@ impl ConvKernel {
             return Ok(filter.clone());
         }
         let mut filter = ctx.input(1)?;
+        four(&filter, "filter")?;
         let mut is_constant = ctx.is_constant(1);
         if self.epilogue.scale {
             is_constant &= ctx.is_constant(2);
@@ -53,7 +54,8 @@ impl ConvKernel {
             filter = elementwise::apply(ctx, &steps, &[filter, ctx.input(2)?])?;
         }
         let filter = data::transposed(ctx, &filter, &[3, 0, 1, 2])?;
-        if is_constant {
+        // What is captured has not been computed.
+        if is_constant && !is_capturing() {
             let _ = self.filter.set(filter.clone());
         }
         Ok(filter)
@@ -124,6 +126,8 @@ impl GpuKernel for ConvKernel {
             relu,
             tf32: tf32(),
         };
+        let (x, filter) = (data::aligned(ctx, x)?, data::aligned(ctx, filter)?);
+        let bias = data::aligned(ctx, bias)?;
         let args = ConvArgs {
             x: &x,
             filter: &filter,
@@ -140,11 +144,7 @@ impl GpuKernel for ConvKernel {
 
 /// Enqueues a convolution: as a matrix product, if it is one and that is faster.
 fn enqueue(ctx: &GpuCtx, conv: &Conv, args: &ConvArgs, has_bias: bool) -> Result<()> {
-    let convolution = || {
-        ctx.library
-            .dnn(ctx.memory)?
-            .convolve(ctx.memory, conv, args)
-    };
+    let convolution = || ctx.library.dnn()?.convolve(ctx.memory, conv, args);
     let [out_c, rows, columns, in_c] = conv.filter;
     let is_product = [rows, columns] == [1, 1]
         && conv.stride == [1, 1]

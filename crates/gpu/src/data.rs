@@ -186,6 +186,20 @@ pub(crate) fn broadcast(ctx: &GpuCtx, x: &Tensor, shape: &Shape) -> Result<Tenso
     Ok(y)
 }
 
+/// Returns a tensor whose address is one of whole buffers, as libraries expect: a part of a tensor is copied.
+///
+/// # Errors
+/// Those of the device.
+pub(crate) fn aligned(ctx: &GpuCtx, t: Tensor) -> Result<Tensor> {
+    const ALIGNMENT: u64 = 256;
+    if ctx.memory.span(&t)?.address.0.is_multiple_of(ALIGNMENT) {
+        return Ok(t);
+    }
+    let copy = ctx.alloc(t.dtype(), t.shape().clone())?;
+    ctx.memory.copy_tensor(&copy, &t)?;
+    Ok(copy)
+}
+
 /// Fills a new tensor with zeros.
 ///
 /// # Errors
@@ -360,8 +374,9 @@ fn split_v(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             return Err(invalid_argument!("split_dim must be a scalar"));
         };
         split_along(ctx, &x, at, |size| {
-            let known: i64 = sizes.iter().filter(|s| **s != -1).sum();
-            let rest = size as i64 - known;
+            let known = sizes.iter().filter(|s| **s != -1);
+            let known = known.fold(0i64, |n, s| n.saturating_add(*s));
+            let rest = (size as i64).saturating_sub(known);
             let n_open = sizes.iter().filter(|s| **s == -1).count();
             if rest < 0 || n_open > 1 || (n_open == 0 && rest > 0) || sizes.iter().any(|s| *s < -1)
             {
@@ -502,7 +517,7 @@ fn tile(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             .shape()
             .iter()
             .zip(times.iter())
-            .map(|(n, t)| n * t)
+            .map(|(n, t)| n.saturating_mul(*t))
             .collect();
         let y = ctx.alloc(x.dtype(), shape)?;
         let (from, to) = (x.shape().strides(), y.shape().strides());

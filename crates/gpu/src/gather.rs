@@ -4,7 +4,7 @@ use crate::data::MOVED;
 use crate::elementwise::grid;
 use crate::kernel::{GpuCtx, GpuKernel, Row, axis, int, integers};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_device::{TensorArg, check_value};
+use ferroflow_device::TensorArg;
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
 
@@ -24,7 +24,7 @@ fn gather(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         };
         let along = axis(along, x.shape().rank())?;
         let rows = x.shape()[along];
-        check_value(&at, Box::new(move |at| check_indices(at, rows)))?;
+        ctx.check(1, Box::new(move |at| check_indices(at, rows)))?;
         let outer: usize = x.shape()[..along].iter().product();
         let inner: usize = x.shape()[along + 1..].iter().product();
         let (left, right) = (&x.shape()[..along], &x.shape()[along + 1..]);
@@ -36,7 +36,7 @@ fn gather(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             .collect();
         let y = ctx.alloc(x.dtype(), shape)?;
         if y.num_elements() > 0 {
-            let indices = ctx.memory.upload(&at)?;
+            let indices = ctx.input(1)?;
             let mut bytes = x.dtype().size();
             let mut unit = 1;
             while bytes < 16 && (inner * x.dtype().size()).is_multiple_of(bytes * 2) {

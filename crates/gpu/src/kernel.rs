@@ -2,7 +2,10 @@
 
 use crate::library::Library;
 use ferroflow_base::{Result, internal, invalid_argument, resource_exhausted};
-use ferroflow_device::{Function, Grid, StreamMemory, TensorArg, note_read};
+use ferroflow_device::{
+    Function, Grid, InputCheck, StreamMemory, TensorArg, begin_call, check_input, note_output,
+    note_read, upload_input,
+};
 use ferroflow_opdef::{AttrValue, Attrs, KernelBuild, KernelCtx, KernelDef, OpKernel};
 use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
 use std::sync::{Arc, OnceLock};
@@ -137,6 +140,11 @@ impl OpKernel for Launcher {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let memory = StreamMemory::current()?;
         let library = memory.shared(|| Library::load(&memory))?;
+        let captured = begin_call(&memory, |i| ctx.input(i).cloned())?;
+        if let Some(outputs) = captured {
+            let mut outputs = outputs.into_iter();
+            return outputs.try_for_each(|(i, output)| ctx.set_output(i, output));
+        }
         self.kernel.launch(&mut GpuCtx {
             ctx,
             memory: &memory,
@@ -178,7 +186,7 @@ impl GpuCtx<'_, '_> {
     pub(crate) fn input(&self, i: usize) -> Result<Tensor> {
         match self.constant(i) {
             Some(constant) => constant.on(self.memory).cloned(),
-            None => self.memory.upload(self.ctx.input(i)?),
+            None => upload_input(self.memory, i, self.ctx.input(i)?),
         }
     }
 
@@ -200,7 +208,7 @@ impl GpuCtx<'_, '_> {
     pub(crate) fn host(&self, i: usize) -> Result<Tensor> {
         let tensor = self.pass(i)?;
         if self.constant(i).is_none() {
-            note_read(&tensor);
+            note_read(i, &tensor);
         }
         Ok(tensor)
     }
@@ -226,7 +234,20 @@ impl GpuCtx<'_, '_> {
         self.memory.allocate_tensor(dtype, shape.into())
     }
 
+    /// Checks the value of input `i`, which is with the host.
+    ///
+    /// # Errors
+    /// Those of the check.
+    pub(crate) fn check(&self, i: usize, check: InputCheck) -> Result<()> {
+        let tensor = self.pass(i)?;
+        match self.constant(i) {
+            Some(_) => check(&tensor),
+            None => check_input(i, &tensor, check),
+        }
+    }
+
     pub(crate) fn set_output(&mut self, i: usize, tensor: Tensor) -> Result<()> {
+        note_output(i, &tensor);
         self.ctx.set_output(i, tensor)
     }
 

@@ -4,8 +4,7 @@
 //! ops, fused or alone, are generated as PTX (`ptx.rs`); what is the same for every model is compiled ahead
 //! (`kernels/`); products and convolutions are cuBLASLt's and cuDNN's.
 //!
-//! Floats are in the device's memory, integers with the host, which computes shapes and checks indices. Bools are
-//! where they were made. Entry points, in reading order: [`register`]; `kernel.rs`, what all kernels have; the ops by file.
+//! Floats are in the device's memory, all else with the host, which computes shapes, indices and conditions. Entry points, in reading order: [`register`]; `kernel.rs`, what all kernels have; the ops by file.
 //!
 //! Does not know: graphs, engines, which devices there are.
 
@@ -21,7 +20,7 @@ mod epilogue;
 mod gather;
 mod kernel;
 mod library;
-mod logic;
+
 mod matmul;
 mod pad;
 mod pass_through;
@@ -29,6 +28,7 @@ mod pool;
 mod ptx;
 mod reduce;
 mod rows;
+mod select;
 
 pub use library::set_tf32;
 
@@ -50,7 +50,7 @@ pub fn register(registry: &Registry) -> Result<()> {
         einsum::ROWS,
         elementwise::ROWS,
         gather::ROWS,
-        logic::ROWS,
+        select::ROWS,
         matmul::ROWS,
         pad::ROWS,
         pass_through::ROWS,

@@ -38,8 +38,8 @@ pub(crate) struct Library {
     functions: ptx::Functions,
     /// Generated functions by their description.
     generated: Mutex<HashMap<ptx::Loop, Function>>,
-    blas: OnceLock<Result<Blas>>,
-    dnn: OnceLock<Result<Dnn>>,
+    blas: OnceLock<Blas>,
+    dnn: OnceLock<Dnn>,
     /// Whether a convolution with a window of one element is faster as a matrix product.
     as_product: Mutex<HashMap<Conv, bool>>,
 }
@@ -85,8 +85,13 @@ impl Library {
     }
 
     pub(crate) fn blas(&self, memory: &StreamMemory) -> Result<&Blas> {
-        let blas = self.blas.get_or_init(|| Blas::open(memory));
-        blas.as_ref().map_err(Clone::clone)
+        match self.blas.get() {
+            Some(blas) => Ok(blas),
+            None => {
+                let blas = Blas::open(memory)?;
+                Ok(self.blas.get_or_init(|| blas))
+            }
+        }
     }
 
     /// Enqueues a convolution in the faster of two ways, which the first call of its kind measures.
@@ -125,9 +130,14 @@ impl Library {
         }
     }
 
-    pub(crate) fn dnn(&self, memory: &StreamMemory) -> Result<&Dnn> {
-        let dnn = self.dnn.get_or_init(|| Dnn::open(memory));
-        dnn.as_ref().map_err(Clone::clone)
+    pub(crate) fn dnn(&self) -> Result<&Dnn> {
+        match self.dnn.get() {
+            Some(dnn) => Ok(dnn),
+            None => {
+                let dnn = Dnn::open()?;
+                Ok(self.dnn.get_or_init(|| dnn))
+            }
+        }
     }
 }
 

@@ -157,8 +157,14 @@ pub(crate) fn multiply(
     side: Option<&Tensor>,
 ) -> Result<()> {
     if gemm.k > 0 {
+        let (x, w) = (
+            data::aligned(ctx, x.clone())?,
+            data::aligned(ctx, w.clone())?,
+        );
+        let bias = bias.map(|b| data::aligned(ctx, b.clone())).transpose()?;
+        let side = side.map(|s| data::aligned(ctx, s.clone())).transpose()?;
         let blas = ctx.library.blas(ctx.memory)?;
-        return blas.multiply(ctx.memory, gemm, [x, w, y], bias, side);
+        return blas.multiply(ctx.memory, gemm, [&x, &w, y], bias.as_ref(), side.as_ref());
     }
     data::zero(ctx, y)?;
     let relu = (gemm.epilogue == BlasEpilogue::BiasRelu).then_some(ferroflow_opdef::UnaryFn::Relu);

@@ -8,7 +8,7 @@ use ferroflow_tensor::{Shape, Tensor};
 
 pub(crate) const ROWS: &[Row] = &[
     Row::new("Pad", pad).host(&["paddings"]),
-    Row::new("PadV2", pad).host(&["paddings", "constant_values"]),
+    Row::new("PadV2", pad).host(&["paddings"]),
 ];
 
 fn pad(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
@@ -32,7 +32,7 @@ fn pad(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             pads.push((size(pair[0])?, size(pair[1])?));
         }
         let value = match ctx.num_inputs() {
-            3 => Some(ctx.pass(2)?),
+            3 => Some(ctx.input(2)?),
             _ => None,
         };
         let y = padded(ctx, &x, &pads, value.as_ref())?;
@@ -52,10 +52,10 @@ pub(crate) fn padded(
 ) -> Result<Tensor> {
     let dims = x.shape().iter().zip(pads);
     let shape: Shape = dims
-        .map(|(n, (before, after))| n + before + after)
+        .map(|(n, (before, after))| n.saturating_add(*before).saturating_add(*after))
         .collect();
     let y = match value {
-        Some(value) => data::broadcast(ctx, &ctx.memory.upload(value)?, &shape)?,
+        Some(value) => data::broadcast(ctx, value, &shape)?,
         None => {
             let y = ctx.alloc(x.dtype(), shape)?;
             data::zero(ctx, &y)?;

@@ -33,8 +33,6 @@ pub(crate) enum Step {
     Binary(BinaryFn, usize, usize),
     /// The second operand where the first is not zero, else the third.
     Select(usize, usize, usize),
-    /// 1 where the operand is zero, else 0.
-    Not(usize),
 }
 
 impl From<Instruction> for Step {
@@ -80,7 +78,6 @@ impl Hash for Loop {
                 Step::Unary(f, a) => (std::mem::discriminant(f), a).hash(state),
                 Step::Binary(f, a, b) => (std::mem::discriminant(f), a, b).hash(state),
                 Step::Select(c, a, b) => (c, a, b).hash(state),
-                Step::Not(a) => a.hash(state),
             }
         }
     }
@@ -199,11 +196,6 @@ impl Loop {
                             let [c, a, b] = [c, a, b].map(|i| &values[i][lane]);
                             body.line(&format!("setp.neu.f32 %p2, {c}, 0f00000000;"));
                             body.line(&format!("selp.f32 {to}, {a}, {b}, %p2;"));
-                        }
-                        Step::Not(a) => {
-                            let (a, one) = (&values[a][lane], literal(1.0));
-                            body.line(&format!("setp.eq.f32 %p2, {a}, 0f00000000;"));
-                            body.line(&format!("selp.f32 {to}, {one}, 0f00000000, %p2;"));
                         }
                     }
                     to
@@ -521,12 +513,6 @@ mod tests {
             ],
             steps: vec![Step::Select(0, 1, 2)],
             result: f32,
-            width: 4,
-        });
-        all.push(Loop {
-            operands: vec![(DType::Bool, Walk::Full)],
-            steps: vec![Step::Not(0)],
-            result: DType::Bool,
             width: 4,
         });
         all

@@ -40,11 +40,11 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[derive(Clone, Default)]
 pub struct StreamDevices(Arc<[StreamDevice]>);
 
-/// How [`StreamDevices::host_streams`] work.
+/// How devices of [`StreamDevices`] work.
 #[derive(Clone, Debug)]
 pub struct StreamDeviceOptions {
-    /// Bytes of memory of each device.
-    pub memory_limit: usize,
+    /// Bytes of memory of each device; by default 1 GiB for streams that are threads, and all that a GPU has.
+    pub memory_limit: Option<usize>,
     /// Whether a device takes memory as it needs it; else all at once.
     pub allow_growth: bool,
     /// Runs operations late and in an order that this seed picks, to find missing synchronization.
@@ -58,7 +58,7 @@ pub struct StreamDeviceOptions {
 impl Default for StreamDeviceOptions {
     fn default() -> Self {
         StreamDeviceOptions {
-            memory_limit: 1 << 30,
+            memory_limit: None,
             allow_growth: true,
             shuffle: None,
             precision: None,
@@ -106,7 +106,7 @@ impl StreamDevices {
     pub fn host_streams(prefix: &str, n: usize, options: &StreamDeviceOptions) -> Result<Self> {
         let backend = HostStreams::new(HostStreamOptions {
             devices: n,
-            memory: options.memory_limit,
+            memory: options.memory_limit.unwrap_or(1 << 30),
             order: match options.shuffle {
                 None => Order::Threads,
                 Some(seed) => Order::Shuffled {
@@ -134,7 +134,7 @@ impl StreamDevices {
         let registered = REGISTERED.get_or_init(|| ferroflow_gpu::register(registry()));
         registered.clone()?;
         let allocator = AllocatorOptions {
-            memory_limit: Some(options.memory_limit),
+            memory_limit: options.memory_limit,
             allow_growth: options.allow_growth,
             ..Default::default()
         };
@@ -204,11 +204,13 @@ impl StreamDevices {
     }
 }
 
-/// Whether GPUs run a node: the engine itself, or a kernel.
+/// Whether the part of a GPU may have a node: the engine itself, a kernel of GPUs, or one of CPUs for tensors that stay with
+/// the host.
 fn has_gpu_kernel(node: &Node) -> bool {
     match node.class() {
         NodeClass::Other | NodeClass::Identity => {
             registry().has_kernel_on(ferroflow_gpu::DEVICE_TYPE, node.op(), &node.attrs)
+                || is_of_host(node)
         }
         NodeClass::Switch
         | NodeClass::Merge
@@ -226,6 +228,15 @@ fn has_gpu_kernel(node: &Node) -> bool {
         | NodeClass::NoOp => true,
         _ => false,
     }
+}
+
+/// Whether a node computes integers and conditions of others, which are with the host: shapes, indices, masks. With the
+/// nodes that read them they are optimized as one graph.
+fn is_of_host(node: &Node) -> bool {
+    let stays = |t: &DType| t.is_integer() || *t == DType::Bool;
+    let inputs = node.def.input_dtypes(&node.attrs);
+    let is_pure = !node.def.flags.stateful && registry().has_kernel(node.op());
+    is_pure && node.outputs.iter().all(stays) && inputs.is_ok_and(|inputs| inputs.iter().all(stays))
 }
 
 pub(crate) type TensorDone = Box<dyn FnOnce(Result<Tensor>) + Send>;

@@ -17,7 +17,7 @@ fn gpu(precision: Option<DType>) -> Result<StreamDevices> {
             TASK,
             1,
             &StreamDeviceOptions {
-                memory_limit: 2 << 30,
+                memory_limit: Some(2 << 30),
                 precision,
                 ..Default::default()
             },
@@ -71,6 +71,8 @@ fn graph() -> String {
     [
         feed("ids"),
         feed("shape"),
+        feed("dim"),
+        "node { name: 'same' op: 'Identity' input: 'ids' attr { key: 'T' value { type: DT_INT32 } } }".to_string(),
         floats("table", &[10, 8]),
         floats("w", &[4, 3]),
         "node { name: 'axis' op: 'Const' attr { key: 'dtype' value { type: DT_INT32 } } attr { key: 'value' value { \
@@ -82,14 +84,14 @@ fn graph() -> String {
         format!("node {{ name: 'x' op: 'Reshape' input: 'rows' input: 'shape' {FLOAT} }}"),
         format!("node {{ name: 'y' op: 'MatMul' input: 'x' input: 'w' {FLOAT} }}"),
         format!("node {{ name: 'z' op: 'Relu' input: 'y' {FLOAT} }}"),
-        format!("node {{ name: 'sum' op: 'Sum' input: 'z' input: 'axis' {FLOAT} }}"),
+        format!("node {{ name: 'sum' op: 'Sum' input: 'z' input: 'dim' {FLOAT} }}"),
     ]
     .join("\n")
 }
 
 /// Runs steps in turn on both; they differ by at most `tol` of the largest element.
-fn check(own: &Session, cpu: &Session, feeds: [(&str, Tensor); 2], tol: f32) {
-    let fetches = ["sum:0", "z:0"];
+fn check(own: &Session, cpu: &Session, feeds: [(&str, Tensor); 3], tol: f32) {
+    let fetches = ["sum:0", "z:0", "same:0"];
     let (got, expected) = (
         own.run(&feeds, &fetches, &[]),
         cpu.run(&feeds, &fetches, &[]),
@@ -98,6 +100,10 @@ fn check(own: &Session, cpu: &Session, feeds: [(&str, Tensor); 2], tol: f32) {
         (Ok(got), Ok(expected)) => {
             for (g, e) in got.iter().zip(&expected) {
                 assert_eq!(g.shape(), e.shape());
+                if e.dtype() == DType::Int32 {
+                    assert!(g.same_value(e), "{g} instead of {e}");
+                    continue;
+                }
                 let (g, e) = (g.slice::<f32>().unwrap(), e.slice::<f32>().unwrap());
                 let largest = e.iter().fold(1e-9f32, |m, v| m.max(v.abs()));
                 for (g, e) in g.iter().zip(e) {
@@ -140,6 +146,7 @@ fn replayed_steps_depend_on_what_is_fed() {
             let feeds = [
                 ("ids:0", Tensor::vector(&ids).unwrap()),
                 ("shape:0", Tensor::vector(&shape).unwrap()),
+                ("dim:0", Tensor::scalar(i32::from(round % 4 == 3))),
             ];
             check(&own, &cpu, feeds, tol);
         }
@@ -149,7 +156,7 @@ fn replayed_steps_depend_on_what_is_fed() {
 #[test]
 fn too_little_memory_is_an_error_that_names_holders() {
     let options = StreamDeviceOptions {
-        memory_limit: 1 << 20,
+        memory_limit: Some(1 << 20),
         ..Default::default()
     };
     let gpu = match StreamDevices::gpus(TASK, 1, &options) {

@@ -131,7 +131,7 @@ fn gpu() -> Result<StreamDevices> {
             TASK,
             1,
             &StreamDeviceOptions {
-                memory_limit: 4 << 30,
+                memory_limit: Some(4 << 30),
                 ..Default::default()
             },
         )

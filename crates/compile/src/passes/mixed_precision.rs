@@ -1,8 +1,8 @@
 //! Computes products of floats, and what is around them, in a dtype of half the size (TensorFlow:
 //! `core/grappler/optimizers/auto_mixed_precision.cc`).
 //!
-//! All ops of [`OPS`] change: their kernels compute with floats inside, so that sums and normalizations lose nothing
-//! but the rounding of what is stored. Casts stand where they meet others; constants are converted.
+//! All ops of [`OPS`] change: their kernels compute with floats inside, so that means and normalizations lose nothing
+//! but the rounding of what is stored. Sums may be larger than a half and stay as they are. Casts stand where they meet others; constants are converted.
 
 use crate::pass::constant_node;
 use crate::{Pass, PassCtx};
@@ -66,7 +66,6 @@ const OPS: &[(&str, &str)] = &[
     ("Squeeze", "T"),
     ("StridedSlice", "T"),
     ("Sub", "T"),
-    ("Sum", "T"),
     ("Tanh", "T"),
     ("Tile", "T"),
     ("Transpose", "T"),
@@ -205,6 +204,14 @@ impl Conversion<'_, '_> {
     }
 }
 
+/// A number that stays finite where `max` is the largest: masks multiply the largest numbers by zero.
+fn finite(v: f32, max: f32) -> f32 {
+    match v.is_finite() {
+        true => v.clamp(-max, max),
+        false => v,
+    }
+}
+
 /// A constant of floats in another dtype, converted when it is read.
 fn narrowed(value: LazyTensor, to: DType) -> LazyTensor {
     let shape = value.shape().clone();
@@ -215,11 +222,17 @@ fn narrowed(value: LazyTensor, to: DType) -> LazyTensor {
         let shape = value.shape().clone();
         match to {
             DType::Bfloat16 => {
-                let all: Vec<_> = floats.iter().map(|v| half::bf16::from_f32(*v)).collect();
+                let all: Vec<_> = floats
+                    .iter()
+                    .map(|v| half::bf16::from_f32(finite(*v, half::bf16::MAX.to_f32())))
+                    .collect();
                 Tensor::from_slice(shape, &all)
             }
             DType::Half => {
-                let all: Vec<_> = floats.iter().map(|v| half::f16::from_f32(*v)).collect();
+                let all: Vec<_> = floats
+                    .iter()
+                    .map(|v| half::f16::from_f32(finite(*v, half::f16::MAX.to_f32())))
+                    .collect();
                 Tensor::from_slice(shape, &all)
             }
             _ => Err(internal!("a constant cannot be converted to {to}")),
@@ -231,6 +244,29 @@ fn narrowed(value: LazyTensor, to: DType) -> LazyTensor {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn large_constants_stay_finite() {
+        let value = Tensor::vector(&[-1e9f32, f32::MIN, f32::INFINITY, 2.5]).expect("fits");
+        for to in [DType::Half, DType::Bfloat16] {
+            let narrow = narrowed(value.clone().into(), to).get().expect("converts");
+            let finite: Vec<bool> = match to {
+                DType::Half => narrow
+                    .slice::<half::f16>()
+                    .expect("halves")
+                    .iter()
+                    .map(|v| v.is_finite())
+                    .collect(),
+                _ => narrow
+                    .slice::<half::bf16>()
+                    .expect("bfloats")
+                    .iter()
+                    .map(|v| v.is_finite())
+                    .collect(),
+            };
+            assert_eq!(finite, [true, true, false, true], "{to}");
+        }
+    }
 
     #[test]
     fn ops_are_sorted() {

@@ -96,6 +96,8 @@ pub struct Dnn {
     library: Arc<Lib>,
     handle: Handle,
     plans: Mutex<HashMap<Conv, Arc<Plan>>>,
+    /// A handle is for one thread at a time.
+    enqueue: Mutex<()>,
     /// Memory that convolutions share, one after the other on the stream; each at least twice as large as the one before.
     workspaces: Mutex<Vec<Tensor>>,
 }
@@ -166,19 +168,14 @@ impl Dnn {
     ///
     /// # Errors
     /// FAILED_PRECONDITION if there is no library.
-    pub fn open(memory: &StreamMemory) -> Result<Dnn> {
+    pub fn open() -> Result<Dnn> {
         let library = open(LIBRARIES)?;
         // SAFETY: the functions have the types that cuDNN's headers declare.
         let functions = unsafe { Functions::find(&library) }?;
         let mut handle = 0;
-        // SAFETY: writes one handle, for the stream.
-        unsafe {
-            check((functions.create)(&raw mut handle), "cudnnCreate")?;
-            check(
-                (functions.set_stream)(handle, memory.compute().raw().0),
-                "cudnnSetStream",
-            )?;
-        }
+        // SAFETY: writes one handle.
+        let created = unsafe { (functions.create)(&raw mut handle) };
+        check(created, "cudnnCreate")?;
         Ok(Dnn {
             library: Arc::new(Lib {
                 functions,
@@ -186,6 +183,7 @@ impl Dnn {
             }),
             handle,
             plans: Mutex::default(),
+            enqueue: Mutex::default(),
             workspaces: Mutex::default(),
         })
     }
@@ -242,6 +240,11 @@ impl Dnn {
         let workspace = self.scratch(memory, plan.workspace)?;
         let workspace = memory.span(&workspace)?;
         let (one, add) = (1.0f32, if conv.has_side { 1.0f32 } else { 0.0 });
+        let _one = lock(&self.enqueue);
+        // SAFETY: the handle is the library's, which one thread uses at a time; the stream lives as long as the memory.
+        let set =
+            unsafe { (self.library.functions.set_stream)(self.handle, memory.compute().raw().0) };
+        check(set, "cudnnSetStream")?;
         // SAFETY: the handles are the library's; `check_sizes` compared the descriptors with the memory, all of which
         // notes the computing stream; the factors are read before the call returns.
         let enqueued = unsafe {

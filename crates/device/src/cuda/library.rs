@@ -1,6 +1,7 @@
 //! Libraries of CUDA that are loaded at run time.
 
 use crate::StreamMemory;
+use crate::capture::is_capturing;
 use ferroflow_base::{Result, failed_precondition};
 use libloading::Library;
 use std::time::Instant;
@@ -58,6 +59,11 @@ pub(super) fn open(names: &[&str]) -> Result<Library> {
 /// # Errors
 /// Those of the operations.
 pub fn measure(memory: &StreamMemory, enqueue: impl Fn() -> Result<()>) -> Result<u128> {
+    if is_capturing() {
+        return Err(failed_precondition!(
+            "a step that is captured makes no choices"
+        ));
+    }
     enqueue()?;
     let mut least = u128::MAX;
     for _ in 0..3 {

@@ -159,8 +159,8 @@ impl Cuda {
     /// The driver's result as ours. A device that failed fails the calls that wait for it.
     fn check(&self, result: CuResult, what: &str) -> Result<()> {
         let checked = self.driver.check(result, what);
-        // From here on the errors are those of a context that is lost.
-        if let (Err(e), 700..) = (&checked, result) {
+        if let (Err(e), 700 | 702 | 709 | 710 | 714..=719 | 999) = (&checked, result) {
+            // The context is lost.
             self.calls.fail(e);
         }
         checked

@@ -4,9 +4,10 @@
 use super::*;
 use crate::{
     Allocator, AllocatorOptions, Buffer, Device, KernelArg, Module, Pinned, Stream, StreamMemory,
+    begin_call, note_output, note_read, upload_input,
 };
 use ferroflow_base::Code;
-use ferroflow_tensor::{DType, Tensor};
+use ferroflow_tensor::Tensor;
 use std::process::Command;
 use std::sync::mpsc;
 
@@ -115,18 +116,30 @@ fn captured_steps_have_memory_of_their_own() {
     let memory = Arc::new(StreamMemory::new(&device, &AllocatorOptions::default()).unwrap());
     let host = Tensor::vector(&[1f32, 2.0, 3.0, 4.0, 5.0]).unwrap();
     let x = memory.upload(&host).unwrap();
+    let numbers = |n: f32| Tensor::vector(&[n; 9]).unwrap();
+    // A kernel that copies its input 1, reads its input 2, and returns what was copied and its input 0.
     let run = |args: Vec<Tensor>| {
-        let y = memory.allocate_tensor(DType::Float, args[0].shape().clone())?;
-        memory.fill(&y, &7f32.to_le_bytes())?;
+        if let Some(outputs) = begin_call(&memory, |i| Ok(args[i].clone()))? {
+            return Ok(outputs.into_iter().map(|(_, t)| t).collect());
+        }
+        let y = upload_input(&memory, 1, &args[1])?;
+        note_read(2, &args[2]);
+        note_output(0, &y);
+        note_output(1, &args[0]);
         Ok(vec![y, args[0].clone()])
     };
-    let captured = memory.capture(std::slice::from_ref(&x), run).unwrap();
-    let results = captured.replay(&[x]).unwrap();
-    assert!(results.iter().all(Tensor::is_on_device));
-    assert_eq!(on_host(&memory, &results[0]), [7.0; 5]);
-    assert_eq!(on_host(&memory, &results[1]), [1.0, 2.0, 3.0, 4.0, 5.0]);
+    let args = |copied: f32, read: f32| [x.clone(), numbers(copied), numbers(read)];
+    let captured = memory.capture(&args(1.0, 2.0), run).unwrap();
+    for n in [1.0, 7.0, 8.0] {
+        let results = captured.replay(&args(n, 2.0), run).unwrap();
+        assert!(results.iter().all(Tensor::is_on_device));
+        assert_eq!(on_host(&memory, &results[0]), [n; 9]);
+        assert_eq!(on_host(&memory, &results[1]), [1.0, 2.0, 3.0, 4.0, 5.0]);
+    }
+    let other = captured.replay(&args(1.0, 3.0), run).unwrap_err();
+    assert_eq!(other.code(), Code::FailedPrecondition);
     let from_host = |args: Vec<Tensor>| memory.upload(&host).map(|h| vec![h, args[0].clone()]);
-    let error = memory.capture(&results[..1], from_host).err().unwrap();
+    let error = memory.capture(&[x], from_host).err().unwrap();
     assert_eq!(error.code(), Code::FailedPrecondition);
 }
 

@@ -1,6 +1,6 @@
 //! [`Captures`]: steps of a device that are enqueued as one graph of operations.
 
-use ferroflow_base::Result;
+use ferroflow_base::{Code, Result};
 use ferroflow_device::{Captured, StreamMemory};
 use ferroflow_opdef::Cost;
 use ferroflow_program::{Action, Plan};
@@ -72,25 +72,37 @@ impl Captures {
                     known.insert(shapes, State::Captured(captured.clone()));
                     captured
                 }
-                Err(_) => {
-                    // If the step itself failed, it does so again.
-                    known.insert(shapes, State::Impossible);
+                Err(e) => {
+                    if matches!(e.code(), Code::FailedPrecondition | Code::Unimplemented) {
+                        known.insert(shapes, State::Impossible);
+                    }
                     drop(known);
                     return run(args);
                 }
             },
             None => {
-                if known.len() < MAX_CAPTURED {
-                    known.insert(shapes, State::RanOnce);
-                }
                 drop(known);
-                return run(args);
+                let results = run(args)?;
+                self.note_run(shapes);
+                return Ok(results);
             }
         };
         drop(known);
-        match captured.fits(&args) {
-            true => captured.replay(&args),
-            false => run(args),
+        match captured.replay(&args, &run) {
+            // Other operations are due, or the step fails as it does now.
+            Err(_) => run(args),
+            done => done,
+        }
+    }
+
+    /// Notes that a step with these shapes ran. Those that ran once, or cannot be captured, give way to others.
+    fn note_run(&self, shapes: Shapes) {
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= MAX_CAPTURED {
+            known.retain(|_, state| matches!(state, State::Captured(_)));
+        }
+        if known.len() < MAX_CAPTURED {
+            known.insert(shapes, State::RanOnce);
         }
     }
 }

@@ -1,57 +1,20 @@
-//! Ops on bools, choices by bools, and fills.
-//!
-//! What is computed of scalars that are with the host stays there: conditions of loops are such scalars.
+//! Choices by conditions, which are copied from the host, and fills.
 
 use crate::data;
-use crate::elementwise::{self, apply};
+use crate::elementwise;
 use crate::kernel::{FLOATS, GpuCtx, GpuKernel, Row};
 use crate::ptx::Step;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_device::note_read;
 use ferroflow_functors::broadcast::broadcast_shape;
-use ferroflow_opdef::{BinaryFn, KernelBuild};
+use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
 
-const NONE: &[(&str, &[DType])] = &[];
-const FILLED: &[DType] = &[DType::Float, DType::Half, DType::Bfloat16, DType::Bool];
-
 pub(crate) const ROWS: &[Row] = &[
-    Row::new("LogicalAnd", logical).types(NONE),
-    Row::new("LogicalOr", logical).types(NONE),
-    Row::new("LogicalNot", logical).types(NONE),
     Row::new("Select", select),
     Row::new("SelectV2", select),
-    Row::new("Fill", fill)
-        .types(&[("T", FILLED)])
-        .host(&["dims", "value"]),
+    Row::new("Fill", fill).host(&["dims", "value"]),
     Row::new("OnesLike", ones_like).types(&[("T", FLOATS)]),
 ];
-
-fn logical(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
-    let (step, of): (Step, fn(bool, bool) -> bool) = match &*build.def.name {
-        "LogicalAnd" => (Step::Binary(BinaryFn::Mul, 0, 1), |a, b| a && b),
-        "LogicalOr" => (Step::Binary(BinaryFn::Maximum, 0, 1), |a, b| a || b),
-        _ => (Step::Not(0), |a, _| !a),
-    };
-    Ok(Box::new(move |ctx: &mut GpuCtx| {
-        let inputs = (0..ctx.num_inputs()).map(|i| ctx.pass(i));
-        let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
-        let is_host = |t: &Tensor| !t.is_on_device() && t.shape().is_scalar();
-        if inputs.iter().all(is_host) {
-            inputs.iter().for_each(note_read);
-            let a = inputs[0].to_scalar::<bool>()?;
-            let b = match inputs.get(1) {
-                Some(b) => b.to_scalar::<bool>()?,
-                None => false,
-            };
-            return ctx.set_output(0, Tensor::scalar(of(a, b)));
-        }
-        let inputs = (0..inputs.len()).map(|i| ctx.input(i));
-        let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
-        let y = apply(ctx, &[step], &inputs)?;
-        ctx.set_output(0, y)
-    }))
-}
 
 fn select(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let is_first = build.def.name == "Select";
