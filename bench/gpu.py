@@ -3,7 +3,7 @@
 Usage: python bench/gpu.py DIR [--ferroflow PATH] [--no-torch]
 
 DIR has ResNet50.pb and bert_base.pb of `bench/zoo.py`; torch, torchvision and transformers are those of the machine.
-Inputs of ResNet50 travel to the GPU in each of Ferroflow's steps; PyTorch's are there before.
+Inputs of ResNet50 travel to the GPU in each of Ferroflow's steps; PyTorch has its own on the GPU before.
 """
 
 import argparse

@@ -175,7 +175,7 @@ fn too_little_memory_is_an_error_that_names_holders() {
         .unwrap_err();
     assert_eq!(error.code(), Code::ResourceExhausted, "{error}");
     assert!(error.message().contains("Largest holders: ["), "{error}");
-    // The device goes on.
+    // The device continues.
     let small = Tensor::vector(&[1f32; 100]).unwrap();
     assert!(session.run(&[("x:0", small)], &["z:0"], &[]).is_ok());
 }
