@@ -52,6 +52,12 @@ fn rows(node: &str, condition: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor>
             other.shape()
         ));
     }
+    if by_row && a.shape().is_scalar() {
+        return Err(invalid_argument!(
+            "'then' must be at least a vector, but saw shape: {}",
+            a.shape()
+        ));
+    }
     if by_row && a.shape().first() != own.first() {
         return Err(invalid_argument!(
             "Number of batches of 'then' must match size of 'cond', but saw: {} vs. {}",
