@@ -78,6 +78,14 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<StreamMemory>>> = const { RefCell::new(None) };
 }
 
+/// Sets the holder of new blocks of this thread.
+fn set_holder(holder: &str) {
+    HOLDER.with_borrow_mut(|name| {
+        name.clear();
+        name.push_str(holder);
+    });
+}
+
 /// Sets back which memory was current, also in a panic.
 struct Restore(Option<Arc<StreamMemory>>);
 
@@ -127,9 +135,14 @@ impl StreamMemory {
             records_frees: is_host,
             ..options.clone()
         };
+        let compute = Stream::new(device)?;
         Ok(StreamMemory {
-            compute: Stream::new(device)?,
-            captures: Stream::new(device)?,
+            // Kernels of the CPU are not captured.
+            captures: match is_host {
+                true => compute.clone(),
+                false => Stream::new(device)?,
+            },
+            compute,
             into: Stream::new(device)?,
             out: Stream::new(device)?,
             allocator: Allocator::new(device, &options),
@@ -200,10 +213,7 @@ impl StreamMemory {
 
     /// Runs `f`; new tensors of this thread are in this memory and belong to `holder`.
     pub fn allocating<R>(self: &Arc<Self>, holder: &str, f: impl FnOnce() -> R) -> R {
-        HOLDER.with_borrow_mut(|name| {
-            name.clear();
-            name.push_str(holder);
-        });
+        set_holder(holder);
         let memory: Arc<dyn TensorMemory> = self.clone();
         ferroflow_tensor::with_memory(&memory, f)
     }
@@ -211,10 +221,7 @@ impl StreamMemory {
     /// Runs `f`, whose kernels enqueue launches on the computing stream; memory that they allocate belongs to
     /// `holder`.
     pub fn enqueuing<R>(self: &Arc<Self>, holder: &str, f: impl FnOnce() -> R) -> R {
-        HOLDER.with_borrow_mut(|name| {
-            name.clear();
-            name.push_str(holder);
-        });
+        set_holder(holder);
         let _restore = Restore(CURRENT.replace(Some(self.clone())));
         f()
     }
@@ -386,8 +393,8 @@ impl StreamMemory {
         let finish = move |ran: Result<()>| {
             let tensor = ran.map(|()| {
                 copied.map_or(tensor, |(buffer, dtype, shape)| {
-                    // SAFETY: the copy has run, or runs before what reads the tensor: the buffer has the bytes of a tensor of this dtype and shape,
-                    // and nothing else knows it.
+                    // SAFETY: the copy has run, or runs before what reads the tensor: the buffer has the
+                    // bytes of a tensor of this dtype and shape, and nothing else knows it.
                     unsafe { Tensor::from_block(dtype, shape, Box::new(memory.block(buffer))) }
                 })
             });

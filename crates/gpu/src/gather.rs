@@ -2,9 +2,10 @@
 
 use crate::data::MOVED;
 use crate::elementwise::grid;
-use crate::kernel::{GpuCtx, GpuKernel, Row, axis, int, integers};
+use crate::kernel::{GpuCtx, GpuKernel, Row, axis, int};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::TensorArg;
+use ferroflow_functors::indices;
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
 
@@ -70,7 +71,7 @@ fn gather(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 /// # Errors
 /// INVALID_ARGUMENT if an index is outside, as on CPUs.
 fn check_indices(tensor: &Tensor, rows: usize) -> Result<()> {
-    let indices = integers(tensor)?;
+    let indices = indices::ints(tensor)?;
     let is_outside = |i: &i64| usize::try_from(*i).map_or(true, |i| i >= rows);
     let Some(position) = indices.iter().position(is_outside) else {
         return Ok(());

@@ -6,6 +6,7 @@ use ferroflow_device::{
     Function, Grid, InputCheck, StreamMemory, TensorArg, begin_call, check_input, note_output,
     note_read, upload_input,
 };
+use ferroflow_functors::indices::{self, Ints};
 use ferroflow_opdef::{AttrValue, Attrs, KernelBuild, KernelCtx, KernelDef, OpKernel};
 use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
 use std::sync::{Arc, OnceLock};
@@ -222,8 +223,8 @@ impl GpuCtx<'_, '_> {
     ///
     /// # Errors
     /// INVALID_ARGUMENT if they are no integers.
-    pub(crate) fn ints(&self, i: usize) -> Result<Vec<i64>> {
-        integers(&self.host(i)?)
+    pub(crate) fn ints(&self, i: usize) -> Result<Ints> {
+        indices::ints(&self.host(i)?)
     }
 
     /// Returns a new tensor on the device.
@@ -267,18 +268,6 @@ impl GpuCtx<'_, '_> {
         args: &[TensorArg],
     ) -> Result<()> {
         self.memory.launch(function, grid, args)
-    }
-}
-
-/// The numbers of a tensor of integers.
-///
-/// # Errors
-/// INVALID_ARGUMENT if it has others.
-pub(crate) fn integers(t: &Tensor) -> Result<Vec<i64>> {
-    match t.dtype() {
-        DType::Int64 => Ok(t.slice::<i64>()?.to_vec()),
-        DType::Int16 => Ok(t.slice::<i16>()?.iter().map(|v| i64::from(*v)).collect()),
-        _ => Ok(t.slice::<i32>()?.iter().map(|v| i64::from(*v)).collect()),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::library::tf32;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::cuda::{Epilogue as BlasEpilogue, Gemm};
 use ferroflow_functors::broadcast::broadcast_shape;
-use ferroflow_functors::matmul::check_matrices;
+use ferroflow_functors::matmul::{check_matrices, incompatible};
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{Shape, Tensor};
 
@@ -95,11 +95,7 @@ fn dense(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 fn product(ctx: &GpuCtx, x: &Side, w: &Side, shape: Shape, epilogue: Epilogue) -> Result<Tensor> {
     let ([m, k], [k2, n]) = (x.dims(), w.dims());
     if k != k2 {
-        return Err(invalid_argument!(
-            "Matrix size-incompatible: In[0]: {}, In[1]: {}",
-            x.tensor.shape(),
-            w.tensor.shape()
-        ));
+        return Err(incompatible(x.tensor.shape(), w.tensor.shape()));
     }
     let bias = match epilogue.bias {
         true => Some(ctx.input(2)?),
@@ -208,11 +204,7 @@ pub(crate) fn batch_product(
     let w = side(b.clone(), own_b[0], own_b[1], transpose_w);
     let ([m, k], [k2, n]) = (x.dims(), w.dims());
     if k != k2 {
-        return Err(invalid_argument!(
-            "Matrix size-incompatible: In[0]: {}, In[1]: {}",
-            a.shape(),
-            b.shape()
-        ));
+        return Err(incompatible(a.shape(), b.shape()));
     }
     let shape: Shape = outer.iter().copied().chain([m, n]).collect();
     let y = ctx.alloc(a.dtype(), shape)?;

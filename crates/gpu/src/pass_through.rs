@@ -1,7 +1,8 @@
 //! Ops that return their input, with the same or another shape, or only its shape.
 
-use crate::kernel::{GpuCtx, GpuKernel, Row, axis, integers};
+use crate::kernel::{GpuCtx, GpuKernel, Row, axis};
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::indices;
 use ferroflow_functors::shapes::reshape_to;
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
@@ -60,7 +61,7 @@ fn reshape(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
                 sizes.num_elements()
             ));
         }
-        let shape = reshape_to(&integers(&sizes)?, x.shape())?;
+        let shape = reshape_to(&indices::ints(&sizes)?, x.shape())?;
         let y = x.with_shape(shape)?;
         ctx.set_output(0, y)
     }))
