@@ -3,25 +3,25 @@
 use crate::cluster::{EAGER, GrpcCluster};
 use crate::collectives::SessionCollectives;
 use crate::device::{Devices, TaskName};
+use crate::eager_transfers::key_of;
 use crate::master_session::lock;
+use crate::packed_handles::Components;
 use crate::peers::Peers;
 use crate::rendezvous::{StepRendezvous, take_later};
 use crate::task::Task;
 use crate::worker_session::WorkerSession;
-use ferroflow_base::{Result, Status, internal, invalid_argument};
+use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_model::proto::operation::{Input, input};
 use ferroflow_model::proto::queue_item::Item;
-use ferroflow_model::proto::send_packed_handle_op::handle;
 use ferroflow_model::proto::{
-    AttrValue as AttrProto, DeviceAttributes, EnqueueRequest, EnqueueResponse, Operation,
-    QueueItem, QueueResponse, RegisterFunctionOp, RemoteTensorHandle, SendPackedHandleOp,
-    TensorProto, attr_value,
+    DeviceAttributes, Operation, QueueItem, QueueResponse, RegisterFunctionOp, RemoteTensorHandle,
+    TensorProto,
 };
 use ferroflow_model::shape_to_proto;
-use ferroflow_runtime::eager::{Attrs, CallDevices, CallInputs, EagerContext};
+use ferroflow_runtime::eager::{Attrs, CallDevices, CallInputs, EagerCall, EagerContext};
 use ferroflow_runtime::{CancelToken, DType, Rendezvous, Resources, RunOptions, attrs_of_proto};
 use ferroflow_tensor::Tensor;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -52,7 +52,7 @@ pub(crate) struct RemoteContext {
     peers: Mutex<Arc<Peers>>,
     eager: EagerContext,
     /// The incarnations of the cluster's devices.
-    incarnations: Mutex<HashMap<String, u64>>,
+    pub(crate) incarnations: Mutex<HashMap<String, u64>>,
     /// The tasks that nodes of functions may run on.
     cluster: Mutex<Arc<GrpcCluster>>,
     /// Through which the other tasks run such nodes here.
@@ -60,14 +60,16 @@ pub(crate) struct RemoteContext {
     collectives: Arc<SessionCollectives>,
     /// Handles of resources of other tasks, by op and output.
     foreign: Mutex<HashMap<(i64, i32), Tensor>>,
-    /// The first tensor of packed handles that have none of this task, by op.
-    packed: Mutex<HashMap<i64, RemoteTensorHandle>>,
+    /// The tensors of packed handles, by op.
+    pub(crate) packed: Mutex<HashMap<i64, Components>>,
+    /// The functions of other tasks that take outputs which stay there.
+    pub(crate) forwarders: Mutex<HashSet<String>>,
     /// The tensors that the client has handles of, by op and output.
     tensors: Mutex<HashMap<(i64, i32), Tensor>>,
     /// How long the last call of each op took that neither waits nor has effects.
     took: Mutex<HashMap<String, Duration>>,
     /// Where ops of other tasks take tensors, and bring them.
-    rendezvous: Arc<StepRendezvous>,
+    pub(crate) rendezvous: Arc<StepRendezvous>,
 }
 
 impl RemoteContext {
@@ -114,6 +116,7 @@ impl RemoteContext {
             collectives,
             foreign: Mutex::default(),
             packed: Mutex::default(),
+            forwarders: Mutex::default(),
             tensors: Mutex::default(),
             took: Mutex::default(),
             rendezvous,
@@ -125,6 +128,28 @@ impl RemoteContext {
     pub(crate) fn with_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.timeout = timeout;
         self
+    }
+
+    pub(crate) fn id(&self) -> u64 {
+        self.id
+    }
+
+    pub(crate) fn eager(&self) -> &EagerContext {
+        &self.eager
+    }
+
+    pub(crate) fn peers(&self) -> Arc<Peers> {
+        lock(&self.peers).clone()
+    }
+
+    /// Encodes a tensor of this task for another one.
+    pub(crate) fn encode(&self, tensor: &Tensor) -> Result<TensorProto> {
+        self.task.handles.encode(tensor, self.devices.first())
+    }
+
+    /// Decodes a tensor of another task.
+    pub(crate) fn decode(&self, proto: &TensorProto) -> Result<Tensor> {
+        self.task.handles.decode(proto)
     }
 
     pub(crate) fn name(&self) -> &TaskName {
@@ -165,6 +190,7 @@ impl RemoteContext {
         // What was placed on the devices of the old one.
         self.eager.clear_caches();
         lock(&self.foreign).clear();
+        lock(&self.forwarders).clear();
         *lock(&self.peers) = peers;
         *lock(&self.incarnations) = incarnations(cluster);
         Ok(())
@@ -221,7 +247,7 @@ impl RemoteContext {
             }
             Item::SendTensor(sent) => {
                 for (i, proto) in (0..).zip(&sent.tensors) {
-                    let tensor = self.task.handles.decode(proto)?;
+                    let tensor = self.decode(proto)?;
                     lock(&self.tensors).insert((sent.op_id, i), tensor);
                 }
             }
@@ -232,7 +258,7 @@ impl RemoteContext {
             Item::CleanupFunction(step) => self.task.rendezvous.cleanup(step.step_id as u64),
             // Items run in order.
             Item::SyncRemoteExecutorForStream(_) => {}
-            Item::SendPackedHandle(packed) => self.unpack(&packed, cancel)?,
+            Item::SendPackedHandle(packed) => self.keep_packed(&packed)?,
         }
         Ok(empty)
     }
@@ -260,42 +286,23 @@ impl RemoteContext {
         self.eager.add_function(Arc::new(def))
     }
 
-    /// Keeps the tensor of this task of a packed handle, or where its first one is.
-    fn unpack(&self, packed: &SendPackedHandleOp, cancel: &CancelToken) -> Result<()> {
-        let own = format!("{}/", self.name);
-        for handle in packed.handles.iter().filter_map(|h| h.item.as_ref()) {
-            let tensor = match handle {
-                handle::Item::LocalHandle(local) if local.device.starts_with(&own) => self
-                    .task
-                    .handles
-                    .decode(local.tensor.as_ref().unwrap_or(&TensorProto::default()))?,
-                handle::Item::RemoteHandle(remote) if remote.device.starts_with(&own) => {
-                    self.tensor(remote, cancel)?
-                }
-                _ => continue,
-            };
-            lock(&self.tensors).insert((packed.op_id, 0), tensor);
-            return Ok(());
+    /// The tensor that an input stands for. One of another task is copied from there.
+    fn input(&self, handle: &RemoteTensorHandle, cancel: &CancelToken) -> Result<Tensor> {
+        match self.packed_tensor(handle.op_id, cancel) {
+            Some(tensor) => tensor,
+            None => self.tensor(handle, cancel),
         }
-        let remote = packed.handles.iter().find_map(|h| match &h.item {
-            Some(handle::Item::RemoteHandle(remote)) => Some(remote.clone()),
-            _ => None,
-        });
-        if let Some(remote) = remote {
-            lock(&self.packed).insert(packed.op_id, remote);
-        }
-        Ok(())
     }
 
-    /// The tensor that a handle stands for. One of another task is copied from there.
-    fn tensor(&self, handle: &RemoteTensorHandle, cancel: &CancelToken) -> Result<Tensor> {
+    /// The tensor that a handle stands for, if it is not a packed one.
+    pub(crate) fn tensor(
+        &self,
+        handle: &RemoteTensorHandle,
+        cancel: &CancelToken,
+    ) -> Result<Tensor> {
         let key = (handle.op_id, handle.output_num);
         if let Some(tensor) = lock(&self.tensors).get(&key) {
             return Ok(tensor.clone());
-        }
-        let packed = lock(&self.packed).get(&handle.op_id).cloned();
-        if let Some(first) = packed.filter(|first| first.op_id != handle.op_id) {
-            return self.tensor(&first, cancel);
         }
         let owner = TaskName::of_device(&handle.op_device).filter(|owner| *owner != self.name);
         match owner {
@@ -323,69 +330,12 @@ impl RemoteContext {
         }
     }
 
-    /// Makes another task send a tensor, and receives it.
-    fn copy_from(
-        &self,
-        owner: &TaskName,
-        handle: &RemoteTensorHandle,
-        cancel: &CancelToken,
-    ) -> Result<Tensor> {
-        static COPIES: AtomicU64 = AtomicU64::new(0);
-        let number = COPIES.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{}_{number}", crate::device::random_u64());
-        let text = |s: &str| attr_value::Value::S(s.as_bytes().to_vec().into());
-        let recv_device = self.devices.first().to_string();
-        let known = lock(&self.incarnations).get(&handle.op_device).copied();
-        let incarnation = known.unwrap_or_default();
-        let attrs = [
-            ("T", attr_value::Value::Type(handle.dtype)),
-            ("tensor_name", text(&name)),
-            ("send_device", text(&handle.op_device)),
-            (
-                "send_device_incarnation",
-                attr_value::Value::I(incarnation as i64),
-            ),
-            ("recv_device", text(&recv_device)),
-            ("client_terminated", attr_value::Value::B(false)),
-        ];
-        let attrs = attrs.map(|(name, value)| {
-            let value = AttrProto { value: Some(value) };
-            (name.to_string(), value)
-        });
-        let send = Operation {
-            id: -1,
-            name: "_Send".to_string(),
-            op_inputs: vec![Input {
-                item: Some(input::Item::RemoteHandle(handle.clone())),
-            }],
-            attrs: attrs.into_iter().collect(),
-            device: handle.op_device.clone(),
-            ..Default::default()
-        };
-        let request = EnqueueRequest {
-            context_id: self.id,
-            queue: vec![QueueItem {
-                item: Some(Item::Operation(send)),
-            }],
-        };
-        let peers = lock(&self.peers).clone();
-        let peer = peers.get(owner)?;
-        let call = peer.call_eager::<_, EnqueueResponse>("Enqueue", request);
-        peers.runtime().block_on(call)?;
-        let key = format!(
-            "{};{incarnation:016x};{recv_device};{name};0:0",
-            handle.op_device
-        );
-        let tensor = take_later(&self.rendezvous, &key, cancel)?;
-        tensor.ok_or_else(|| invalid_argument!("the tensor of {owner} is dead"))
-    }
-
     /// The tensors of an operation's inputs.
     fn inputs(&self, operation: &Operation, cancel: &CancelToken) -> Result<Vec<Tensor>> {
         let inputs = operation.op_inputs.iter();
         let tensors = inputs.map(|input| match &input.item {
-            Some(input::Item::Tensor(proto)) => self.task.handles.decode(proto),
-            Some(input::Item::RemoteHandle(handle)) => self.tensor(handle, cancel),
+            Some(input::Item::Tensor(proto)) => self.decode(proto),
+            Some(input::Item::RemoteHandle(handle)) => self.input(handle, cancel),
             None => Err(invalid_argument!("an input of {} is empty", operation.name)),
         });
         tensors.collect()
@@ -393,8 +343,9 @@ impl RemoteContext {
 
     /// Runs an op or a function.
     fn execute(&self, operation: &Operation, cancel: &CancelToken) -> Result<QueueResponse> {
-        let inputs = self.inputs(operation, cancel)?;
+        let mut inputs = self.inputs(operation, cancel)?;
         let attrs = attrs_of_proto(&operation.attrs)?;
+        let mut elsewhere = Vec::new();
         let outputs = match operation.name.as_str() {
             "_Send" => {
                 let tensor = inputs.into_iter().next();
@@ -412,16 +363,44 @@ impl RemoteContext {
                     timeout: self.timeout,
                     ..Default::default()
                 };
+                let unpacked = self.unpacked_call(operation, cancel)?;
+                let name = unpacked.as_ref().map_or(name, |(name, _)| name).to_string();
+                inputs.extend(unpacked.into_iter().flat_map(|(_, components)| components));
                 let started = Instant::now();
-                let outputs = self.call(name, &attrs, inputs, &options, false)?;
+                let call = self.prepare(&name, &attrs, &inputs, false)?;
+                let outputs = run(&call, inputs, &options)?;
                 self.note_time(operation, started.elapsed());
+                if operation.is_function && operation.id >= 0 {
+                    elsewhere = call.remote_outputs();
+                }
                 outputs
             }
         };
+        self.answer(operation, outputs, &elsewhere)
+    }
+
+    /// Remembers the outputs of an operation, those of `elsewhere` in the contexts of the tasks that have their devices.
+    fn answer(
+        &self,
+        operation: &Operation,
+        outputs: Vec<Tensor>,
+        elsewhere: &[(usize, String)],
+    ) -> Result<QueueResponse> {
         let numbers: Vec<i32> = (0..outputs.len() as i32).collect();
+        for (i, device) in elsewhere {
+            if let Some(output) = outputs.get(*i) {
+                self.store_on(device, (operation.id, *i as i32), output)?;
+            }
+        }
         let mut response = self.keep(operation.id, &numbers, outputs)?;
         if operation.is_function && operation.id >= 0 {
             response.device = vec![String::new(); numbers.len()];
+        }
+        for (i, device) in elsewhere {
+            if let Some(named) = response.device.get_mut(*i) {
+                named.clone_from(device);
+                lock(&self.tensors).remove(&(operation.id, *i as i32));
+            }
         }
         Ok(response)
     }
@@ -444,17 +423,18 @@ impl RemoteContext {
         args: Vec<Tensor>,
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
-        self.call(name, &Attrs::default(), args, options, false)
+        let call = self.prepare(name, &Attrs::default(), &args, false)?;
+        run(&call, args, options)
     }
 
-    fn call(
+    /// The compiled form of a call with these inputs.
+    fn prepare(
         &self,
         name: &str,
         attrs: &Attrs,
-        inputs: Vec<Tensor>,
-        options: &RunOptions,
+        inputs: &[Tensor],
         is_component: bool,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Arc<EagerCall>> {
         let def = self.eager.def(name)?;
         let mut complete = attrs.clone();
         // What lacks a default is reported by the call.
@@ -463,8 +443,8 @@ impl RemoteContext {
             Err(_) => def.given(attrs)?,
         };
         let dtypes: Vec<DType> = inputs.iter().map(Tensor::dtype).collect();
-        let call = match is_component || !def.needs_graph(attrs) {
-            true => self.eager.call(&def, attrs, &given, &dtypes)?,
+        match is_component || !def.needs_graph(attrs) {
+            true => self.eager.call(&def, attrs, &given, &dtypes),
             false => {
                 let cluster = lock(&self.cluster).clone();
                 let devices = CallDevices {
@@ -473,19 +453,15 @@ impl RemoteContext {
                 };
                 let places: Box<[String]> = inputs.iter().map(device_of).collect();
                 let inputs = (&dtypes[..], places);
-                self.eager.call_on(&def, attrs, &given, inputs, &devices)?
+                self.eager.call_on(&def, attrs, &given, inputs, &devices)
             }
-        };
-        let mut values: CallInputs = inputs.into_iter().map(|t| Some(t).into()).collect();
-        let outputs = call.run_with(&mut values, options)?;
-        Ok(outputs.into_iter().collect())
+        }
     }
 
     /// Remembers the outputs of an operation; one without an id returns them at once.
     fn keep(&self, id: i64, numbers: &[i32], outputs: Vec<Tensor>) -> Result<QueueResponse> {
         if id < 0 {
-            let device = self.devices.first();
-            let tensors = outputs.iter().map(|t| self.task.handles.encode(t, device));
+            let tensors = outputs.iter().map(|t| self.encode(t));
             return Ok(QueueResponse {
                 tensor: tensors.collect::<Result<_>>()?,
                 ..Default::default()
@@ -516,7 +492,7 @@ impl RemoteContext {
     ) -> Result<QueueResponse> {
         let step_id = operation.func_step_id as u64;
         let rendezvous = self.task.rendezvous.get(step_id);
-        let peers = lock(&self.peers).clone();
+        let peers = self.peers();
         rendezvous.initialize(&self.name, &peers)?;
         let options = RunOptions {
             cancel: Some(cancel.clone()),
@@ -526,7 +502,8 @@ impl RemoteContext {
         };
         let outputs = self.inputs(operation, cancel).and_then(|inputs| {
             let attrs = attrs_of_proto(&operation.attrs)?;
-            self.call(&operation.name, &attrs, inputs, &options, true)
+            let call = self.prepare(&operation.name, &attrs, &inputs, true)?;
+            run(&call, inputs, &options)
         });
         let outputs = outputs.inspect_err(|e| rendezvous.abort(e.clone()))?;
         match numbers {
@@ -544,6 +521,12 @@ impl RemoteContext {
             )),
         }
     }
+}
+
+fn run(call: &EagerCall, inputs: Vec<Tensor>, options: &RunOptions) -> Result<Vec<Tensor>> {
+    let mut values: CallInputs = inputs.into_iter().map(|t| Some(t).into()).collect();
+    let outputs = call.run_with(&mut values, options)?;
+    Ok(outputs.into_iter().collect())
 }
 
 impl Drop for RemoteContext {
@@ -568,16 +551,4 @@ pub(crate) fn device_of(tensor: &Tensor) -> String {
 fn incarnations(cluster: &[DeviceAttributes]) -> HashMap<String, u64> {
     let devices = cluster.iter();
     devices.map(|d| (d.name.clone(), d.incarnation)).collect()
-}
-
-/// The rendezvous key in the attrs of a `_Send` or `_Recv`.
-fn key_of(attrs: &Attrs) -> Result<String> {
-    let incarnation = attrs.int("send_device_incarnation")?;
-    let text = |name: &str| attrs.str(name).map_err(|e: Status| e.note("in a transfer"));
-    Ok(format!(
-        "{};{incarnation:016x};{};{};0:0",
-        text("send_device")?,
-        text("recv_device")?,
-        text("tensor_name")?
-    ))
 }

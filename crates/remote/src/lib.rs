@@ -22,6 +22,8 @@ mod device;
 mod eager;
 mod eager_client;
 mod eager_context;
+mod eager_outputs;
+mod eager_transfers;
 mod environment;
 mod function_tasks;
 mod grpc_session;
@@ -35,6 +37,7 @@ mod monitor;
 #[cfg(feature = "mpi")]
 mod mpi;
 mod node_names;
+mod packed_handles;
 mod partial_steps;
 mod peers;
 mod recent_requests;

@@ -50,17 +50,21 @@ fn contexts(world: &World) {
 }
 
 fn enqueue(world: &World, task: usize, item: Item) -> Result<Vec<f32>, Status> {
+    let answer = answer(world, task, item)?;
+    let values = answer.tensor.iter().map(|proto| {
+        let tensor = tensor_from_proto(proto, None).unwrap().get().unwrap();
+        tensor.to_scalar().unwrap()
+    });
+    Ok(values.collect())
+}
+
+fn answer(world: &World, task: usize, item: Item) -> Result<QueueResponse, Status> {
     let request = EnqueueRequest {
         context_id: CONTEXT,
         queue: vec![QueueItem { item: Some(item) }],
     };
     let answer: EnqueueResponse = world.call(task, "eager.EagerService/Enqueue", request)?;
-    let tensors = answer.queue_response.iter().flat_map(|r| &r.tensor);
-    let values = tensors.map(|proto| {
-        let tensor = tensor_from_proto(proto, None).unwrap().get().unwrap();
-        tensor.to_scalar().unwrap()
-    });
-    Ok(values.collect())
+    Ok(answer.queue_response.into_iter().next().unwrap_or_default())
 }
 
 enum Arg {
@@ -118,26 +122,26 @@ fn register(world: &World, task: usize, library: &str) {
 const FLOAT: i32 = 1;
 const RESOURCE: i32 = 20;
 
+/// A variable of a task, whose handle is the output of the op `id`.
+fn variable(world: &World, task: usize, id: i64, value: f32) {
+    let dtype = "attr { key: 'dtype' value { type: DT_FLOAT } }";
+    let anonymous = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
+    let attrs = format!(
+        "{dtype} attr {{ key: 'shape' value {{ shape {{}} }} }}
+        attr {{ key: 'shared_name' value {{ s: '{anonymous}' }} }}"
+    );
+    enqueue(world, task, operation(id, "VarHandleOp", task, &[], &attrs)).unwrap();
+    let args = [Arg::Handle(id, task, RESOURCE), Arg::Value(value)];
+    let assign = operation(10 + id, "AssignVariableOp", task, &args, dtype);
+    enqueue(world, task, assign).unwrap();
+}
+
 #[test]
 fn a_function_uses_variables_of_other_tasks() {
     let world = World::new(3, 0);
     contexts(&world);
-    // Variables on tasks 1 and 2.
-    let attrs =
-        "attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { shape {} } }";
-    for task in [1, 2] {
-        let id = task as i64;
-        let anonymous = "cd2c89b7-88b7-44c8-ad83-06c2a9158347";
-        let name = format!("{attrs} attr {{ key: 'shared_name' value {{ s: '{anonymous}' }} }}");
-        enqueue(&world, task, operation(id, "VarHandleOp", task, &[], &name)).unwrap();
-        let args = [
-            Arg::Handle(id, task, RESOURCE),
-            Arg::Value(10.0 * task as f32),
-        ];
-        let dtype = "attr { key: 'dtype' value { type: DT_FLOAT } }";
-        let assign = operation(10 + id, "AssignVariableOp", task, &args, dtype);
-        enqueue(&world, task, assign).unwrap();
-    }
+    variable(&world, 1, 1, 10.0);
+    variable(&world, 2, 2, 20.0);
     let library = "function {
         signature {
             name: '__f' is_stateful: true
@@ -266,4 +270,103 @@ fn a_dataset_uses_variables_of_other_tasks() {
     let args = [Arg::Value(1.0), Arg::Handle(1, 1, RESOURCE)];
     let sum = enqueue(&world, 0, operation(-1, "__sum", 0, &args, ""));
     assert_eq!(sum.unwrap(), [31.0]);
+}
+
+#[test]
+fn an_output_stays_on_the_task_that_computed_it() {
+    let world = World::new(2, 0);
+    contexts(&world);
+    variable(&world, 1, 1, 5.0);
+    let t = |key: &str| format!("attr {{ key: '{key}' value {{ type: DT_FLOAT }} }}");
+    let library = format!(
+        "function {{
+            signature {{
+                name: '__both' is_stateful: true
+                input_arg {{ name: 'x' type: DT_FLOAT }}
+                input_arg {{ name: 'v' type: DT_RESOURCE }}
+                output_arg {{ name: 'there' type: DT_FLOAT }}
+                output_arg {{ name: 'here' type: DT_FLOAT }}
+            }}
+            node_def {{ name: 'r' op: 'ReadVariableOp' input: 'v' {} }}
+            node_def {{ name: 'n' op: 'Neg' input: 'r:value:0' device: '{}' {} }}
+            node_def {{ name: 'a' op: 'AddV2' input: 'x' input: 'r:value:0' device: '{}' {} }}
+            ret {{ key: 'there' value: 'n:y:0' }}
+            ret {{ key: 'here' value: 'a:z:0' }}
+        }}",
+        t("dtype"),
+        device(1),
+        t("T"),
+        device(0),
+        t("T"),
+    );
+    register(&world, 0, &library);
+    for id in [60, 61] {
+        let args = [Arg::Value(1.0), Arg::Handle(1, 1, RESOURCE)];
+        let both = operation(id, "__both", 0, &args, "");
+        let answer = answer(&world, 0, both).unwrap();
+        assert_eq!(answer.device, [device(1), String::new()]);
+        assert_eq!(answer.shape.len(), 2);
+        // Whoever reads it there needs no task but that one.
+        let read = |task| {
+            let args = [Arg::Handle(id, task, FLOAT)];
+            let read = operation(-1, "Identity", task, &args, &t("T"));
+            enqueue(&world, task, read)
+        };
+        assert_eq!(read(1).unwrap(), [-5.0]);
+        let gone = read(0).expect_err("the first output is not on task 0");
+        assert!(gone.message().contains("Unable to find"), "{gone}");
+    }
+}
+
+#[test]
+fn nodes_read_the_tensor_of_their_device_of_a_packed_handle() {
+    let world = World::new(2, 0);
+    contexts(&world);
+    variable(&world, 0, 1, 1.0);
+    variable(&world, 1, 2, 20.0);
+    let handles = [(1, 0), (2, 1)].map(|(op_id, task)| {
+        let handle = RemoteTensorHandle {
+            op_id,
+            device: device(task),
+            op_device: device(task),
+            dtype: RESOURCE,
+            ..Default::default()
+        };
+        send_packed_handle_op::Handle {
+            item: Some(send_packed_handle_op::handle::Item::RemoteHandle(handle)),
+        }
+    });
+    let packed = Item::SendPackedHandle(SendPackedHandleOp {
+        op_id: 30,
+        handles: handles.into(),
+        device_name: "/job:localhost/replica:0/task:0/device:COMPOSITE:0".to_string(),
+    });
+    enqueue(&world, 0, packed).unwrap();
+    let dtype = "attr { key: 'dtype' value { type: DT_FLOAT } }";
+    let library = format!(
+        "function {{
+            signature {{
+                name: '__difference' is_stateful: true
+                input_arg {{ name: 'v' type: DT_RESOURCE }}
+                output_arg {{ name: 'y' type: DT_FLOAT }}
+            }}
+            node_def {{ name: 'a' op: 'ReadVariableOp' input: 'v' device: '{}' {dtype} }}
+            node_def {{ name: 'b' op: 'ReadVariableOp' input: 'v' device: '{}' {dtype} }}
+            node_def {{ name: 'd' op: 'Sub' input: 'a:value:0' input: 'b:value:0'
+                attr {{ key: 'T' value {{ type: DT_FLOAT }} }} }}
+            ret {{ key: 'y' value: 'd:z:0' }}
+        }}",
+        device(0),
+        device(1),
+    );
+    register(&world, 0, &library);
+    for _ in 0..2 {
+        let args = [Arg::Handle(30, 0, RESOURCE)];
+        let called = enqueue(&world, 0, operation(-1, "__difference", 0, &args, ""));
+        assert_eq!(called.unwrap(), [-19.0]);
+    }
+    // An op outside of functions takes the tensor of its task.
+    let args = [Arg::Handle(30, 0, RESOURCE)];
+    let read = operation(-1, "ReadVariableOp", 0, &args, dtype);
+    assert_eq!(enqueue(&world, 0, read).unwrap(), [1.0]);
 }

@@ -465,6 +465,14 @@ impl CallDef {
 }
 
 impl EagerCall {
+    /// Returns the positions of the outputs that other tasks compute, with the names of their devices.
+    pub fn remote_outputs(&self) -> Vec<(usize, String)> {
+        match &self.body {
+            Body::Kernel(_) => Vec::new(),
+            Body::Graph(call) => call.remote_outputs(),
+        }
+    }
+
     /// Returns the dtypes of the outputs.
     #[inline]
     pub fn outputs(&self) -> &[DType] {

@@ -135,6 +135,7 @@ impl Functions {
             resources: machine.resources.fork_session(),
             freeze_variables: false,
             check_feed_shapes: false,
+            fetches_follow_producers: true,
             devices: devices.map(|d| d.set.clone()).unwrap_or_default(),
             cluster: devices.map(|d| d.cluster.clone()),
             ..Default::default()
@@ -221,6 +222,10 @@ fn check_inputs(def: &OpDef, attrs: &Attrs, inputs: &[DType]) -> Result<()> {
 }
 
 impl FunctionCall {
+    pub(super) fn remote_outputs(&self) -> Vec<(usize, String)> {
+        self.callable.engine.remote_fetches()
+    }
+
     pub(super) fn run(
         &self,
         inputs: Vec<Tensor>,

@@ -322,6 +322,9 @@ impl Session {
         let mut places = Vec::new();
         let pruned = expand_for_placement(pruned.clone(), lower, registry())?;
         let pruned = &pruned.try_map(|graph| {
+            if self.options.fetches_follow_producers {
+                follow_producers(graph);
+            }
             places = self.rewrite_placed(graph)?.unwrap_or_default();
             Ok(())
         })?;
@@ -437,6 +440,7 @@ impl Session {
             let feeds = names(&partition.feeds, &signature.feeds);
             let fetches = names(&partition.fetches, &signature.fetches);
             let part = partition.graph;
+            let produced = fetch_devices(part.graph(), &client.name);
             let mut graph = args_to_send_recv(part, &feeds, &fetches, &client, registry())?;
             if devices.schedules_recvs {
                 graph = graph.try_map(complete_start_times)?;
@@ -447,7 +451,7 @@ impl Session {
             }
             graphs.push((partition.part, def));
             let keys = |names: Vec<String>| names.iter().map(|name| client.key(name)).collect();
-            let keys: (Vec<String>, Vec<String>) = (keys(feeds), keys(fetches));
+            let keys: (Vec<String>, Vec<String>, _) = (keys(feeds), keys(fetches), produced);
             ends.push((keys, partition.feeds, partition.fetches));
         }
         let registered = cluster.register(graphs)?.into_iter().zip(ends);
@@ -456,6 +460,7 @@ impl Session {
                 graph,
                 feeds: keys.0,
                 fetches: keys.1,
+                devices: keys.2,
             },
             feeds,
             recvs: Vec::new(),
@@ -463,6 +468,41 @@ impl Session {
         });
         Ok(parts.collect())
     }
+}
+
+/// Makes fetches read nodes that name their device, if there are only Identity nodes without one between them.
+fn follow_producers(graph: &mut Graph) {
+    let mut patch = Patch::new();
+    let fetches = graph
+        .iter()
+        .filter(|(_, node)| node.class() == NodeClass::Retval);
+    for (id, fetch) in fetches {
+        let mut at = fetch.inputs.first().copied();
+        while let Some(output) = at {
+            let node = graph.node(output.node);
+            if !node.device.is_empty() {
+                patch.edit(graph, id).inputs[0] = output;
+                break;
+            }
+            let is_identity = node.class() == NodeClass::Identity;
+            at = node.inputs.get(output.slot as usize).copied();
+            at = at.filter(|_| is_identity);
+        }
+    }
+    patch.apply(graph);
+}
+
+/// The devices of the nodes that compute the fetches of another task's part, in order; `default` where a node names none.
+fn fetch_devices(part: &Graph, default: &str) -> Vec<String> {
+    let fetches = part
+        .iter()
+        .filter(|(_, node)| node.class() == NodeClass::Retval);
+    let producers = fetches.filter_map(|(_, node)| node.inputs.first());
+    let devices = producers.map(|input| match &*part.node(input.node).device {
+        "" => default.to_string(),
+        device => device.to_string(),
+    });
+    devices.collect()
 }
 
 fn count(graph: &Graph, class: NodeClass) -> usize {

@@ -61,6 +61,9 @@ pub struct SessionOptions {
     pub stream_devices: StreamDevices,
     /// The tasks that have the devices, if they are several.
     pub cluster: Option<Arc<dyn Cluster>>,
+    /// Fetches are on the devices of the nodes that compute them, even behind Identity nodes without a device, as the
+    /// outputs of TensorFlow's functions (`PinArgsAndRets` in `core/common_runtime/optimize_function_graph_utils.cc`).
+    pub fetches_follow_producers: bool,
     /// Places only the nodes that a step needs, not the whole graph.
     pub place_pruned_graph: bool,
     /// Compiles variables that a signature only reads as constants, until they change.
@@ -82,6 +85,7 @@ impl Default for SessionOptions {
             costs: None,
             stream_devices: StreamDevices::default(),
             cluster: None,
+            fetches_follow_producers: false,
             place_pruned_graph: true,
             freeze_variables: true,
             check_feed_shapes: true,

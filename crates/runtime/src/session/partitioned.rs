@@ -57,6 +57,8 @@ pub(crate) enum Runner {
         graph: Arc<dyn RegisteredGraph>,
         feeds: Vec<String>,
         fetches: Vec<String>,
+        /// The devices of the nodes that compute the fetches.
+        devices: Vec<String>,
     },
 }
 
@@ -83,6 +85,21 @@ impl Engine {
             } => Some((*device, executor.plan())),
             Runner::Remote { .. } => None,
         })
+    }
+
+    /// The signature's fetches that other tasks compute, with their devices.
+    pub(crate) fn remote_fetches(&self) -> Vec<(usize, String)> {
+        let Engine::Parts(parts) = self else {
+            return Vec::new();
+        };
+        let of_part = |part: &Part| match &part.runner {
+            Runner::Local { .. } => Vec::new(),
+            Runner::Remote { devices, .. } => {
+                let fetches = part.fetches.iter().copied();
+                fetches.zip(devices.iter().cloned()).collect()
+            }
+        };
+        parts.parts.iter().flat_map(of_part).collect()
     }
 
     /// Whether other tasks run parts of it.
@@ -354,6 +371,7 @@ impl PartitionedStep {
                     graph,
                     feeds,
                     fetches,
+                    ..
                 },
                 Some(begun),
             ) => {
