@@ -3,12 +3,12 @@
 
 use crate::config::addresses;
 use crate::device::TaskName;
-use crate::eager_context::RemoteContext;
+use crate::eager_context::{RemoteContext, no_context};
 use crate::function_tasks;
 use crate::master::Master;
 use crate::master_session::lock;
 use crate::task::Task;
-use ferroflow_base::{Result, aborted, invalid_argument};
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::proto::{
     CloseContextRequest, CloseContextResponse, CreateContextRequest, CreateContextResponse,
     EnqueueRequest, EnqueueResponse, KeepAliveRequest, KeepAliveResponse,
@@ -109,13 +109,7 @@ impl EagerService {
         let mut contexts = lock(&self.contexts);
         contexts.retain(|_, context| !context.is_expired());
         let context = contexts.get(&id).cloned();
-        let context = context.ok_or_else(|| {
-            aborted!(
-                "Unable to find a context_id matching the specified one ({}). Perhaps the worker was \
-                 restarted, or the context was GC'd?",
-                id as i64
-            )
-        })?;
+        let context = context.ok_or_else(|| no_context(id))?;
         context.keep_alive();
         Ok(context)
     }

@@ -10,7 +10,7 @@ use crate::peers::Peers;
 use crate::rendezvous::{StepRendezvous, take_later};
 use crate::task::Task;
 use crate::worker_session::WorkerSession;
-use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
 use ferroflow_model::proto::operation::{Input, input};
 use ferroflow_model::proto::queue_item::Item;
 use ferroflow_model::proto::{
@@ -539,6 +539,21 @@ impl Drop for RemoteContext {
 /// The handle of the worker session of a context, as in TensorFlow.
 pub(crate) fn session_of(context: u64) -> String {
     format!("{EAGER}{context}")
+}
+
+/// The context of a worker session, if it is one of a context.
+pub(crate) fn context_of(session: &str) -> Option<u64> {
+    session.strip_prefix(EAGER)?.parse().ok()
+}
+
+/// The error of a task that does not have a context.
+#[cold]
+pub(crate) fn no_context(id: u64) -> Status {
+    aborted!(
+        "Unable to find a context_id matching the specified one ({}). Perhaps the worker was \
+         restarted, or the context was GC'd?",
+        id as i64
+    )
 }
 
 /// The device of the resource that a tensor is the handle of, if another task or this one named it.

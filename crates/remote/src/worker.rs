@@ -3,6 +3,7 @@
 
 use crate::config::compile_options;
 use crate::device::TaskName;
+use crate::eager_context::{context_of, no_context};
 use crate::master::Master;
 use crate::master_session::lock;
 use crate::partial_steps::PartialSteps;
@@ -127,11 +128,14 @@ impl Worker {
         if handle.is_empty() || !is_created {
             return Ok(self.default_session.clone());
         }
-        self.task.sessions.get(handle).ok_or_else(|| {
-            aborted!(
+        let session = self.task.sessions.get(handle);
+        session.ok_or_else(|| match context_of(handle) {
+            // Part of a function, which other workers run by RunComponentFunction.
+            Some(context) => no_context(context),
+            None => aborted!(
                 "Session handle is not found: {handle}. Possibly this worker (\"{}\") just restarted.",
                 self.task.server.task
-            )
+            ),
         })
     }
 

@@ -370,3 +370,42 @@ fn nodes_read_the_tensor_of_their_device_of_a_packed_handle() {
     let read = operation(-1, "ReadVariableOp", 0, &args, dtype);
     assert_eq!(enqueue(&world, 0, read).unwrap(), [1.0]);
 }
+
+#[test]
+fn a_function_says_that_another_task_lost_its_context() {
+    let world = World::new(2, 0);
+    contexts(&world);
+    variable(&world, 1, 1, 5.0);
+    let library = "function {
+        signature {
+            name: '__read' is_stateful: true
+            input_arg { name: 'v' type: DT_RESOURCE }
+            output_arg { name: 'y' type: DT_FLOAT }
+        }
+        node_def { name: 'r' op: 'ReadVariableOp' input: 'v'
+            attr { key: 'dtype' value { type: DT_FLOAT } } }
+        node_def { name: 'n' op: 'Neg' input: 'r:value:0' attr { key: 'T' value { type: DT_FLOAT } } }
+        ret { key: 'y' value: 'n:y:0' }
+    }";
+    register(&world, 0, library);
+    let call = || {
+        let args = [Arg::Handle(1, 1, RESOURCE)];
+        enqueue(&world, 0, operation(-1, "__read", 0, &args, ""))
+    };
+    assert_eq!(call().unwrap(), [-5.0]);
+    // As after a restart.
+    let close = CloseContextRequest {
+        context_id: CONTEXT,
+        ..Default::default()
+    };
+    let closed: Result<CloseContextResponse, Status> =
+        world.call(1, "eager.EagerService/CloseContext", close);
+    closed.unwrap();
+    let error = call().expect_err("task 1 has no context");
+    assert_eq!(error.code(), tonic::Code::Aborted, "{error}");
+    // By these, coordinators of parameter servers find out which task restarted.
+    let expected = format!("Unable to find a context_id matching the specified one ({CONTEXT}).");
+    assert!(error.message().contains(&expected), "{error}");
+    let origin = "/job:w/replica:0/task:1 while calling /tensorflow.eager.EagerService";
+    assert!(error.message().contains(origin), "{error}");
+}
