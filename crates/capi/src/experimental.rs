@@ -238,8 +238,7 @@ pub unsafe extern "C" fn TF_AttrBuilderCheckCanRunOnDevice(
                 builder.op
             )
         };
-        let op = registry().op(&builder.op).filter(|op| op.kernel.is_some());
-        if device != "CPU" || op.is_none() {
+        if device != "CPU" || !registry().has_kernel(&builder.op) {
             return Err(missing());
         }
         let is_valid = |(name, value)| def.attr(name).is_none_or(|a| a.check(value).is_ok());

@@ -4,7 +4,6 @@ use crate::guard::{delete, guard, guard_plain, handle, list, list_mut, shared, t
 use crate::{TF_Buffer, TF_Status};
 use ferroflow_base::{Code, Result, invalid_argument};
 use ferroflow_graph::{ClientGraph, NodeId, Output};
-use ferroflow_model::proto;
 use ferroflow_tensor::PartialShape;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -416,11 +415,7 @@ pub unsafe extern "C" fn TF_GraphVersions(
     guard(status, (), || {
         // SAFETY: the contract of the header.
         unsafe {
-            let producer = shared(graph)?.state.lock().graph.graph().producer;
-            let versions = proto::VersionDef {
-                producer,
-                ..Default::default()
-            };
+            let versions = shared(graph)?.state.lock().graph.versions();
             crate::buffer::fill_message(output_version_def, &versions)
         }
     });

@@ -19,6 +19,7 @@
 
 mod buffer;
 mod checkpoint_reader;
+mod constant;
 mod deprecated_session;
 mod description;
 mod eager;
@@ -53,6 +54,7 @@ mod while_loop;
 
 pub use buffer::*;
 pub use checkpoint_reader::*;
+pub use constant::*;
 pub use deprecated_session::*;
 pub use description::*;
 pub use eager::*;

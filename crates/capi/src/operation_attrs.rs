@@ -1,7 +1,7 @@
 //! Attrs of nodes (`tensorflow/c/c_api.h`).
 
-use crate::graph::{TF_Graph, TF_Operation};
-use crate::guard::{guard, handle, list_mut, shared, text};
+use crate::graph::TF_Operation;
+use crate::guard::{handle, list_mut, text};
 use crate::operation::with_node;
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
 use ferroflow_base::{Result, invalid_argument, not_found, out_of_range};
@@ -103,11 +103,39 @@ unsafe fn single(node: &Node, name: *const c_char) -> Result<&AttrValue> {
     }
 }
 
-/// The elements of a list attr.
-fn items((value, name): (&AttrValue, String)) -> Result<(&[AttrValue], String)> {
+/// The elements of a list attr; none of a list of another kind, which is no error in TensorFlow.
+fn items((value, name): (&AttrValue, String), kind: AttrType) -> Result<&[AttrValue]> {
     match value {
-        AttrValue::List(list) => Ok((list, name)),
+        AttrValue::List(list) if list.first().and_then(kind_of) == Some(kind_number(kind)) => {
+            Ok(list)
+        }
+        AttrValue::List(_) => Ok(&[]),
+        // The others end without a full stop there.
+        _ if matches!(kind, AttrType::Str | AttrType::Shape) => {
+            Err(invalid_argument!("Value for '{name}' is not a list"))
+        }
         _ => Err(invalid_argument!("Value for '{name}' is not a list.")),
+    }
+}
+
+/// The elements of a list attr, which TensorFlow reads as single ones: another kind is an error.
+///
+/// # Safety
+/// As [`attr`].
+unsafe fn items_of_kind(node: &Node, name: *const c_char, kind: AttrType) -> Result<&[AttrValue]> {
+    // SAFETY: as this function's.
+    elements(unsafe { single(node, name) }?, kind)
+}
+
+/// The elements of a list of one kind.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the value is another one.
+pub(crate) fn elements(value: &AttrValue, kind: AttrType) -> Result<&[AttrValue]> {
+    let is_of_kind = |item: &AttrValue| kind_of(item) == Some(kind_number(kind));
+    match value {
+        AttrValue::List(list) if list.first().is_none_or(is_of_kind) => Ok(list),
+        _ => Err(wrong_kind(value, &format!("list({})", kind.name()))),
     }
 }
 
@@ -147,8 +175,22 @@ pub unsafe extern "C" fn TF_OperationGetAttrMetadata(
 }
 
 pub(crate) fn wrong_kind(found: &AttrValue, kind: &str) -> ferroflow_base::Status {
-    let found = found.kind();
-    invalid_argument!("AttrValue had value with type '{found}' when '{kind}' expected")
+    match found {
+        AttrValue::Placeholder(_) => {
+            invalid_argument!("AttrValue had value with unexpected type 'placeholder'")
+        }
+        AttrValue::List(list) => match list.first() {
+            None => invalid_argument!("AttrValue missing value with expected type '{kind}'"),
+            Some(first) => invalid_argument!(
+                "AttrValue had value with type 'list({})' when '{kind}' expected",
+                first.kind()
+            ),
+        },
+        _ => invalid_argument!(
+            "AttrValue had value with type '{}' when '{kind}' expected",
+            found.kind()
+        ),
+    }
 }
 
 fn not_strings(name: &str) -> ferroflow_base::Status {
@@ -197,7 +239,8 @@ pub unsafe extern "C" fn TF_OperationGetAttrStringList(
     // SAFETY: the contract of the header.
     unsafe {
         with_node(oper, status, (), |_, node| {
-            let (items, name) = items(attr(node, attr_name)?)?;
+            let (value, name) = attr(node, attr_name)?;
+            let items = items((value, name.clone()), AttrType::Str)?;
             let mut rest: &mut [u8] = list_mut(storage.cast(), storage_size);
             let places = list_mut(values, max_values).iter_mut();
             for ((place, length), item) in places.zip(list_mut(lengths, max_values)).zip(items) {
@@ -220,7 +263,7 @@ pub unsafe extern "C" fn TF_OperationGetAttrStringList(
 
 /// Declares functions that read a value, or a list of values, of one kind.
 macro_rules! getters {
-    ($($(#[$doc:meta])* $one:ident, $many:ident: $ty:ty = $pattern:pat => $value:expr, $kind:literal;)*) => {
+    ($($(#[$doc:meta])* $one:ident, $many:ident: $ty:ty = $pattern:pat => $value:expr, $kind:literal, $read:ident($list:expr);)*) => {
         $(
             $(#[$doc])*
             #[unsafe(no_mangle)]
@@ -257,7 +300,7 @@ macro_rules! getters {
                 // SAFETY: the contract of the header.
                 unsafe {
                     with_node(oper, status, (), |_, node| {
-                        let (items, _) = items(attr(node, attr_name)?)?;
+                        let items = $read(node, attr_name, $list)?;
                         for (to, item) in list_mut(values, max_values).iter_mut().zip(items) {
                             let $pattern = item else {
                                 return Err(wrong_kind(item, $kind));
@@ -272,18 +315,27 @@ macro_rules! getters {
     };
 }
 
+/// The elements of a list attr, as [`items`].
+///
+/// # Safety
+/// As [`attr`].
+unsafe fn listed(node: &Node, name: *const c_char, kind: AttrType) -> Result<&[AttrValue]> {
+    // SAFETY: as this function's.
+    items(unsafe { attr(node, name) }?, kind)
+}
+
 getters! {
     /// Reads an integer.
-    TF_OperationGetAttrInt, TF_OperationGetAttrIntList: i64 = AttrValue::Int(v) => *v, "int";
+    TF_OperationGetAttrInt, TF_OperationGetAttrIntList: i64 = AttrValue::Int(v) => *v, "int", listed(AttrType::Int);
     /// Reads a float.
-    TF_OperationGetAttrFloat, TF_OperationGetAttrFloatList: c_float = AttrValue::Float(v) => *v, "float";
+    TF_OperationGetAttrFloat, TF_OperationGetAttrFloatList: c_float = AttrValue::Float(v) => *v, "float", listed(AttrType::Float);
     /// Reads a bool.
-    TF_OperationGetAttrBool, TF_OperationGetAttrBoolList: c_uchar = AttrValue::Bool(v) => c_uchar::from(*v), "bool";
+    TF_OperationGetAttrBool, TF_OperationGetAttrBoolList: c_uchar = AttrValue::Bool(v) => c_uchar::from(*v), "bool", listed(AttrType::Bool);
     /// Reads a dtype.
-    TF_OperationGetAttrType, TF_OperationGetAttrTypeList: c_int = AttrValue::Type(v) => *v as c_int, "type";
+    TF_OperationGetAttrType, TF_OperationGetAttrTypeList: c_int = AttrValue::Type(v) => *v as c_int, "type", listed(AttrType::Type);
     /// Reads a tensor, which the client deletes.
     TF_OperationGetAttrTensor, TF_OperationGetAttrTensorList: *mut TF_Tensor =
-        AttrValue::Tensor(v) => handle(TF_Tensor::of_engine(v.get()?)?), "tensor";
+        AttrValue::Tensor(v) => handle(TF_Tensor::of_engine(v.get()?)?), "tensor", items_of_kind(AttrType::Tensor);
 }
 
 /// Writes the dimensions of a shape.
@@ -329,7 +381,7 @@ pub unsafe extern "C" fn TF_OperationGetAttrShapeList(
     // SAFETY: the contract of the header.
     unsafe {
         with_node(oper, status, (), |_, node| {
-            let (items, _) = items(attr(node, attr_name)?)?;
+            let items = items_of_kind(node, attr_name, AttrType::Shape)?;
             let mut rest: &mut [i64] = list_mut(storage, storage_size);
             let places = list_mut(dims, num_shapes).iter_mut();
             for ((place, rank), item) in places.zip(list_mut(num_dims, num_shapes)).zip(items) {
@@ -337,7 +389,7 @@ pub unsafe extern "C" fn TF_OperationGetAttrShapeList(
                     return Err(wrong_kind(item, "shape"));
                 };
                 let Some(n) = shape.rank() else {
-                    (*place, *rank) = (std::ptr::null_mut(), -1);
+                    (*place, *rank) = (rest.as_mut_ptr(), -1);
                     continue;
                 };
                 let Some((here, others)) = rest.split_at_mut_checked(n) else {
@@ -388,11 +440,7 @@ pub unsafe extern "C" fn TF_OperationGetAttrTensorShapeProtoList(
     // SAFETY: the contract of the header.
     unsafe {
         with_node(oper, status, (), |_, node| {
-            let (items, _) = items(attr(node, attr_name)?)?;
-            let is_other = |item: &&AttrValue| !matches!(item, AttrValue::Shape(_));
-            if let Some(other) = items.iter().find(is_other) {
-                return Err(wrong_kind(other, "shape"));
-            }
+            let items = items(attr(node, attr_name)?, AttrType::Shape)?;
             for (to, item) in list_mut(values, max_values).iter_mut().zip(items) {
                 if let AttrValue::Shape(shape) = item {
                     *to = crate::buffer::new_buffer(shape_to_proto(shape).encode_to_vec());
@@ -471,31 +519,4 @@ pub unsafe extern "C" fn TF_OperationGetAttrName(
             Ok(())
         })
     }
-}
-
-/// Evaluates an output that depends on constants only; returns whether it does.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn TF_TryEvaluateConstant(
-    graph: *mut TF_Graph,
-    output: crate::TF_Output,
-    result: *mut *mut TF_Tensor,
-    status: *mut TF_Status,
-) -> c_uchar {
-    guard(status, 0, || {
-        // SAFETY: the contract of the header.
-        let (graph, output, result) = unsafe {
-            (
-                shared(graph)?,
-                output.output()?,
-                crate::guard::unique(result)?,
-            )
-        };
-        *result = std::ptr::null_mut();
-        let value = crate::session::evaluate_constant(&graph.state, output)?;
-        let found = value.is_some();
-        if let Some(value) = value {
-            *result = handle(TF_Tensor::of_engine(value)?);
-        }
-        Ok(c_uchar::from(found))
-    })
 }

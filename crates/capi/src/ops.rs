@@ -43,7 +43,10 @@ impl TF_OpDefinitionBuilder {
         let shape = self.shape.map(|function| -> DefinedShapeFn {
             Box::leak(Box::new(move |ctx: &mut ShapeCtx| infer(function, ctx)))
         });
-        registry().define_op(def, shape, Some(crate::kernels::client_kernel))
+        let name = def.name.to_string();
+        registry().define_op(def, shape, None)?;
+        crate::kernels::register_for(&name);
+        Ok(())
     }
 }
 

@@ -3,13 +3,15 @@
 use crate::env::not_loaded;
 use crate::guard::{delete, guard, handle, list, shared, text, unique};
 use crate::{TF_Buffer, TF_Status};
-use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_base::{Result, failed_precondition, invalid_argument, unimplemented_error};
 use ferroflow_model::proto;
 use ferroflow_opdef::Op;
 use ferroflow_runtime::registry;
 use prost::Message;
 use std::collections::BTreeMap;
-use std::ffi::c_char;
+use std::ffi::{CString, c_char};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 fn op_list() -> Result<proto::OpList> {
     let defs = registry().defs()?;
@@ -68,12 +70,14 @@ pub unsafe extern "C" fn TF_GetRegisteredKernelsForOp(
     })
 }
 
-/// A library that was loaded, and the ops that it defined.
+/// A library that was loaded, and the ops that it defined. It stays loaded, since kernels and definitions of ops point
+/// into it.
 pub struct TF_Library {
-    /// Stays loaded: kernels and definitions of ops point into it.
-    _library: std::mem::ManuallyDrop<libloading::Library>,
-    op_list: Box<[u8]>,
+    op_list: Arc<[u8]>,
 }
+
+/// The ops of the loaded libraries, by the handles of these.
+static LOADED: Mutex<BTreeMap<usize, Arc<[u8]>>> = Mutex::new(BTreeMap::new());
 
 /// Loads a library that defines ops by `TF_RegisterOpDefinition` when it is loaded.
 #[unsafe(no_mangle)]
@@ -88,13 +92,17 @@ pub unsafe extern "C" fn TF_LoadLibrary(
         // SAFETY: the client asks to run the library's initializers.
         let library = unsafe { libloading::Library::new(name) };
         let library = library.map_err(|e| not_loaded(name, &e))?;
+        let address = libloading::os::unix::Library::from(library).into_raw() as usize;
         let mut ops = op_list()?;
         ops.op
             .retain(|op| !before.op.iter().any(|old| old.name == op.name));
-        Ok(handle(TF_Library {
-            _library: std::mem::ManuallyDrop::new(library),
-            op_list: ops.encode_to_vec().into_boxed_slice(),
-        }))
+        let mut loaded = LOADED.lock().unwrap_or_else(PoisonError::into_inner);
+        // A library that was loaded before has defined its ops then.
+        let op_list = loaded
+            .entry(address)
+            .or_insert_with(|| ops.encode_to_vec().into())
+            .clone();
+        Ok(handle(TF_Library { op_list }))
     })
 }
 
@@ -138,14 +146,26 @@ pub unsafe extern "C" fn TF_LoadPluggableDeviceLibrary(
 /// What a function of the client is told about each log line.
 pub type LogListener = Option<unsafe extern "C" fn(*const c_char)>;
 
-/// Accepted; Ferroflow does not log.
+/// Gives what PrintV2 prints to a function, instead of the standard streams.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn TF_RegisterLogListener(_listener: LogListener) {}
+pub unsafe extern "C" fn TF_RegisterLogListener(listener: LogListener) {
+    if let Some(listener) = listener {
+        ferroflow_runtime::listen_to_prints(move |text| {
+            // As in TensorFlow, which passes a C string, the text ends at its first NUL.
+            let end = text.iter().position(|b| *b == 0).unwrap_or(text.len());
+            let text = CString::new(&text[..end]).unwrap_or_default();
+            // SAFETY: the client registered the function; the text lives until it returns.
+            unsafe { listener(text.as_ptr()) };
+        });
+    }
+}
 
 /// Documentation of ops, merged from several texts (`core/framework/op_gen_lib.cc`).
 pub struct TF_ApiDefMap {
     ops: BTreeMap<String, proto::OpDef>,
     defs: BTreeMap<String, proto::ApiDef>,
+    /// Whether a definition was read; no text may be added then.
+    is_read: AtomicBool,
 }
 
 /// Creates a map for the ops of an `OpList`.
@@ -161,7 +181,11 @@ pub unsafe extern "C" fn TF_NewApiDefMap(
             proto::OpList::decode(bytes).map_err(|_| invalid_argument!("Unparseable OpList"))?;
         let ops = ops.op.into_iter().map(|op| (op.name.clone(), op)).collect();
         let defs = BTreeMap::new();
-        Ok(handle(TF_ApiDefMap { ops, defs }))
+        Ok(handle(TF_ApiDefMap {
+            ops,
+            defs,
+            is_read: AtomicBool::new(false),
+        }))
     })
 }
 
@@ -183,6 +207,11 @@ pub unsafe extern "C" fn TF_ApiDefMapPut(
     guard(status, (), || {
         // SAFETY: the contract of the header.
         let (map, bytes) = unsafe { (unique(api_def_map)?, list(api_text.cast::<u8>(), text_len)) };
+        if map.is_read.load(Ordering::Acquire) {
+            return Err(failed_precondition!(
+                "TF_ApiDefMapPut cannot be called after TF_ApiDefMapGet has been called."
+            ));
+        }
         let text = std::str::from_utf8(bytes)
             .map_err(|_| invalid_argument!("the ApiDefs text is not UTF-8"))?;
         for def in ferroflow_model::api_defs_from_text(text)?.op {
@@ -206,6 +235,7 @@ pub unsafe extern "C" fn TF_ApiDefMapGet(
         // SAFETY: the contract of the header.
         let (map, name) = unsafe { (shared(api_def_map)?, list(name.cast::<u8>(), name_len)) };
         let name = String::from_utf8_lossy(name);
+        map.is_read.store(true, Ordering::Release);
         let op = map.ops.get(&*name);
         let Some(op) = op else {
             return Ok(std::ptr::null_mut());
@@ -220,6 +250,9 @@ pub unsafe extern "C" fn TF_ApiDefMapGet(
 /// Adds what follows from the op's definition.
 fn completed(mut def: proto::ApiDef, op: &proto::OpDef) -> proto::ApiDef {
     def.graph_op_name.clone_from(&op.name);
+    if def.visibility == proto::api_def::Visibility::DefaultVisibility as i32 {
+        def.visibility = proto::api_def::Visibility::Visible as i32;
+    }
     if def.endpoint.is_empty() {
         def.endpoint.push(proto::api_def::Endpoint {
             name: op.name.clone(),

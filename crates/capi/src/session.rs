@@ -7,10 +7,10 @@ use crate::session_options::{TF_DeviceList, TF_SessionOptions};
 use crate::status::with_node;
 use crate::{TF_Buffer, TF_Status, TF_Tensor, placement_log};
 use ferroflow_base::{Code, Result, Status, failed_precondition, invalid_argument, not_found};
-use ferroflow_graph::{NodeId, Output};
+use ferroflow_graph::Output;
 use ferroflow_model::{SavedModelFile, proto};
 use ferroflow_remote::{GrpcSession, GrpcStep};
-use ferroflow_runtime::{Callable, SavedModel, Session, SessionOptions, Signature, Tensor};
+use ferroflow_runtime::{Callable, SavedModel, Session, Signature, Tensor};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int};
@@ -377,39 +377,6 @@ fn foreign(oper: &TF_Operation, output: Output) -> Status {
 #[cold]
 fn closed() -> Status {
     Status::new(Code::Cancelled, "Session has been closed.")
-}
-
-/// The value of an output that depends on constants only.
-pub(crate) fn evaluate_constant(graph: &Arc<GraphState>, output: Output) -> Result<Option<Tensor>> {
-    let inner = graph.lock();
-    inner.graph.dtype(output)?;
-    let mut needed = vec![output.node];
-    let mut seen = rustc_hash::FxHashSet::default();
-    while let Some(id) = needed.pop() {
-        let Some(node) = inner.graph.node(id) else {
-            continue;
-        };
-        let is_source = node.inputs.is_empty() && node.op() != "Const";
-        if is_source || node.def.flags.stateful {
-            return Ok(None);
-        }
-        if seen.insert(id) {
-            needed.extend(node.predecessors());
-        }
-    }
-    let name = inner.graph.node(output.node).map_or("", |n| &n.name);
-    let fetch = format!("{name}:{}", output.slot);
-    let mut def = inner.graph.to_graph_def()?;
-    let is_needed = |(i, _): &(usize, proto::NodeDef)| seen.contains(&NodeId::new(*i));
-    let nodes = std::mem::take(&mut def.node).into_iter().enumerate();
-    def.node = nodes.filter(is_needed).map(|(_, node)| node).collect();
-    drop(inner);
-    let options = SessionOptions {
-        threads: 1,
-        ..Default::default()
-    };
-    let found = Session::create(def, options)?.run(&[], &[&fetch], &[])?;
-    Ok(found.into_iter().next())
 }
 
 /// Creates a session over a graph.

@@ -204,11 +204,12 @@ pub unsafe extern "C" fn TF_SetStatusFromIOError(
     });
 }
 
-/// As `absl::ErrnoToStatusCode`.
+/// As TensorFlow's table (`tsl/platform/errors.cc`).
 fn of_errno(errno: c_int) -> Option<Code> {
     Some(match errno {
         0 => return None,
         libc::EINVAL
+        | libc::ENOSTR
         | libc::ENAMETOOLONG
         | libc::E2BIG
         | libc::EDESTADDRREQ
@@ -220,10 +221,10 @@ fn of_errno(errno: c_int) -> Option<Code> {
         | libc::ENOTTY
         | libc::EPROTOTYPE
         | libc::ESPIPE => Code::InvalidArgument,
-        libc::ETIMEDOUT => Code::DeadlineExceeded,
-        libc::ENODEV | libc::ENOENT | libc::ENOMEDIUM | libc::ENXIO | libc::ESRCH => Code::NotFound,
-        libc::EEXIST | libc::EADDRNOTAVAIL | libc::EALREADY | libc::ENOTUNIQ => Code::AlreadyExists,
-        libc::EPERM | libc::EACCES | libc::ENOKEY | libc::EROFS => Code::PermissionDenied,
+        libc::ETIMEDOUT | libc::ETIME => Code::DeadlineExceeded,
+        libc::ENODEV | libc::ENOENT | libc::ENXIO | libc::ESRCH => Code::NotFound,
+        libc::EEXIST | libc::EADDRNOTAVAIL | libc::EALREADY => Code::AlreadyExists,
+        libc::EPERM | libc::EACCES | libc::EROFS => Code::PermissionDenied,
         libc::ENOTEMPTY
         | libc::EISDIR
         | libc::ENOTDIR
@@ -244,7 +245,9 @@ fn of_errno(errno: c_int) -> Option<Code> {
         | libc::ENFILE
         | libc::ENOBUFS
         | libc::ENOMEM
-        | libc::EUSERS => Code::ResourceExhausted,
+        | libc::EUSERS
+        | libc::ENODATA
+        | libc::ENOSR => Code::ResourceExhausted,
         libc::EFBIG | libc::EOVERFLOW | libc::ERANGE => Code::OutOfRange,
         libc::ENOSYS
         | libc::ENOTSUP
@@ -254,7 +257,6 @@ fn of_errno(errno: c_int) -> Option<Code> {
         | libc::ESOCKTNOSUPPORT
         | libc::EXDEV => Code::Unimplemented,
         libc::EAGAIN
-        | libc::ECOMM
         | libc::ECONNREFUSED
         | libc::ECONNABORTED
         | libc::ECONNRESET

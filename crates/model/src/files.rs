@@ -95,6 +95,14 @@ fn scheme_of(path: &str) -> Option<&str> {
     (is_scheme && scheme.chars().all(is_letter) && scheme != "file").then_some(scheme)
 }
 
+/// Returns the local path of `name`, which may be a URI `file://…`. URIs of other file systems stay as they are.
+pub fn local_path(name: &str) -> &str {
+    let path = name
+        .strip_prefix("file://")
+        .and_then(|rest| rest.get(rest.find('/')?..));
+    path.unwrap_or(name)
+}
+
 /// Returns the file system of a path; none for local files.
 ///
 /// # Errors
@@ -140,7 +148,8 @@ fn on<T>(
     match system {
         Some((text, Ok(Some(system)))) => other(&*system, text).map_err(to_io),
         Some((_, Err(error))) => Err(to_io(error)),
-        _ => local(path),
+        Some((text, Ok(None))) => local(Path::new(local_path(text))),
+        None => local(path),
     }
 }
 
@@ -271,7 +280,7 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
     on(
         from.as_ref(),
         |s, p| s.rename(p, &name),
-        |p| fs::rename(p, to),
+        |p| fs::rename(p, local_path(&name)),
     )
 }
 
@@ -281,10 +290,14 @@ pub fn rename(from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
 /// NOT_FOUND if the file cannot be opened or mapped; those of the file system.
 pub fn map(path: &Path) -> Result<MappedFile> {
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    let content = on(path, |s, p| s.read(p).map(Some), |_| Ok(None));
-    let content = content.map_err(|e| crate::atomic_file::io_error(path, &e))?;
-    let Some(content) = content else {
-        return MappedFile::open(path);
+    let content = on(
+        path,
+        |s, p| s.read(p).map(Ok),
+        |p| Ok(Err(MappedFile::open(p))),
+    );
+    let content = match content.map_err(|e| crate::atomic_file::io_error(path, &e))? {
+        Ok(content) => content,
+        Err(local) => return local,
     };
     let number = COUNT.fetch_add(1, Ordering::Relaxed);
     let name = format!("ferroflow-map-{}-{number}", std::process::id());

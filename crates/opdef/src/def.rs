@@ -307,6 +307,15 @@ impl OpDef {
         self.attrs.iter().find(|a| a.name == name)
     }
 
+    /// Sets the attrs that have a default and are missing.
+    pub fn add_defaults(&self, attrs: &mut Attrs) {
+        for def in &self.attrs {
+            if let (None, Some(default)) = (attrs.get(&def.name), &def.default) {
+                attrs.set(def.name.clone(), default.clone());
+            }
+        }
+    }
+
     /// Fills in defaults and checks kinds and constraints of the declared attrs; attrs that the op
     /// does not declare are kept (TensorFlow uses `_`-prefixed ones freely).
     ///

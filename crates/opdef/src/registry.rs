@@ -116,6 +116,9 @@ impl Registry {
         shape: Option<DefinedShapeFn>,
         kernel: Option<KernelFactory>,
     ) -> Result<()> {
+        if self.op(&def.name).is_some() {
+            return Err(already_exists!("Op with name {}", def.name));
+        }
         let name: &'static str = def.name.to_string().leak();
         let op = Op {
             defined_shape: shape,

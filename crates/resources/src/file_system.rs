@@ -2,15 +2,7 @@
 
 use ferroflow_base::{Code, Result, Status, unimplemented_error};
 
-pub use ferroflow_model::files;
-
-/// Returns the local path of `name`, which may be a URI `file://…`. URIs of other file systems stay as they are.
-pub fn local_path(name: &str) -> &str {
-    let path = name
-        .strip_prefix("file://")
-        .and_then(|rest| rest.get(rest.find('/')?..));
-    path.unwrap_or(name)
-}
+pub use ferroflow_model::files::{self, local_path};
 
 /// As [`local_path`], for files that no other file system can have.
 ///
@@ -51,7 +43,11 @@ pub fn io_error(path: &str, error: &std::io::Error) -> Status {
 /// UNIMPLEMENTED for unknown schemes; those of the file system.
 pub fn glob(pattern: &str) -> Result<Vec<String>> {
     let Some(system) = files::file_system_of(pattern)? else {
-        return Ok(match_parts(local_path(pattern)));
+        let path = local_path(pattern);
+        // `file://`, if it is there.
+        let (scheme, _) = pattern.split_at(pattern.len() - path.len());
+        let found = match_parts(path).into_iter();
+        return Ok(found.map(|path| format!("{scheme}{path}")).collect());
     };
     match system.matching(pattern) {
         Err(e) if e.code() == Code::Unimplemented => Ok(match_parts(pattern)),
@@ -64,7 +60,8 @@ fn match_parts(pattern: &str) -> Vec<String> {
     let host = pattern.find("://").map_or(0, |at| at + "://".len());
     let (root, rest) = match pattern[host..].find('/') {
         Some(0) if host == 0 => ("/", &pattern[1..]),
-        Some(at) if host > 0 => pattern.split_at(host + at),
+        // Without a host, the path begins with the third slash.
+        Some(at) if host > 0 => pattern.split_at(host + at.max(1)),
         _ => ("", pattern),
     };
     let mut paths = vec![root.to_string()];

@@ -11,6 +11,7 @@ pub mod collective;
 pub mod dataset;
 pub mod file_system;
 mod heap;
+pub mod log;
 pub mod queue;
 mod queue_batch;
 pub mod reader;

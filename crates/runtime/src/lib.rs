@@ -51,6 +51,7 @@ pub use ferroflow_opdef::{
     FinishFn, FunctionTasks, MergeFn, RecvDone, Rendezvous, Resources, StepServices,
     has_resource_of,
 };
+pub use ferroflow_resources::log::listen_to_prints;
 pub use ferroflow_resources::rendezvous::LocalRendezvous;
 pub use ferroflow_resources::resource::ANONYMOUS;
 pub use ferroflow_sync::{CancelToken, Pool, Step, StepTable};

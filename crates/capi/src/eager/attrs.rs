@@ -24,8 +24,10 @@ impl TFE_Op {
     /// Sets an attr. As in TensorFlow the first value counts, that of inputs too
     /// (`AttrBuilder::AddAttrIfNotPresent`).
     fn set(&mut self, name: &str, value: AttrValue) {
-        // Others than those of the op have no effect in TensorFlow either.
         let Some(attr) = self.def.op_def().attr(name) else {
+            if self.undeclared.get(name).is_none() {
+                self.undeclared.set(name.to_string(), value);
+            }
             return;
         };
         let name = attr.name.clone();
@@ -304,10 +306,8 @@ pub unsafe extern "C" fn TFE_OpAddAttrs(op: *mut TFE_Op, attrs: *const TFE_OpAtt
     guard(std::ptr::null_mut(), (), || {
         // SAFETY: the contract of the header; `TFE_OpGetAttrs` returned the call.
         let (op, from) = unsafe { (unique(op)?, shared(attrs.cast::<TFE_Op>())?) };
-        for (name, value) in from.all_attrs()?.iter() {
-            if op.attrs.get(name).is_none() {
-                op.attrs.set(name.clone(), value.clone());
-            }
+        for (name, value) in from.all_attrs()?.iter().chain(from.undeclared.iter()) {
+            op.set(name, value.clone());
         }
         Ok(())
     });
@@ -323,9 +323,13 @@ pub unsafe extern "C" fn TFE_OpAttrsSerialize(
     guard(status, (), || {
         // SAFETY: the contract of the header; `TFE_OpGetAttrs` returned the call.
         let op = unsafe { shared(attrs.cast::<TFE_Op>()) }?;
-        let attrs = op.all_attrs()?;
+        let mut attrs = op.all_attrs()?;
+        if op.def.function().is_none() {
+            op.def.op_def().add_defaults(&mut attrs);
+        }
         let attr = attrs
             .iter()
+            .chain(op.undeclared.iter())
             .map(|(n, v)| Ok((n.to_string(), export_attr(v)?)));
         let list = proto::NameAttrList {
             name: op.name_text().to_string(),

@@ -276,7 +276,7 @@ impl TFE_Op {
         let is_resource = |h: &&Arc<TFE_TensorHandle>| h.dtype() == DType::Resource as c_int;
         let pinned = match (first.wants(op), self.inputs.iter().find(is_resource)) {
             (Some(true), _) => Some(first),
-            (Some(false), _) => None,
+            (Some(false), _) => asked,
             (None, Some(resource)) => match &resource.value {
                 HandleValue::Custom(custom) => Some(custom.device.clone()),
                 _ => asked,

@@ -2,37 +2,22 @@
 
 use crate::guard::{delete, guard, guard_plain, handle, text};
 use crate::{TF_Buffer, TF_Status};
-use ferroflow_base::{Result, already_exists};
 use ferroflow_model::proto::HistogramProto;
-use rustc_hash::FxHashSet;
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The names of all metrics.
-static NAMES: Mutex<Option<FxHashSet<String>>> = Mutex::new(None);
-
-fn names() -> MutexGuard<'static, Option<FxHashSet<String>>> {
-    NAMES.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// A metric: cells by the values of its labels.
 struct Metric<C> {
-    name: String,
     cells: Mutex<BTreeMap<Vec<String>, Box<C>>>,
 }
 
 impl<C> Metric<C> {
-    fn new(name: &str) -> Result<Metric<C>> {
-        match names().get_or_insert_default().insert(name.to_string()) {
-            true => Ok(Metric {
-                name: name.to_string(),
-                cells: Mutex::default(),
-            }),
-            false => Err(already_exists!(
-                "Another metric with the same name already exists."
-            )),
+    /// A metric. Another one of its name gives its place in TensorFlow's registry to it.
+    fn new() -> Metric<C> {
+        Metric {
+            cells: Mutex::default(),
         }
     }
 
@@ -41,12 +26,6 @@ impl<C> Metric<C> {
         let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
         let cell = cells.entry(labels).or_insert_with(|| Box::new(make()));
         std::ptr::from_ref(&**cell).cast_mut()
-    }
-}
-
-impl<C> Drop for Metric<C> {
-    fn drop(&mut self) {
-        names().get_or_insert_default().remove(&self.name);
     }
 }
 
@@ -127,7 +106,8 @@ macro_rules! metrics {
             ) -> *mut $metric {
                 guard(status, std::ptr::null_mut(), || {
                     // SAFETY: the contract of the header.
-                    Ok(handle($metric(Metric::new(unsafe { text(name) }?)?)))
+                    unsafe { text(name) }?;
+                    Ok(handle($metric(Metric::new())))
                 })
             }
 
@@ -211,8 +191,8 @@ macro_rules! samplers {
             ) -> *mut $metric {
                 guard(status, std::ptr::null_mut(), || {
                     // SAFETY: the contract of the header.
-                    let (name, limits) = unsafe { (text(name)?, crate::guard::shared(buckets)?) };
-                    Ok(handle($metric(Metric::new(name)?, limits.0.clone())))
+                    let (_, limits) = unsafe { (text(name)?, crate::guard::shared(buckets)?) };
+                    Ok(handle($metric(Metric::new(), limits.0.clone())))
                 })
             }
 

@@ -19,6 +19,8 @@ pub struct TFE_Op {
     pub(super) context: Arc<TFE_Context>,
     pub(super) def: Arc<CallDef>,
     pub(super) attrs: Attrs,
+    /// Attrs that the op does not declare. Only custom devices look at them.
+    pub(super) undeclared: Attrs,
     pub(super) inputs: SmallVec<[Arc<TFE_TensorHandle>; 4]>,
     pub(super) given: SmallVec<[Given; 4]>,
     pub(super) device: Option<CString>,
@@ -136,6 +138,7 @@ pub unsafe extern "C" fn TFE_NewOp(
             context,
             def,
             attrs: Attrs::default(),
+            undeclared: Attrs::default(),
             inputs: SmallVec::new(),
             given: SmallVec::new(),
             device: None,
@@ -163,7 +166,7 @@ pub unsafe extern "C" fn TFE_OpReset(
             op.def = op.context.engine.def(name)?;
             op.name = OnceLock::new();
         }
-        op.attrs = Attrs::default();
+        (op.attrs, op.undeclared) = Default::default();
         op.inputs.clear();
         op.given.clear();
         op.cancel = None;

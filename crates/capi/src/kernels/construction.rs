@@ -2,12 +2,12 @@
 
 use super::{Node, TF_StringView};
 use crate::guard::{guard, handle, list_mut, shared, text, unique};
-use crate::operation_attrs::wrong_kind;
+use crate::operation_attrs::{elements, wrong_kind};
 use crate::{TF_Buffer, TF_Status, TF_Tensor};
 use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_graph::export_attr;
 use ferroflow_model::proto;
-use ferroflow_opdef::AttrValue;
+use ferroflow_opdef::{AttrType, AttrValue};
 use prost::Message;
 use std::ffi::{c_char, c_int, c_uchar, c_void};
 
@@ -34,9 +34,22 @@ impl TF_OpKernelConstruction {
         })
     }
 
-    fn items(&self, name: &str) -> Result<&[AttrValue]> {
-        self.attr(name)?;
-        self.node.attrs.list(name)
+    fn items(&self, name: &str, kind: AttrType) -> Result<&[AttrValue]> {
+        // Strings and tensors are read as single ones are in TensorFlow, the others element by element.
+        if matches!(kind, AttrType::Str | AttrType::Tensor) {
+            return elements(self.attr(name)?, kind);
+        }
+        match self.node.attrs.get(name) {
+            None => Err(self.no_attr(name)),
+            Some(list @ AttrValue::List(_)) => elements(list, kind),
+            Some(_) => Err(invalid_argument!("Attribute '{name}' is not a list.")),
+        }
+    }
+
+    #[cold]
+    fn no_attr(&self, name: &str) -> Status {
+        let node = self.node.name.to_string_lossy();
+        invalid_argument!("Operation '{node}' has no attr named '{name}'.")
     }
 }
 
@@ -114,7 +127,7 @@ pub unsafe extern "C" fn TF_OpKernelConstruction_GetAttrFunction(
             Some(proto::attr_value::Value::Func(func)) => {
                 Ok(crate::buffer::new_buffer(func.encode_to_vec()))
             }
-            _ => Err(invalid_argument!("attr '{name}' is not a func")),
+            _ => Err(wrong_kind(ctx.attr(name)?, "func")),
         }
     })
 }
@@ -144,14 +157,16 @@ pub unsafe extern "C" fn TF_OpKernelConstruction_GetAttrSize(
             _ => -1,
         };
         let found = ctx.node.attrs.get(name);
-        let found = found.ok_or_else(|| {
-            let node = ctx.node.name.to_string_lossy();
-            invalid_argument!("Operation '{node}' has no attr named '{name}'.")
-        })?;
-        (*n, *total) = match found {
+        (*n, *total) = match found.ok_or_else(|| ctx.no_attr(name))? {
             AttrValue::List(list) => {
                 let sizes = list.iter().map(size).filter(|s| *s > 0);
-                (list.len() as i32, sizes.sum())
+                let is_sized =
+                    |item: &AttrValue| matches!(item, AttrValue::Str(_) | AttrValue::Shape(_));
+                let total = match list.first().is_some_and(is_sized) {
+                    true => sizes.sum(),
+                    false => -1,
+                };
+                (list.len() as i32, total)
             }
             value => (-1, size(value)),
         };
@@ -161,7 +176,7 @@ pub unsafe extern "C" fn TF_OpKernelConstruction_GetAttrSize(
 
 /// Declares functions that read an attr, and lists of it.
 macro_rules! getters {
-    ($($(#[$doc:meta])* fn $one:ident $(, $many:ident)? -> $ty:ty = $pat:pat => $value:expr, $kind:literal;)*) => {
+    ($($(#[$doc:meta])* fn $one:ident $(, $many:ident)? -> $ty:ty = $pat:pat => $value:expr, $kind:expr;)*) => {
         $(
             $(#[$doc])*
             #[unsafe(no_mangle)]
@@ -177,7 +192,7 @@ macro_rules! getters {
                     let (ctx, name, val) = given;
                     match ctx.attr(name)? {
                         $pat => *val = $value,
-                        found => return Err(wrong_kind(found, $kind)),
+                        found => return Err(wrong_kind(found, $kind.name())),
                     }
                     Ok(())
                 });
@@ -198,10 +213,10 @@ macro_rules! getters {
                         let (ctx, name, vals) = unsafe {
                             (shared(ctx)?, text(attr_name)?, list_mut(vals, max_vals))
                         };
-                        for (val, item) in vals.iter_mut().zip(ctx.items(name)?) {
+                        for (val, item) in vals.iter_mut().zip(ctx.items(name, $kind)?) {
                             match item {
                                 $pat => *val = $value,
-                                found => return Err(wrong_kind(found, $kind)),
+                                found => return Err(wrong_kind(found, $kind.name())),
                             }
                         }
                         Ok(())
@@ -215,24 +230,23 @@ macro_rules! getters {
 getters! {
     /// Reads a dtype.
     fn TF_OpKernelConstruction_GetAttrType, TF_OpKernelConstruction_GetAttrTypeList -> c_int =
-        AttrValue::Type(t) => *t as c_int, "type";
-    /// Reads an int of 32 bits.
+        AttrValue::Type(t) => *t as c_int, AttrType::Type;
+    /// Reads the lower 32 bits of an int.
     fn TF_OpKernelConstruction_GetAttrInt32, TF_OpKernelConstruction_GetAttrInt32List -> i32 =
-        AttrValue::Int(i) => i32::try_from(*i).map_err(|_| invalid_argument!("{i} does not fit"))?,
-        "int";
+        AttrValue::Int(i) => *i as i32, AttrType::Int;
     /// Reads an int.
     fn TF_OpKernelConstruction_GetAttrInt64, TF_OpKernelConstruction_GetAttrInt64List -> i64 =
-        AttrValue::Int(i) => *i, "int";
+        AttrValue::Int(i) => *i, AttrType::Int;
     /// Reads a float.
     fn TF_OpKernelConstruction_GetAttrFloat, TF_OpKernelConstruction_GetAttrFloatList -> f32 =
-        AttrValue::Float(f) => *f, "float";
+        AttrValue::Float(f) => *f, AttrType::Float;
     /// Reads a bool.
     fn TF_OpKernelConstruction_GetAttrBool, TF_OpKernelConstruction_GetAttrBoolList -> c_uchar =
-        AttrValue::Bool(b) => c_uchar::from(*b), "bool";
+        AttrValue::Bool(b) => c_uchar::from(*b), AttrType::Bool;
     /// Reads a tensor, which the client deletes.
     fn TF_OpKernelConstruction_GetAttrTensor, TF_OpKernelConstruction_GetAttrTensorList
         -> *mut TF_Tensor =
-        AttrValue::Tensor(t) => handle(TF_Tensor::of_engine(t.get()?)?), "tensor";
+        AttrValue::Tensor(t) => handle(TF_Tensor::of_engine(t.get()?)?), AttrType::Tensor;
 }
 
 /// Reads a string, without a NUL.
@@ -253,8 +267,9 @@ pub unsafe extern "C" fn TF_OpKernelConstruction_GetAttrString(
                 list_mut(val.cast::<u8>(), max_length),
             )
         };
-        ctx.attr(name)?;
-        let bytes = ctx.node.attrs.bytes(name)?;
+        let AttrValue::Str(bytes) = ctx.attr(name)? else {
+            return Err(wrong_kind(ctx.attr(name)?, "string"));
+        };
         let n = bytes.len().min(val.len());
         val[..n].copy_from_slice(&bytes[..n]);
         Ok(())
@@ -286,7 +301,7 @@ pub unsafe extern "C" fn TF_OpKernelConstruction_GetAttrStringList(
         };
         let mut rest = storage;
         let slots = values.iter_mut().zip(lengths);
-        for ((value, length), item) in slots.zip(ctx.items(name)?) {
+        for ((value, length), item) in slots.zip(ctx.items(name, AttrType::Str)?) {
             let AttrValue::Str(bytes) = item else {
                 return Err(invalid_argument!("attr '{name}' is not a list of strings"));
             };

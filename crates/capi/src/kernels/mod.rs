@@ -11,8 +11,10 @@ pub use context::*;
 use crate::TF_Status;
 use crate::guard::{delete, guard, handle, text, unique};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_model::proto::KernelDef;
-use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, OpKernel, no_kernel};
+use ferroflow_model::proto::kernel_def::AttrConstraint;
+use ferroflow_model::proto::{AttrValue, KernelDef, attr_value};
+use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, OpKernel};
+use ferroflow_runtime::registry;
 use ferroflow_tensor::DType;
 use prost::Message;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -37,6 +39,8 @@ pub struct TF_KernelBuilder {
     op: String,
     device: String,
     types: Vec<(String, DType)>,
+    /// Arguments in the host's memory, which all are on CPUs.
+    host_memory: Vec<String>,
     label: String,
     priority: i32,
     create: Option<Create>,
@@ -59,39 +63,69 @@ pub(crate) fn client_kernels(op: Option<&str>) -> Vec<KernelDef> {
     let def = |k: &Arc<TF_KernelBuilder>| KernelDef {
         op: k.op.clone(),
         device_type: k.device.clone(),
+        constraint: k.types.iter().map(constraint).collect(),
+        host_memory_arg: k.host_memory.clone(),
         label: k.label.clone(),
         priority: k.priority,
-        ..Default::default()
     };
     wanted.map(def).collect()
 }
 
-impl TF_KernelBuilder {
-    fn fits(&self, op: &str, attrs: &Attrs) -> bool {
-        let has_type = |(name, t): &(String, DType)| attrs.dtype(name).is_ok_and(|a| a == *t);
-        self.op == op && self.device == "CPU" && self.types.iter().all(has_type)
+/// The dtype that an attr must be, in its file form.
+fn constraint((attr, dtype): &(String, DType)) -> AttrConstraint {
+    let list = attr_value::ListValue {
+        r#type: vec![*dtype as i32],
+        ..Default::default()
+    };
+    AttrConstraint {
+        name: attr.clone(),
+        allowed_values: Some(AttrValue {
+            value: Some(attr_value::Value::List(list.into())),
+        }),
+    }
+}
+
+/// Registers the kernels of an op that was defined after them.
+pub(crate) fn register_for(op: &str) {
+    let waiting: Vec<_> = kernels().iter().filter(|k| k.op == op).cloned().collect();
+    waiting.into_iter().for_each(register);
+}
+
+/// Adds a kernel to those of its op, if a client has defined that. A kernel that is for no node, since it names
+/// what the op does not have, fails the nodes, as in TensorFlow.
+fn register(builder: Arc<TF_KernelBuilder>) {
+    let is_client_op = |op: &&'static ferroflow_opdef::Op| op.signature.is_empty();
+    if registry().op(&builder.op).filter(is_client_op).is_none() {
+        return;
+    }
+    let (name, device) = (builder.op.clone(), builder.device.clone());
+    let (label, priority) = (builder.label.clone(), builder.priority);
+    let described = |kernel: ferroflow_opdef::KernelDef| {
+        kernel.device_type(&device).label(&label).priority(priority)
+    };
+    let mut kernel = described(ferroflow_opdef::KernelDef::new(&name, {
+        let builder = builder.clone();
+        move |build| client_kernel(builder.clone(), build)
+    }));
+    for (attr, dtype) in &builder.types {
+        kernel = kernel.types(attr, &[*dtype]);
+    }
+    for argument in &builder.host_memory {
+        kernel = kernel.host_memory(argument);
+    }
+    if let Err(error) = registry().register_kernel(kernel) {
+        let failing = ferroflow_opdef::KernelDef::new(&name, move |_| Err(error.clone()));
+        // It names nothing that the op could lack.
+        let registered = registry().register_kernel(described(failing));
+        debug_assert!(registered.is_ok());
     }
 }
 
 /// Builds the kernel of a node whose op a client defined.
 ///
 /// # Errors
-/// INVALID_ARGUMENT if no client registered a kernel for it; the error of the client's function.
-pub(crate) fn client_kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let kernels = kernels();
-    let fitting = kernels
-        .iter()
-        .filter(|k| k.fits(&build.def.name, build.attrs));
-    let best = fitting.max_by_key(|k| k.priority).cloned();
-    drop(kernels);
-    let Some(builder) = best else {
-        return Err(no_kernel(
-            &build.def.name,
-            build.node,
-            build.attrs,
-            "<no registered kernels>",
-        ));
-    };
+/// The error of the client's function.
+fn client_kernel(builder: Arc<TF_KernelBuilder>, build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let mut kernel = ClientKernel {
         builder,
         state: std::ptr::null_mut(),
@@ -218,6 +252,7 @@ unsafe fn new_builder(
             op: op.to_string(),
             device: device.to_string(),
             types: Vec::new(),
+            host_memory: Vec::new(),
             label: String::new(),
             priority: 0,
             create,
@@ -256,12 +291,18 @@ pub unsafe extern "C" fn TF_KernelBuilder_TypeConstraint(
     });
 }
 
-/// Accepts that an argument is in the host's memory, as all are.
+/// Declares that an argument is in the host's memory, as all are on CPUs.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_KernelBuilder_HostMemory(
-    _kernel_builder: *mut TF_KernelBuilder,
-    _arg_name: *const c_char,
+    kernel_builder: *mut TF_KernelBuilder,
+    arg_name: *const c_char,
 ) {
+    guard(std::ptr::null_mut(), (), || {
+        // SAFETY: the contract of the header.
+        let (builder, name) = unsafe { (unique(kernel_builder)?, text(arg_name)?) };
+        builder.host_memory.push(name.to_string());
+        Ok(())
+    });
 }
 
 /// Sets the priority among kernels for the same nodes.
@@ -301,8 +342,9 @@ pub unsafe extern "C" fn TF_RegisterKernelBuilder(
             return Err(invalid_argument!("TF_KernelBuilder argument is NULL"));
         }
         // SAFETY: the contract of the header: the builder is not used any more.
-        let builder = unsafe { Box::from_raw(builder) };
-        kernels().push(Arc::from(builder));
+        let builder: Arc<TF_KernelBuilder> = Arc::from(unsafe { Box::from_raw(builder) });
+        kernels().push(builder.clone());
+        register(builder);
         Ok(())
     });
 }
@@ -323,8 +365,8 @@ pub unsafe extern "C" fn TF_RegisterKernelBuilderWithKernelDef(
         }
         // SAFETY: as above.
         let bytes = unsafe { CStr::from_ptr(serialized_kernel_def) }.to_bytes();
-        let def =
-            KernelDef::decode(bytes).map_err(|_| invalid_argument!("Unparseable KernelDef"))?;
+        let def = KernelDef::decode(bytes)
+            .map_err(|_| invalid_argument!("Error parsing serialized KernelDef."))?;
         builder_ref.op = def.op;
         builder_ref.device = def.device_type;
         // SAFETY: as above.

@@ -201,6 +201,124 @@ fn kernels_run_in_graphs() {
     }
 }
 
+/// What the kernels of [`labels_and_priorities_choose_kernels`] multiply by.
+unsafe extern "C" fn multiply<const BY: i32>(_: *mut c_void, ctx: *mut TF_OpKernelContext) {
+    let status = TF_NewStatus();
+    let mut input = null_mut();
+    // SAFETY: the library's arguments, a scalar each.
+    unsafe {
+        TF_GetInput(ctx, 0, &raw mut input, status);
+        let output = TF_AllocateOutput(ctx, 0, 1, null(), 0, 4, status);
+        let value = *TF_TensorData(input).cast::<f32>();
+        *TF_TensorData(output).cast::<f32>() = BY as f32 * value;
+        TF_DeleteTensor(input);
+        TF_DeleteTensor(output);
+        TF_DeleteStatus(status);
+    }
+}
+
+/// Runs the op `TestsChoose` on 1 in a graph, with a label.
+fn choose(label: Option<&CStr>, status: *mut TF_Status) -> f32 {
+    // SAFETY: the objects live.
+    unsafe {
+        let graph = TF_NewGraph();
+        let node = TF_NewOperation(graph, c"Placeholder".as_ptr(), c"x".as_ptr());
+        TF_SetAttrType(node, c"dtype".as_ptr(), 1);
+        let x = TF_Output {
+            oper: TF_FinishOperation(node, status),
+            index: 0,
+        };
+        let node = TF_NewOperation(graph, c"TestsChoose".as_ptr(), c"y".as_ptr());
+        TF_AddInput(node, x);
+        if let Some(label) = label {
+            let bytes = label.to_bytes();
+            TF_SetAttrString(
+                node,
+                c"_kernel".as_ptr(),
+                bytes.as_ptr().cast(),
+                bytes.len(),
+            );
+        }
+        let y = TF_Output {
+            oper: TF_FinishOperation(node, status),
+            index: 0,
+        };
+        let options = TF_NewSessionOptions();
+        let session = TF_NewSession(graph, options, status);
+        let one = TF_AllocateTensor(1, null(), 0, 4);
+        *TF_TensorData(one).cast::<f32>() = 1.0;
+        let mut result = null_mut();
+        TF_SessionRun(
+            session,
+            null(),
+            &raw const x,
+            (&raw const one).cast(),
+            1,
+            &raw const y,
+            &raw mut result,
+            1,
+            null(),
+            0,
+            null_mut(),
+            status,
+        );
+        let value = result
+            .as_ref()
+            .map(|_| *TF_TensorData(result).cast::<f32>());
+        TF_DeleteTensor(result);
+        TF_DeleteTensor(one);
+        let closed = TF_NewStatus();
+        TF_DeleteSession(session, closed);
+        TF_DeleteStatus(closed);
+        TF_DeleteSessionOptions(options);
+        TF_DeleteGraph(graph);
+        value.unwrap_or(f32::NAN)
+    }
+}
+
+#[test]
+fn labels_and_priorities_choose_kernels() {
+    let status = TF_NewStatus();
+    type Compute = unsafe extern "C" fn(*mut c_void, *mut TF_OpKernelContext);
+    let kernel = |compute: Compute, priority, label: Option<&CStr>| {
+        let (op, device) = (c"TestsChoose".as_ptr(), c"CPU".as_ptr());
+        // SAFETY: the objects live.
+        unsafe {
+            let kernel = TF_NewKernelBuilder(op, device, None, Some(compute), None);
+            TF_KernelBuilder_Priority(kernel, priority);
+            if let Some(label) = label {
+                TF_KernelBuilder_Label(kernel, label.as_ptr());
+            }
+            TF_RegisterKernelBuilder(c"choose".as_ptr(), kernel, status);
+            assert_eq!(TF_GetCode(status), 0);
+        }
+    };
+    // SAFETY: the objects live.
+    unsafe {
+        // One that is there before its op.
+        kernel(multiply::<2>, 0, None);
+        let op = TF_NewOpDefinitionBuilder(c"TestsChoose".as_ptr());
+        TF_OpDefinitionBuilderAddInput(op, c"x: float".as_ptr());
+        TF_OpDefinitionBuilderAddOutput(op, c"y: float".as_ptr());
+        TF_OpDefinitionBuilderSetShapeInferenceFunction(op, Some(shape));
+        TF_RegisterOpDefinition(op, status);
+        assert_eq!(TF_GetCode(status), 0);
+        kernel(multiply::<3>, 0, Some(c"three"));
+        assert_eq!(choose(None, status), 2.0);
+        assert_eq!(choose(Some(c"three"), status), 3.0);
+        kernel(multiply::<5>, 5, None);
+        assert_eq!(choose(None, status), 5.0);
+        kernel(multiply::<7>, 5, None);
+        assert!(choose(None, status).is_nan());
+        let message = CStr::from_ptr(TF_Message(status)).to_string_lossy();
+        assert!(
+            message.starts_with("Multiple OpKernel registrations match NodeDef"),
+            "{message}"
+        );
+        TF_DeleteStatus(status);
+    }
+}
+
 #[test]
 fn malformed_definitions_are_errors() {
     let status = TF_NewStatus();

@@ -21,6 +21,8 @@ pub struct NodeDescription {
     controls: Vec<NodeId>,
     device: String,
     colocated: BTreeSet<String>,
+    /// Attrs that were set to two values.
+    conflicts: Vec<String>,
 }
 
 /// An input argument.
@@ -76,13 +78,20 @@ impl NodeDescription {
         self.device = device.to_string();
     }
 
-    /// Sets an attr. `_class` replaces what [`colocate_with`](Self::colocate_with) added.
+    /// Sets an attr; two values are an error of adding the node. `_class` replaces what
+    /// [`colocate_with`](Self::colocate_with) added.
     pub fn set_attr(&mut self, name: &str, value: AttrValue) {
         if name == CLASS {
             self.colocated = classes(&value);
             return;
         }
-        self.attrs.set(name.to_string(), value);
+        match self.attrs.get(name) {
+            Some(old) if !old.same_value(&value) => self.conflicts.push(format!(
+                "Inconsistent values for attr '{name}' {old} vs. {value}"
+            )),
+            Some(_) => {}
+            None => self.attrs.set(name.to_string(), value),
+        }
     }
 
     /// Places the node where the node `name` is.
@@ -133,6 +142,7 @@ impl ClientGraph {
             };
             Status::new(e.code(), text)
         })?;
+        super::deprecation::check(&op, self.graph.producer)?;
         self.insert(node)
     }
 
@@ -185,7 +195,7 @@ impl ClientGraph {
     /// The node without what follows from its op's definition.
     fn given(&self, description: NodeDescription, def: &Arc<OpDef>) -> Result<Node> {
         let mut attrs = description.attrs.clone();
-        let mut errors = Vec::new();
+        let mut errors = description.conflicts.clone();
         let (n_given, n_declared) = (description.args.len(), def.inputs.len());
         let mut inputs = smallvec::SmallVec::new();
         for (arg, given) in def.inputs.iter().zip(&description.args) {

@@ -123,11 +123,17 @@ fn node(node: &NodeDef) -> u64 {
     for input in data.iter().chain(controls) {
         h = hash(input.as_bytes(), h);
     }
-    attrs(&node.attr, h, |_| true)
+    // Internal attrs do not count.
+    let internal = |name: &str| name.starts_with('_');
+    let entries = sorted(&node.attr).into_iter();
+    hash_attrs(entries.filter(|(name, _)| !internal(name)), h)
 }
 
 fn attrs(map: &HashMap<String, AttrValue>, h: u64, counts: impl Fn(&AttrValue) -> bool) -> u64 {
-    let entries = sorted(map).into_iter().filter(|(_, v)| counts(v));
+    hash_attrs(sorted(map).into_iter().filter(|(_, v)| counts(v)), h)
+}
+
+fn hash_attrs<'a>(entries: impl Iterator<Item = (&'a String, &'a AttrValue)>, h: u64) -> u64 {
     entries.fold(h, |h, (name, v)| {
         combine(value(v), hash(name.as_bytes(), h))
     })

@@ -65,6 +65,8 @@ struct Import<'a> {
     used: FxHashSet<(String, usize)>,
     /// The nodes of the GraphDef by name, and their new names.
     names: FxHashMap<&'a str, String>,
+    /// What new names begin with.
+    prefix: &'a str,
     added: FxHashMap<&'a str, NodeId>,
     /// The functions that nodes call, whose bodies were checked.
     called: FxHashSet<&'a str>,
@@ -102,6 +104,12 @@ impl ClientGraph {
                 false => versions.producer.min(old),
             };
         }
+        if let Some(versions) = &def.versions {
+            self.min_consumer = self.min_consumer.max(versions.min_consumer);
+            self.bad_consumers.extend(&versions.bad_consumers);
+            self.bad_consumers.sort_unstable();
+            self.bad_consumers.dedup();
+        }
         let prefix = self.import_prefix(options)?;
         let names = self.names_of(def, &prefix, options)?;
         let mut import = Import {
@@ -113,6 +121,7 @@ impl ClientGraph {
                 .collect(),
             used: FxHashSet::default(),
             names,
+            prefix: &prefix,
             added: FxHashMap::default(),
             called: FxHashSet::default(),
             producer: def.versions.as_ref().map_or(0, |v| v.producer),
@@ -157,7 +166,7 @@ impl ClientGraph {
         if prefix.is_empty() {
             return Ok(String::new());
         }
-        if !is_valid_name(prefix) {
+        if !is_valid_name(prefix) || prefix.starts_with('_') {
             return Err(invalid_argument!(
                 "Imported node name prefix '{prefix}/' would lead to invalid node names"
             ));
@@ -482,8 +491,13 @@ impl<'a> Import<'a> {
         let renamed = list.into_iter().map(|item| match &item {
             AttrValue::Str(text) => {
                 let text = String::from_utf8_lossy(text);
-                let name = text.strip_prefix("loc:@").and_then(|n| self.names.get(n));
-                name.map_or(item.clone(), |name| AttrValue::str(&format!("loc:@{name}")))
+                let Some(name) = text.strip_prefix("loc:@") else {
+                    return item;
+                };
+                // One that is missing is renamed as if it were there.
+                let missing = format!("{}{name}", self.prefix);
+                let name = self.names.get(name).map_or(&*missing, |name| name);
+                AttrValue::str(&format!("loc:@{name}"))
             }
             _ => item,
         });
@@ -515,7 +529,8 @@ impl<'a> Import<'a> {
                 let added = self.added.get(name.as_str());
                 match added.and_then(|id| self.graph.node(*id)) {
                     Some(node) => invalid_argument!(
-                        "Invalid return output {slot} of node '{name}', which has {} output(s)",
+                        "Invalid return output {} of node '{name}', which has {} output(s)",
+                        *slot as i32,
                         node.outputs.len()
                     ),
                     None => invalid_argument!(

@@ -15,6 +15,8 @@ impl ClientGraph {
             gradients: self.gradients.clone(),
             scopes: self.scopes.clone(),
             producer: self.graph.producer,
+            min_consumer: self.min_consumer,
+            bad_consumers: self.bad_consumers.clone(),
         }
     }
 
@@ -34,6 +36,7 @@ impl ClientGraph {
         }
         (self.functions, self.gradients) = (mark.functions, mark.gradients);
         (self.scopes, self.graph.producer) = (mark.scopes, mark.producer);
+        (self.min_consumer, self.bad_consumers) = (mark.min_consumer, mark.bad_consumers);
     }
 }
 
@@ -44,4 +47,6 @@ pub(super) struct Mark {
     gradients: BTreeMap<String, String>,
     scopes: FxHashSet<String>,
     producer: i32,
+    min_consumer: i32,
+    bad_consumers: Vec<i32>,
 }

@@ -62,6 +62,9 @@ pub struct ClientGraph {
     control_outputs: Vec<Vec<NodeId>>,
     functions: BTreeMap<String, Arc<FunctionDef>>,
     gradients: BTreeMap<String, String>,
+    /// The least version of consumers, and those that cannot read the graph.
+    min_consumer: i32,
+    bad_consumers: Vec<i32>,
     /// Prefixes of names, without the last `/`.
     scopes: FxHashSet<String>,
     /// What was done to nodes after they had been added, for sessions that have run them.
@@ -69,6 +72,9 @@ pub struct ClientGraph {
     /// Inputs whose sources were replaced; TensorFlow writes their slots even if they are 0.
     updated: FxHashSet<(NodeId, usize)>,
 }
+
+/// The first version of consumers that read graphs with functions (`Graph::AddFunctionLibrary`).
+const FIRST_WITH_FUNCTIONS: i32 = 12;
 
 /// An input that reads an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +100,8 @@ impl ClientGraph {
             control_outputs: Vec::new(),
             functions: BTreeMap::new(),
             gradients: BTreeMap::new(),
+            min_consumer: 0,
+            bad_consumers: Vec::new(),
             scopes: FxHashSet::default(),
             mutations: Vec::new(),
             updated: FxHashSet::default(),
@@ -364,7 +372,17 @@ impl ClientGraph {
                 .insert(gradient_name.clone(), gradient.clone());
             self.gradients.insert(name.to_string(), gradient_name);
         }
+        self.min_consumer = self.min_consumer.max(FIRST_WITH_FUNCTIONS);
         Ok(())
+    }
+
+    /// Returns the versions of the graph's file form.
+    pub fn versions(&self) -> proto::VersionDef {
+        proto::VersionDef {
+            producer: self.graph.producer,
+            min_consumer: self.min_consumer,
+            bad_consumers: self.bad_consumers.clone(),
+        }
     }
 
     fn check_function(&self, function: &Arc<FunctionDef>) -> Result<()> {
@@ -438,10 +456,7 @@ impl ClientGraph {
             node: ids
                 .map(|id| self.export(id, false))
                 .collect::<Result<_>>()?,
-            versions: Some(proto::VersionDef {
-                producer: self.graph.producer,
-                ..Default::default()
-            }),
+            versions: Some(self.versions()),
             ..Default::default()
         })
     }

@@ -14,7 +14,10 @@ pub(crate) const OPS: &[Op] = &[
         "Concat",
         "concat_dim: int32, values: N*T -> output: T | N: int >= 2; T: type",
     )
-    .shape(|ctx| concat_shape(ctx, 0, 1..ctx.num_inputs()))
+    .shape(|ctx| {
+        ctx.with_rank(0, 0)?;
+        concat_shape(ctx, 0, 1..ctx.num_inputs())
+    })
     .kernel(|b| concat(b, 0, 1..b.inputs.len()))
     .gradient(concat_gradient),
     Op::new(

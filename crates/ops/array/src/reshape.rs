@@ -37,12 +37,33 @@ pub(crate) fn reshape_shape(ctx: &mut ShapeCtx) -> Result<()> {
     }
     let mut dims: Vec<Option<usize>> = sizes.iter().map(|&d| usize::try_from(d).ok()).collect();
     if dims.iter().all(|d| d.is_some()) {
-        Shape::checked(&sizes)?;
+        check_unknown(&input, &Shape::checked(&sizes)?)?;
     } else if sizes.iter().filter(|&&d| d == -1).count() > 1 {
         dims = vec![None; dims.len()];
     }
     ctx.set(0, PartialShape::of(dims));
     Ok(())
+}
+
+/// Checks that the one unknown dimension of a shape can be such that it has as many elements as another one.
+fn check_unknown(from: &PartialShape, to: &Shape) -> Result<()> {
+    let Some(dims) = from
+        .dims()
+        .filter(|d| d.iter().filter(|d| d.is_none()).count() == 1)
+    else {
+        return Ok(());
+    };
+    let known = dims
+        .iter()
+        .flatten()
+        .try_fold(1usize, |n, d| n.checked_mul(*d));
+    match known {
+        Some(known) if known > 0 && to.num_elements() % known != 0 => Err(invalid_argument!(
+            "Dimension size must be evenly divisible by {known} but is {}",
+            to.num_elements()
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// The error of a node that is added to a graph, which differs from the kernel's

@@ -154,6 +154,11 @@ fn expand_axis(dim: i64, rank: usize) -> Result<usize> {
 
 fn expand_dims_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let input = ctx.input(0);
+    if ctx.constant(1).is_some_and(|dim| dim.num_elements() != 1) {
+        return Err(invalid_argument!(
+            "'dim' input must be a tensor with a single value"
+        ));
+    }
     let Some(dims) = input.dims() else {
         return Ok(());
     };

@@ -4,6 +4,7 @@ use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_functors::shapes;
 use ferroflow_functors::summarize::summary;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_resources::log::tell_listeners;
 use ferroflow_tensor::Tensor;
 use std::io::Write;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -121,6 +122,9 @@ fn print_v2(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ));
         };
         let line = [&text[..], &end].concat();
+        if !matches!(stream, OutputStream::File(_)) && tell_listeners(&line) {
+            return Ok(());
+        }
         match &stream {
             OutputStream::Out => say(&line, std::io::stdout()),
             OutputStream::Err => say(&line, std::io::stderr()),

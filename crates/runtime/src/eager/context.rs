@@ -453,8 +453,7 @@ impl CallDef {
         };
         let has_kernel = || {
             let is_forwarded = matches!(self.def.class(), NodeClass::Identity | NodeClass::NoOp);
-            let op = crate::registry().op(&self.def.name);
-            is_forwarded || op.is_some_and(|op| op.kernel.is_some())
+            is_forwarded || crate::registry().has_kernel(&self.def.name)
         };
         let needs_library = self.def.class() == NodeClass::DatasetToGraph;
         self.function.is_some()
