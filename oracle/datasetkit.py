@@ -71,6 +71,36 @@ def walk(dataset, dtypes=(L,), shapes=((),)):
     return list(raw.IteratorGetNext(iterator=iterator, **spec)), start.name
 
 
+def saved(b, dataset, before, after, dtypes=(L,), shapes=((),), written=False):
+    """Takes elements, saves the position, continues to the end, and from the saved position again; then saves the end.
+
+    `written` states pass through bytes, as those that checkpoints keep.
+    """
+    spec = said(dtypes, shapes)
+    iterator = raw.IteratorV2(shared_name="", container="", **spec)
+    got = list(raw.IteratorGetNext(iterator=iterator, **spec))
+    state = raw.SerializeIterator(resource_handle=iterator)
+    if written:
+        state = raw.ParseTensor(serialized=raw.SerializeTensor(tensor=state), out_type=tf.variant)
+    start = raw.MakeIterator(dataset=dataset, iterator=iterator)
+    other = raw.IteratorV2(shared_name="", container="", **spec)
+    begin = raw.MakeIterator(dataset=dataset, iterator=other)
+    move = raw.DeserializeIterator(resource_handle=other, serialized=state)
+    again = list(raw.IteratorGetNext(iterator=other, **spec))
+    b.step(targets=[start.name, begin.name])
+    for _ in range(before):
+        b.step(got)
+    b.step(targets=move.name)
+    for _ in range(after):
+        b.step(again)
+    b.step(again, error=END)
+    for _ in range(after):
+        b.step(got)
+    b.step(got, error=END)
+    b.step(targets=move.name)
+    b.step(again, error=END)
+
+
 def fails(b, dataset, error, dtypes=(L,), shapes=((),), after=0):
     """Takes some elements; then the error comes."""
     got, start = walk(dataset, dtypes, shapes)

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tensorflow.python.framework import function
 
 from datasetkit import (END, FOLDER, F, I, L, NUMBERS, S, api, fails, file, iterate, numbers, plain, records, refused,
-                        said, walk)
+                        said, saved, walk)
 from graphkit import case, raw
 
 D = tf.data.Dataset
@@ -219,6 +219,7 @@ def dataset_loaded(b):
     loaded = raw.LoadDataset(path=SAVED, reader_func_other_args=[], compression="", **said(*types),
                              reader_func=in_turn)
     iterate(b, plain_of(loaded, types), 5, *types)
+    saved(b, loaded, 3, 2, *types, written=True)
     b.step(raw.DatasetCardinality(input_dataset=loaded))
     b.step(targets=raw.LoadDataset(path=FOLDER, reader_func_other_args=[], **said(*types),
                                    reader_func=in_turn).op.name,

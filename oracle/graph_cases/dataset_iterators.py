@@ -4,7 +4,7 @@ import tensorflow as tf
 from tensorflow.python.framework import function
 
 from datasetkit import (END, F, I, L, NUMBERS, S, api, fails, iterate, numbers, plain, refused, said,
-                        walk)
+                        saved, walk)
 from graphkit import case, raw
 
 D = tf.data.Dataset
@@ -55,34 +55,6 @@ def dataset_anonymous(b):
            error="Cannot delete an unowned Resource")
 
 
-def saved(b, dataset, before, after, dtypes=(L,), shapes=((),), written=False):
-    """Takes elements, saves the position, continues to the end, and from the saved position again.
-
-    `written` states pass through bytes, as those that checkpoints keep.
-    """
-    spec = said(dtypes, shapes)
-    iterator = raw.IteratorV2(shared_name="", container="", **spec)
-    got = list(raw.IteratorGetNext(iterator=iterator, **spec))
-    state = raw.SerializeIterator(resource_handle=iterator)
-    if written:
-        state = raw.ParseTensor(serialized=raw.SerializeTensor(tensor=state), out_type=tf.variant)
-    start = raw.MakeIterator(dataset=dataset, iterator=iterator)
-    other = raw.IteratorV2(shared_name="", container="", **spec)
-    begin = raw.MakeIterator(dataset=dataset, iterator=other)
-    move = raw.DeserializeIterator(resource_handle=other, serialized=state)
-    again = list(raw.IteratorGetNext(iterator=other, **spec))
-    b.step(targets=[start.name, begin.name])
-    for _ in range(before):
-        b.step(got)
-    b.step(targets=move.name)
-    for _ in range(after):
-        b.step(again)
-    b.step(again, error=END)
-    for _ in range(after):
-        b.step(got)
-    b.step(got, error=END)
-
-
 @case("v1")
 def dataset_states(b):
     for dataset, before, after in ((numbers(0, 6, 1), 2, 4), (D.range(6).repeat(2), 7, 5),
@@ -116,6 +88,15 @@ def dataset_states(b):
     unready = raw.IteratorV2(shared_name="", container="", **NUMBERS)
     b.step(targets=raw.SerializeIterator(resource_handle=unready).op.name,
            error="Save() failed because the iterator has not been initialized.")
+    options = tf.data.Options()
+    options.experimental_symbolic_checkpoint = True
+    symbolic = D.range(6).window(2).flat_map(lambda w: w).with_options(options)
+    iterator = raw.IteratorV2(shared_name="", container="", **NUMBERS)
+    b.step(targets=raw.MakeIterator(dataset=symbolic._variant_tensor, iterator=iterator).name)
+    b.step(list(raw.IteratorGetNext(iterator=iterator, **NUMBERS)))
+    b.step(targets=raw.SerializeIterator(resource_handle=iterator).op.name,
+           error="WindowOp does not support symbolic checkpointing.")
+    saved(b, D.range(4).with_options(options)._variant_tensor, 1, 3)
 
 
 @case("v1")
@@ -124,8 +105,11 @@ def dataset_written_states(b):
                                    (D.range(6).shuffle(3, seed=4, reshuffle_each_iteration=False), 2, 4),
                                    (D.range(4).flat_map(D.range), 3, 3), (D.range(5).interleave(D.range, 2, 1), 4, 6),
                                    (D.range(6).batch(4).unbatch(), 3, 3), (D.range(6).prefetch(2), 2, 4),
+                                   (D.range(8).window(3).interleave(lambda window: window, 2), 3, 5),
                                    (D.range(6).map(lambda x: x + 1, num_parallel_calls=2), 2, 4)):
         saved(b, dataset._variant_tensor, before, after, written=True)
+    grouped = D.range(8).group_by_window(lambda x: x % 2, lambda k, w: w.batch(2), 3)
+    saved(b, grouped._variant_tensor, 1, 5, (L,), ((None,),), written=True)
     unready = raw.IteratorV2(shared_name="", container="", **NUMBERS)
     ready = raw.IteratorV2(shared_name="", container="", **NUMBERS)
     b.step(targets=raw.MakeIterator(dataset=numbers(0, 3, 1), iterator=ready).name)
@@ -319,6 +303,8 @@ def dataset_assertions(b):
     for count, kind in ((2, "FiniteRepeat"), (-1, "ForeverRepeat")):
         repeated = raw.RepeatDataset(input_dataset=asserted(following, three, kind), count=count, **NUMBERS)
         starts(plain(repeated, L, [[]]), f"matching {kind} at offset 0 but encountered {kind}[0] ")
+    cached = raw.CacheDataset(input_dataset=asserted(following, three, "MemoryCacheImpl", "Root"), filename="", **NUMBERS)
+    starts(plain(cached, L, [[]]))
     starts(plain(asserted(following, three, "Root", "Whoops"), L, [[]]),
            "Asserted next 2 transformations but encountered only 1.")
     starts(take(asserted(following, three, "Whoops")), "Asserted transformation matching Whoops at offset 0")

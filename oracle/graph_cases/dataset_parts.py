@@ -87,6 +87,9 @@ def dataset_auto_shards(b):
                                      "TensorSliceDataset.")
     iterate(b, shard(batch(lines()), 2, 0, spec=said([S], [[None]])), 2, (S,), ((None,),))
     iterate(b, shard(lines(), -1, 1), 6, (S,))
+    for n in (1, 2):
+        nested = D.from_tensor_slices([tf.data.TextLineDataset(files)] * n).flat_map(lambda dataset: dataset)
+        iterate(b, shard(nested._variant_tensor, 2, 1), 3 * n, (S,))
     hinted = raw.ShardDataset(input_dataset=lines(), num_shards=-1, index=0, **words)
     iterate(b, shard(hinted, 3, 1, n=4), 2, (S,))
     for policy in (0, 2):

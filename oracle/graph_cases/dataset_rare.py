@@ -31,6 +31,8 @@ def dataset_global_shuffle(b):
     iterate(b, plain(shuffled(pairs, 1, 1, PAIRS), L, [[None]]), 4, (L,), ((None,),))
     sliced = raw.TensorSliceDataset(components=[tf.constant([[1, 2], [3, 4], [5, 6]], L)], output_shapes=[[2]])
     iterate(b, shuffled(sliced, 8, 9, said([L], [[2]])), 3, (L,), ((2,),))
+    part = raw.AutoShardDataset(input_dataset=numbers(0, 40, 1), num_workers=3, index=1, **NUMBERS)
+    iterate(b, shuffled(part, 10, 11), 13)
     lines = raw.TextLineDataset(filenames=LINES, compression_type="", buffer_size=0)
     refused(b, shuffled(lines, 1, 2, said([S], [[]])),
             "`global_shuffle` requires all upstream transformations be compatible with random access. Got: ")

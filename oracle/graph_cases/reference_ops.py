@@ -89,6 +89,20 @@ def scatter_nd_max(b):
     scatter_nd(b, "ScatterNdMax")
 
 
+@case("v1")
+def readers_that_may_be_dead(b):
+    """An average that begins with its first value: nothing may read the variable before."""
+    ref, _ = reference(np.zeros(2, np.float32))
+    x = b.feed(F, [2])
+    no, yes = raw.Switch(data=x, pred=op("IsVariableInitialized", ref=ref))
+    moved = op("AssignSub", ref=ref, value=raw.Mul(x=raw.Sub(x=ref, y=yes), y=np.float32(0.5)))
+    first = op("Assign", ref=ref, value=no)
+    average = raw.Merge(inputs=[moved, first]).output
+    b.step(average, {x: [1, 2]})
+    b.step(average, {x: [3, 6]})
+    b.step(average, {x: [0, 0]})
+
+
 def queue(b, kind, shapes, **attrs):
     q = op(kind, component_types=[F, I], shapes=shapes, capacity=10, **attrs)
     x, n = b.feed(F, [2]), b.feed(I, [])

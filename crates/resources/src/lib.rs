@@ -18,6 +18,7 @@ pub mod reader;
 pub mod rendezvous;
 pub mod resource;
 pub mod sparse_tensors;
+pub mod sqlite;
 pub mod string_handle;
 pub mod table;
 mod table_index;

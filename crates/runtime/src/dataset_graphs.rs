@@ -187,6 +187,7 @@ impl Writer {
 
     fn tensor(&mut self, tensor: &Tensor, op: &str) -> Result<String> {
         if tensor.dtype() == DType::Variant
+            && tensor.shape().is_scalar()
             && let Ok(dataset) = Dataset::of(tensor)
             && (self.feeds.is_none() || !dataset.node.op.is_empty())
         {

@@ -26,6 +26,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
          WriteRawProtoSummary WriteScalarSummary WriteSummary",
     ),
     (
+        "tests/summary_database.rs: it writes a database",
+        "CreateSummaryDbWriter",
+    ),
+    (
         "only passes and importers make them: the graphs run with and without passes, and \
          ops/tests/nn.rs and tests/fused_updates.rs compare the fused ones with their parts",
         "_Arg _Cluster _Dense _DestroyTemporaryVariable _ForNext _ForStart _ForTest _FusedConv2D _FusedConv3D \

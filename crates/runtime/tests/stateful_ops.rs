@@ -4,7 +4,9 @@
 use ferroflow_model::proto::{Event, GraphDef, NodeDef, Summary, event::What, summary};
 use ferroflow_model::{RecordCompression, RecordReader, decode};
 use ferroflow_runtime::building::GraphBuilder;
-use ferroflow_runtime::{Code, DType, Output, Result, Session, SessionOptions, Tensor, registry};
+use ferroflow_runtime::{
+    Code, DType, DeviceSet, Output, Result, Session, SessionOptions, Tensor, registry,
+};
 use ferroflow_testkit::folder::Folder;
 use prost::Message;
 
@@ -279,4 +281,42 @@ fn calls_by_name_run_the_effects_of_their_functions() {
     check("op: \"g\"", &["call"], &[], 1.0);
     check(&partitioned("f"), &["call"], &[], 0.0);
     check(&partitioned("g"), &["call"], &[], 0.0);
+}
+
+/// The function that makes an iterator's dataset runs on the iterator's device: those that its nodes ask for need not
+/// exist.
+#[test]
+fn a_dataset_factory_runs_where_its_iterator_is() {
+    let list =
+        |name: &str, of: &str| format!("attr {{ key: '{name}' value {{ list {{ {of} }} }} }}");
+    let spec = list("output_types", "type: DT_INT64") + &list("output_shapes", "shape { }");
+    let constant = |name: &str, value: i64| {
+        format!(
+            "node_def {{ name: '{name}' op: 'Const' device: '/device:CPU:7' attr {{ key: 'dtype' value {{ type: DT_INT64 }} }} \
+             attr {{ key: 'value' value {{ tensor {{ dtype: DT_INT64 tensor_shape {{ }} int64_val: {value} }} }} }} }}"
+        )
+    };
+    let graph = format!(
+        "node {{ name: 'it' op: 'OneShotIterator' attr {{ key: 'dataset_factory' value {{ func {{ name: 'make' }} }} }} {spec} }}
+         node {{ name: 'next' op: 'IteratorGetNext' input: 'it' {spec} }}
+         library {{ function {{
+           signature {{ name: 'make' output_arg {{ name: 'd' type: DT_VARIANT }} }}
+           {} {} node_def {{ name: 'd' op: 'RangeDataset' device: '/device:CPU:7' input: 'a:output:0'
+           input: 'b:output:0' input: 'a:output:0' {spec} }} ret {{ key: 'd' value: 'd:handle:0' }} }} }}",
+        constant("a", 3),
+        constant("b", 6),
+    );
+    let devices = DeviceSet {
+        names: vec!["/job:localhost/replica:0/task:0/device:CPU:0".to_string()],
+        ..Default::default()
+    };
+    let options = SessionOptions {
+        devices,
+        ..Default::default()
+    };
+    let session = Session::from_text(&graph, options).expect("a valid graph");
+    let next = session
+        .run(&[], &["next:0"], &[])
+        .expect("the device is not looked for");
+    assert_eq!(next[0].to_scalar::<i64>().expect("a number"), 3);
 }

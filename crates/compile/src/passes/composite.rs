@@ -79,6 +79,9 @@ fn local_call(this: &mut Expansion, mut node: Node) -> Result<Node> {
     this.become_op(node, "StatefulPartitionedCall")
 }
 
+/// The attr of a call whose function runs on the device of the call, whatever its nodes ask for.
+pub(crate) const ON_ONE_DEVICE: &str = "_on_one_device";
+
 /// An iterator that takes its dataset as an input, after the call that makes the dataset.
 fn factory_call(this: &mut Expansion, mut node: Node) -> Result<Node> {
     let factory = node.attrs.remove("dataset_factory");
@@ -86,7 +89,8 @@ fn factory_call(this: &mut Expansion, mut node: Node) -> Result<Node> {
     let attrs = Attrs::default()
         .with("f", factory)
         .with("Tin", AttrValue::List(Vec::new()))
-        .with("Tout", AttrValue::List(vec![DType::Variant.into()]));
+        .with("Tout", AttrValue::List(vec![DType::Variant.into()]))
+        .with(ON_ONE_DEVICE, AttrValue::Bool(true));
     let controls = node.controls.clone();
     let dataset = this.part("dataset", "StatefulPartitionedCall", &[], &controls, attrs)?;
     node.inputs.insert(0, dataset);

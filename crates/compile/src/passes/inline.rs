@@ -4,6 +4,7 @@
 //! by its name stay valid.
 
 use super::body::{BodyCopier, Boundary};
+use super::composite::ON_ONE_DEVICE;
 use crate::PassCtx;
 use crate::view::may_be_dead;
 use ferroflow_base::{Result, invalid_argument};
@@ -83,8 +84,12 @@ fn inline(
             call.inputs.len()
         ));
     }
+    let is_on_one_device = call.attrs.bool(ON_ONE_DEVICE).unwrap_or(false);
     // The body runs after what the call waits for.
     let mut finish = |_: NodeId, node: &Node, copy: &mut Node| {
+        if is_on_one_device {
+            copy.device.clear();
+        }
         for control in call.controls.iter().filter(|_| !node.is_free_constant()) {
             if !copy.controls.contains(control) {
                 copy.controls.push(*control);

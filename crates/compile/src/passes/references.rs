@@ -19,17 +19,20 @@
 //! ```
 //! Names of nodes stay, so that they can be fetched and run as before. A read runs after the inputs
 //! of its reader that follow a write; `references/aliases.rs` finds the values that have to be read again.
+//! It is dead if its reader is (`references/dead.rs`).
 
 use crate::PassCtx;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, ORIGIN, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::DType;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 mod aliases;
+mod dead;
 mod temporary;
 use aliases::{Aliases, aliases};
+use dead::mortal;
 use temporary::Temporaries;
 
 /// The attr of a read with the name of the variable, and of a handle that replaces a reference.
@@ -55,6 +58,7 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         aliases: aliases(graph, &roots),
         twins: FxHashMap::default(),
         temporaries: Temporaries::of(graph)?,
+        mortal: mortal(graph),
         roots,
         handles: FxHashMap::default(),
         patch: Patch::new(),
@@ -228,6 +232,8 @@ struct Lowering<'a, 'b> {
     /// The nodes that pass a handle on where those of the graph pass an alias on.
     twins: FxHashMap<NodeId, NodeId>,
     temporaries: Temporaries,
+    /// Nodes that may be dead.
+    mortal: FxHashSet<NodeId>,
 }
 
 impl Lowering<'_, '_> {
@@ -383,6 +389,7 @@ impl Lowering<'_, '_> {
         let name = self.graph.unique_name(&format!("{}/_read_{i}", node.name));
         let mut after = self.written_inputs(node, i, to.variable);
         after.extend(controls);
+        after.extend(self.dead_with(node, i)?);
         let read = self.read(name, &to, node, &after)?;
         Ok(Output::new(self.patch.add(self.graph, read)?, 0))
     }

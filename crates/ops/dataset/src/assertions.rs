@@ -11,6 +11,7 @@ use ferroflow_functors::{indices, shapes};
 use ferroflow_model::proto::{NameAttrList, attr_value::Value};
 use ferroflow_opdef::{AttrValue, KernelBuild, Op, OpKernel};
 use ferroflow_resources::dataset::Dataset;
+use ferroflow_tensor::Tensor;
 use prost::Message;
 use prost::encoding::decode_varint;
 use std::sync::Arc;
@@ -180,6 +181,21 @@ fn check_below(dataset: &Dataset, path: &mut Vec<String>, is_rewritten: bool) ->
     Ok(())
 }
 
+const MEMORY_CACHE: &str = "MemoryCacheImpl";
+const FILE_CACHE: &str = "FileCacheImpl";
+/// Kinds of iterators with other names than their datasets.
+const RENAMED: [&str; 9] = [
+    "Root",
+    MEMORY_CACHE,
+    FILE_CACHE,
+    "EmptyTake",
+    "EmptySkip",
+    "FiniteTake",
+    "FiniteSkip",
+    "FiniteRepeat[0]",
+    "ForeverRepeat[0]",
+];
+
 /// Returns how TensorFlow calls the iterators of a dataset.
 fn iterator_kind(dataset: &Dataset) -> String {
     let node = &dataset.node;
@@ -190,6 +206,10 @@ fn iterator_kind(dataset: &Dataset) -> String {
         ("Repeat", Some(..0)) => "ForeverRepeat[0]".to_string(),
         ("Repeat", _) => "FiniteRepeat[0]".to_string(),
         ("Take" | "Skip", _) => format!("Finite{name}"),
+        ("Cache" | "CacheV2", _) => match node.inputs.get(1).map(Tensor::strings) {
+            Some(Ok([file])) if !file.is_empty() => FILE_CACHE.to_string(),
+            _ => MEMORY_CACHE.to_string(),
+        },
         _ => name,
     }
 }
@@ -219,5 +239,5 @@ fn check_path(wanted: &[String], path: &[String], is_rewritten: bool) -> Result<
 fn is_dataset(kind: &str) -> bool {
     let ops = crate::ALL.iter().flat_map(|(_, ops)| ops.iter());
     let mut kinds = ops.map(|op| op.name.replacen("Dataset", "", 1));
-    kinds.any(|found| is_any(&found, &[kind])) || kind == "Root"
+    kinds.any(|found| is_any(&found, &[kind])) || RENAMED.contains(&kind)
 }

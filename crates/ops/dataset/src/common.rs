@@ -2,7 +2,7 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices;
-use ferroflow_opdef::{KernelBuild, KernelCtx, OpKernel, StepServices};
+use ferroflow_opdef::{AttrValue, Attrs, KernelBuild, KernelCtx, OpKernel, StepServices};
 use ferroflow_resources::dataset::{
     CapturedFunction, Components, Dataset, DatasetIterator, DatasetNode, INFINITE, Source, UNKNOWN,
 };
@@ -30,6 +30,25 @@ impl Spec {
     /// The types of strings, one in each element.
     pub(crate) fn of_strings() -> Spec {
         Spec::new(vec![DType::String], vec![PartialShape::scalar()])
+    }
+
+    /// The attrs of a node whose dataset has these types.
+    pub(crate) fn attrs(&self) -> Attrs {
+        let dtypes = self.dtypes.iter().map(|t| AttrValue::Type(*t));
+        let shapes = self.shapes.iter().map(|s| AttrValue::Shape(s.clone()));
+        Attrs::default()
+            .with("output_types", AttrValue::List(dtypes.collect()))
+            .with("output_shapes", AttrValue::List(shapes.collect()))
+    }
+
+    /// A dataset of these types.
+    pub(crate) fn dataset(&self, source: Arc<dyn Source>, node: DatasetNode) -> Arc<Dataset> {
+        Arc::new(Dataset {
+            source,
+            dtypes: self.dtypes.clone(),
+            shapes: self.shapes.clone(),
+            node,
+        })
     }
 }
 
@@ -176,17 +195,12 @@ pub(crate) fn make_of(
 ) -> Result<Box<dyn OpKernel>> {
     let (op, attrs) = (build.def.name.to_string(), build.attrs.clone());
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let dataset = Dataset {
-            source: source(ctx, &spec)?,
-            dtypes: spec.dtypes.clone(),
-            shapes: spec.shapes.clone(),
-            node: DatasetNode {
-                op: op.clone(),
-                attrs: attrs.clone(),
-                inputs: components(ctx, 0)?,
-            },
+        let node = DatasetNode {
+            op: op.clone(),
+            attrs: attrs.clone(),
+            inputs: components(ctx, 0)?,
         };
-        let t = Arc::new(dataset).tensor()?;
+        let t = spec.dataset(source(ctx, &spec)?, node).tensor()?;
         ctx.set_output(0, t)
     }))
 }

@@ -52,6 +52,7 @@ struct ShuffleIterator {
 /// Datasets that find an element by its index, whatever was read before.
 const INDEXED: &[&str] = &[
     "AssertCardinality",
+    "AutoShard",
     "Batch",
     "Cache",
     "Concatenate",

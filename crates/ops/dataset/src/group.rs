@@ -2,8 +2,7 @@
 //! `core/kernels/data/experimental/{group_by_window,group_by_reducer,unique}_dataset_op.cc`).
 
 use crate::common::{Input, Spec, dataset, function, function_name, make, n_of, next_of, some};
-use crate::map::within;
-use crate::sources::{At, Elements};
+use crate::sources::window_of;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, Op, OpKernel, StepServices};
@@ -142,10 +141,8 @@ impl WindowIterator {
     fn flush(&mut self, key: i64, services: &StepServices) -> Result<()> {
         let group = self.groups.remove(&key).unwrap_or_default();
         let input = &self.source.input;
-        let window = within(
-            Arc::new(At(Elements(group))),
-            &Spec::new(input.dtypes.clone(), input.shapes.clone()),
-        );
+        let spec = Spec::new(input.dtypes.clone(), input.shapes.clone());
+        let window = window_of(group, &spec);
         let args = vec![Tensor::scalar(key), window.tensor()?];
         let results = self.source.reduce.call(args, services)?;
         let dataset = returned_dataset(&results)?;

@@ -384,11 +384,16 @@ fn serialize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     };
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let iterator = resource::<IteratorResource>(ctx, 0)?;
+        let graphs = ctx.resources().dataset_graphs();
         let state = match &mut *iterator.lock() {
-            Some((_, position)) => IteratorState::save(position.as_mut())?,
+            Some((dataset, position)) => {
+                crate::symbolic::check(dataset, || {
+                    graphs.clone()?.graph_of(&dataset.tensor()?, &library)
+                })?;
+                IteratorState::save(position.as_mut())?
+            }
             None => return Err(not_initialized("Save()", "saving")),
         };
-        let graphs = ctx.resources().dataset_graphs();
         let state = state.into_tensor(|dataset| graphs.clone()?.graph_of(dataset, &library))?;
         ctx.set_output(0, state)
     }))

@@ -40,6 +40,7 @@ mod snapshot_files;
 mod snapshot_v1;
 mod sources;
 mod sql;
+mod symbolic;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]

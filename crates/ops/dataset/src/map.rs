@@ -223,12 +223,7 @@ fn map_and_batch(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 /// Returns a dataset that is part of another one.
 pub(crate) fn within(source: Arc<dyn Source>, spec: &Spec) -> Arc<Dataset> {
-    Arc::new(Dataset {
-        source,
-        dtypes: spec.dtypes.clone(),
-        shapes: spec.shapes.clone(),
-        node: DatasetNode::default(),
-    })
+    spec.dataset(source, DatasetNode::default())
 }
 
 impl Source for Map {

@@ -1,14 +1,12 @@
 //! Batches taken apart and windows: UnbatchDataset, RebatchDataset, RebatchDatasetV2, WindowDataset,
 //! SlidingWindowDataset (TensorFlow: `core/kernels/data/{unbatch,rebatch,window}_dataset_op.cc`).
 
-use crate::common::{Input, dataset, flag, make, next_of, positive, scaled};
-use crate::sources::{At, Elements, batched};
+use crate::common::{Input, Spec, dataset, flag, make, next_of, positive, scaled};
+use crate::sources::{batched, window_of};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, Op, OpKernel, StepServices};
-use ferroflow_resources::dataset::{
-    Components, Dataset, DatasetIterator, DatasetNode, Source, State, UNKNOWN,
-};
+use ferroflow_resources::dataset::{Components, Dataset, DatasetIterator, Source, State, UNKNOWN};
 use ferroflow_tensor::rows::{joined, prepended, split_first};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use std::collections::VecDeque;
@@ -158,6 +156,8 @@ impl DatasetIterator for UnbatchIterator {
         while self.at >= self.n {
             services.cancel.check()?;
             (self.at, self.n) = (0, 0);
+            // A batch that is saved is read again.
+            self.batch.clear();
             let Some(batch) = next_of(&mut self.inner, services)? else {
                 return Ok(None);
             };
@@ -466,13 +466,8 @@ impl Window {
         let types = self.input.dtypes.iter().zip(&self.input.shapes).enumerate();
         let part = |(c, (&dtype, shape)): (usize, (&DType, &PartialShape))| {
             let tensors = window.iter().filter_map(|e| e.get(c).cloned());
-            let dataset = Dataset {
-                source: Arc::new(At(Elements(tensors.map(|t| vec![t]).collect()))),
-                dtypes: vec![dtype],
-                shapes: vec![shape.clone()],
-                node: DatasetNode::default(),
-            };
-            Arc::new(dataset).tensor()
+            let elements = tensors.map(|t| vec![t]).collect();
+            window_of(elements, &Spec::new(vec![dtype], vec![shape.clone()])).tensor()
         };
         types.map(part).collect()
     }

@@ -8,19 +8,18 @@ use crate::common::{
     Input, Made, Spec, components, dataset, flag_attr, function, function_name, make, next_of,
     number, text,
 };
-use crate::map::within;
-use crate::snapshot_files::{Metadata, ShardReader, Writers};
+use crate::snapshot_files::{Metadata, ShardReader, VERSION, Writers};
 use crate::sources::{At, Elements};
 use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
 use ferroflow_functors::shapes;
 use ferroflow_model::RecordCompression;
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, StepServices};
+use ferroflow_opdef::{AttrValue, KernelBuild, KernelCtx, Op, OpKernel, StepServices};
 use ferroflow_resources::dataset::{
-    CapturedFunction, Components, Dataset, DatasetIterator, Source, State, UNKNOWN,
+    CapturedFunction, Components, Dataset, DatasetIterator, DatasetNode, Source, State, UNKNOWN,
     returned_dataset,
 };
 use ferroflow_resources::file_system::local_only;
-use ferroflow_tensor::{DType, PartialShape};
+use ferroflow_tensor::{DType, PartialShape, Tensor};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -243,7 +242,7 @@ impl DatasetIterator for SavedIterator {
     }
 }
 
-/// Shards of a folder as a dataset of datasets.
+/// Shards of a folder as a dataset of datasets. All have nodes, so that positions in them can be saved.
 fn shards(
     folder: &Path,
     metadata: &Metadata,
@@ -251,18 +250,39 @@ fn shards(
     spec: &Spec,
 ) -> Result<Arc<Dataset>> {
     let found = ShardReader::folders(&folder.join(&metadata.run));
-    let shard = |folder: PathBuf| -> Result<Components> {
+    let name = match compression {
+        RecordCompression::None => "",
+        RecordCompression::Gzip => "GZIP",
+        RecordCompression::Zlib => "ZLIB",
+    };
+    let shard = |folder: PathBuf| -> Result<Tensor> {
+        let path = Tensor::string(folder.to_string_lossy().into_owned());
         let source = ShardFolder {
             folder,
             compression,
             n_components: spec.dtypes.len(),
             start: 0,
         };
-        Ok(vec![within(Arc::new(source), spec).tensor()?])
+        let attrs = spec
+            .attrs()
+            .with("compression", AttrValue::str(name))
+            .with("version", AttrValue::Int(VERSION as i64));
+        let node = DatasetNode {
+            op: "SnapshotDatasetReader".to_string(),
+            attrs,
+            inputs: vec![path, Tensor::scalar(0i64)],
+        };
+        spec.dataset(Arc::new(source), node).tensor()
     };
-    let elements = found.into_iter().map(shard).collect::<Result<_>>()?;
+    let inputs: Components = found.into_iter().map(shard).collect::<Result<_>>()?;
+    let elements = inputs.iter().map(|t| vec![t.clone()]).collect();
     let types = Spec::new(vec![DType::Variant], vec![PartialShape::scalar()]);
-    Ok(within(Arc::new(At(Elements(elements))), &types))
+    let node = DatasetNode {
+        op: "SnapshotNestedDatasetReader".to_string(),
+        attrs: types.attrs().with("N", AttrValue::Int(inputs.len() as i64)),
+        inputs,
+    };
+    Ok(types.dataset(Arc::new(At(Elements(elements))), node))
 }
 
 /// The elements of a run, in the order that a function makes of its shards.

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 const METADATA: &str = "snapshot.metadata";
 /// The version of the files' layout: records in TFRecord files.
-const VERSION: u64 = 2;
+pub(crate) const VERSION: u64 = 2;
 
 /// What is known about a run (TensorFlow: `SnapshotMetadataRecord`).
 pub(crate) struct Metadata {

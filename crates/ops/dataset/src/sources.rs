@@ -4,8 +4,10 @@
 use crate::common::{Made, Spec, components, make, make_of, n_of, number};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::shapes;
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, StepServices};
-use ferroflow_resources::dataset::{Components, DatasetIterator, INFINITE, Source, State};
+use ferroflow_opdef::{AttrValue, KernelBuild, KernelCtx, Op, OpKernel, StepServices};
+use ferroflow_resources::dataset::{
+    Components, Dataset, DatasetIterator, DatasetNode, INFINITE, Source, State,
+};
 use ferroflow_tensor::rows::{joined, split_first};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::sync::Arc;
@@ -253,6 +255,21 @@ fn list(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn window(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     list(build)
+}
+
+/// Returns a dataset of elements, with the node of WindowOp, so that positions in it can be saved.
+pub(crate) fn window_of(elements: Vec<Components>, spec: &Spec) -> Arc<Dataset> {
+    let inputs: Components = elements.iter().flatten().cloned().collect();
+    let types = inputs.iter().map(|t| AttrValue::Type(t.dtype())).collect();
+    let node = match inputs.is_empty() {
+        true => DatasetNode::default(),
+        false => DatasetNode {
+            op: "WindowOp".to_string(),
+            attrs: spec.attrs().with("Tinputs", AttrValue::List(types)),
+            inputs,
+        },
+    };
+    spec.dataset(Arc::new(At(Elements(elements))), node)
 }
 
 /// Rows of a sparse tensor.

@@ -4,13 +4,14 @@
 //! A statement borrows its connection, so both stay on a thread of their own, which ends with the iterator.
 
 use crate::common::{Spec, make, text};
-use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
+use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, Op, OpKernel, StepServices};
 use ferroflow_resources::dataset::{Components, DatasetIterator, Source, State};
+use ferroflow_resources::sqlite;
 use ferroflow_tensor::{DType, Tensor};
 use rusqlite::types::ValueRef;
-use rusqlite::{Connection, ErrorCode, OpenFlags};
+use rusqlite::{Connection, OpenFlags};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
@@ -157,50 +158,20 @@ impl DatasetIterator for RowIterator {
     }
 }
 
-/// Returns TensorFlow's code for an error of SQLite.
-fn code(error: &rusqlite::Error) -> Code {
-    match error.sqlite_error_code() {
-        Some(ErrorCode::OperationAborted) => Code::Aborted,
-        Some(ErrorCode::ReadOnly | ErrorCode::TypeMismatch) => Code::FailedPrecondition,
-        Some(ErrorCode::ApiMisuse | ErrorCode::InternalMalfunction) => Code::Internal,
-        Some(ErrorCode::ParameterOutOfRange) => Code::OutOfRange,
-        Some(
-            ErrorCode::CannotOpen
-            | ErrorCode::ConstraintViolation
-            | ErrorCode::NotFound
-            | ErrorCode::NotADatabase,
-        ) => Code::InvalidArgument,
-        Some(ErrorCode::DatabaseCorrupt) => Code::DataLoss,
-        Some(ErrorCode::AuthorizationForStatementDenied | ErrorCode::PermissionDenied) => {
-            Code::PermissionDenied
-        }
-        Some(ErrorCode::DiskFull | ErrorCode::TooBig | ErrorCode::NoLargeFileSupport) => {
-            Code::ResourceExhausted
-        }
-        Some(
-            ErrorCode::DatabaseBusy
-            | ErrorCode::DatabaseLocked
-            | ErrorCode::FileLockingProtocolFailed
-            | ErrorCode::OutOfMemory,
-        ) => Code::Unavailable,
-        Some(ErrorCode::OperationInterrupted) => Code::Cancelled,
-        _ => Code::Unknown,
-    }
-}
-
-/// Returns an error of SQLite with its number and message.
-fn failed(what: &str, error: &rusqlite::Error, query: &str) -> Status {
-    let (number, message) = match error {
+/// Returns the number and message of an error of SQLite.
+fn parts(error: &rusqlite::Error) -> (i32, String) {
+    match error {
         rusqlite::Error::SqliteFailure(e, message) => {
             (e.extended_code, message.clone().unwrap_or_default())
         }
         rusqlite::Error::SqlInputError { error, msg, .. } => (error.extended_code, msg.clone()),
         other => (1, other.to_string()),
-    };
-    Status::new(
-        code(error),
-        format!("{what}() failed: [{number}] {message}: {query}"),
-    )
+    }
+}
+
+fn failed(what: &str, error: &rusqlite::Error, query: &str) -> Status {
+    let (number, message) = parts(error);
+    sqlite::failed(what, number, &message, query)
 }
 
 impl Query {
@@ -214,8 +185,7 @@ impl Query {
                 rusqlite::Error::SqliteFailure(e, _) => e.to_string(),
                 other => other.to_string(),
             };
-            let path = &self.database;
-            Status::new(code(&e), format!("Sqlite::Open({path}) failed: {reason}"))
+            sqlite::not_opened(&self.database, parts(&e).0, &reason)
         })?;
         let mut statement = connection
             .prepare(&self.query)

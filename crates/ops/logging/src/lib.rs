@@ -7,6 +7,8 @@
 mod logging;
 mod media;
 mod summaries;
+mod summary_database;
+mod summary_tables;
 mod summary_writer;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
@@ -15,6 +17,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("logging", logging::OPS),
     ("media", media::OPS),
     ("summaries", summaries::OPS),
+    ("summary_database", summary_database::OPS),
     ("summary_writer", summary_writer::OPS),
 ];
 // codegen:end

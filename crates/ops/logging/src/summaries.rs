@@ -6,6 +6,7 @@ use ferroflow_functors::shapes;
 use ferroflow_model::proto::{HistogramProto, Summary, SummaryMetadata, summary};
 use ferroflow_model::tensor_to_proto;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_sync::Parallelism;
 use ferroflow_tensor::{DType, Tensor};
 use prost::Message;
 
@@ -50,8 +51,7 @@ pub(crate) const OPS: &[Op] = &[
 ];
 
 /// Converts the numbers of a tensor to doubles.
-pub(crate) fn doubles(ctx: &KernelCtx, i: usize) -> Result<Vec<f64>> {
-    let t = ctx.input(i)?;
+pub(crate) fn doubles(par: &dyn Parallelism, t: &Tensor) -> Result<Vec<f64>> {
     match t.dtype() {
         DType::Double => Ok(t.slice::<f64>()?.to_vec()),
         DType::Int64 => Ok(t.slice::<i64>()?.iter().map(|&x| x as f64).collect()),
@@ -59,7 +59,7 @@ pub(crate) fn doubles(ctx: &KernelCtx, i: usize) -> Result<Vec<f64>> {
         DType::Uint32 => Ok(t.slice::<u32>()?.iter().map(|&x| x.into()).collect()),
         DType::Int32 => Ok(t.slice::<i32>()?.iter().map(|&x| x.into()).collect()),
         _ => {
-            let wide = floats(ctx.par(), t)?;
+            let wide = floats(par, t)?;
             Ok(wide.slice::<f32>()?.iter().map(|&x| x.into()).collect())
         }
     }
@@ -84,7 +84,7 @@ fn scalars(ctx: &mut KernelCtx) -> Result<()> {
     }
     let tags = tags.strings()?.iter();
     let value = tags
-        .zip(doubles(ctx, 1)?)
+        .zip(doubles(ctx.par(), ctx.input(1)?)?)
         .map(|(tag, value)| summary::Value {
             tag: String::from_utf8_lossy(tag).into_owned(),
             value: Some(summary::value::Value::SimpleValue(value as f32)),
@@ -169,7 +169,7 @@ fn histogram(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return Err(invalid_argument!("tags must be scalar"));
         };
         let tag = String::from_utf8_lossy(tag).into_owned();
-        let values = doubles(ctx, 1)?;
+        let values = doubles(ctx.par(), ctx.input(1)?)?;
         if values.iter().any(|v| v.is_nan()) {
             return Err(invalid_argument!("Nan in summary histogram for: {node}"));
         }

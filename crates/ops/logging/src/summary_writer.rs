@@ -1,15 +1,16 @@
-//! Event files written by a graph: SummaryWriter and the ops that write through it (TensorFlow:
-//! `core/kernels/summary_kernels.cc`).
+//! Summaries written by a graph: SummaryWriter, the event files that it stands for, and the ops that write through it
+//! (TensorFlow: `core/kernels/summary_kernels.cc`).
 
 use crate::media::{images, sounds};
 use crate::summaries::{counted, doubles, limits};
-use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_base::{Result, Status, invalid_argument, not_found};
 use ferroflow_functors::shapes;
 use ferroflow_model::proto::{Event, GraphDef, Summary, SummaryMetadata, summary};
 use ferroflow_model::{EventWriter, tensor_to_proto};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_resources::file_system::local_path;
 use ferroflow_resources::resource::{ContainerInfo, HandleKernel, Resource, resource};
+use ferroflow_sync::Inline;
 use ferroflow_tensor::Tensor;
 use prost::Message;
 use std::path::Path;
@@ -35,7 +36,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|_| Ok(Box::new(create))),
     Op::new("FlushSummaryWriter", "writer: resource -> | | stateful").kernel(|_| {
         Ok(Box::new(|ctx: &mut KernelCtx| {
-            with_writer(ctx, Writer::flush)
+            with_writer(ctx, |w| w.flush())
         }))
     }),
     Op::new("CloseSummaryWriter", "writer: resource -> | | stateful")
@@ -87,11 +88,29 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|_| Ok(Box::new(import_event))),
 ];
 
-/// An event file: `None` before it is created and after it is closed.
-#[derive(Default)]
-struct SummaryFile(Mutex<Option<Writer>>);
+/// Where summaries go.
+pub(crate) trait Sink: Send {
+    /// Writes a tensor at a step of a tag.
+    fn tensor(&mut self, step: i64, tag: String, t: &Tensor, of: SummaryMetadata) -> Result<()>;
+    /// Writes a scalar at a step of a tag.
+    fn scalar(&mut self, step: i64, tag: String, t: &Tensor) -> Result<()>;
+    /// Writes values of any kind at a step.
+    fn values(&mut self, step: i64, values: Vec<summary::Value>) -> Result<()>;
+    /// Writes the graph of the run.
+    fn graph(&mut self, step: i64, graph: GraphDef) -> Result<()>;
+    /// Writes an event, including its time.
+    fn event(&mut self, event: Event) -> Result<()>;
+    /// Makes what was written visible to readers.
+    fn flush(&mut self) -> Result<()>;
+    /// Ends the run.
+    fn finish(&mut self) -> Result<()>;
+}
 
-impl Resource for SummaryFile {
+/// A writer: `None` before it is created and after it is closed.
+#[derive(Default)]
+struct SummaryWriter(Mutex<Option<Box<dyn Sink>>>);
+
+impl Resource for SummaryWriter {
     const TYPE: &'static str = "tensorflow::SummaryWriterInterface";
 
     fn is_gone(&self) -> bool {
@@ -100,7 +119,7 @@ impl Resource for SummaryFile {
 }
 
 /// An event file that is flushed after a number of events or some time.
-struct Writer {
+struct EventFile {
     events: EventWriter,
     pending: i64,
     max_queue: i64,
@@ -108,18 +127,7 @@ struct Writer {
     flushed: Instant,
 }
 
-impl Writer {
-    fn flush(&mut self) -> Result<()> {
-        self.pending = 0;
-        self.flushed = Instant::now();
-        self.events.flush()
-    }
-
-    fn values(&mut self, step: i64, values: Vec<summary::Value>) -> Result<()> {
-        self.events.values(step, values)?;
-        self.written()
-    }
-
+impl EventFile {
     fn written(&mut self) -> Result<()> {
         self.pending += 1;
         match self.pending > self.max_queue || self.flushed.elapsed() >= self.flush_after {
@@ -129,14 +137,64 @@ impl Writer {
     }
 }
 
+impl Sink for EventFile {
+    fn tensor(&mut self, step: i64, tag: String, t: &Tensor, of: SummaryMetadata) -> Result<()> {
+        let value = summary::Value {
+            tag,
+            metadata: Some(of),
+            value: Some(summary::value::Value::Tensor(tensor_to_proto(t)?)),
+            ..Default::default()
+        };
+        self.values(step, vec![value])
+    }
+
+    fn scalar(&mut self, step: i64, tag: String, t: &Tensor) -> Result<()> {
+        let values = doubles(&Inline, t)?;
+        let [value] = values[..] else {
+            return Err(invalid_argument!("value must be scalar"));
+        };
+        let value = summary::Value {
+            tag,
+            value: Some(summary::value::Value::SimpleValue(value as f32)),
+            ..Default::default()
+        };
+        self.values(step, vec![value])
+    }
+
+    fn values(&mut self, step: i64, values: Vec<summary::Value>) -> Result<()> {
+        self.events.values(step, values)?;
+        self.written()
+    }
+
+    fn graph(&mut self, step: i64, graph: GraphDef) -> Result<()> {
+        self.events.graph(step, &graph)?;
+        self.written()
+    }
+
+    fn event(&mut self, event: Event) -> Result<()> {
+        self.events.write(&event)?;
+        self.written()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.pending = 0;
+        self.flushed = Instant::now();
+        self.events.flush()
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.flush()
+    }
+}
+
 fn handle(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let place = ContainerInfo::of_node(build)?;
     Ok(Box::new(HandleKernel::new(place, |_: &KernelCtx| {
-        Ok(SummaryFile::default())
+        Ok(SummaryWriter::default())
     })))
 }
 
-fn text(ctx: &KernelCtx, i: usize, what: &str) -> Result<String> {
+pub(crate) fn text(ctx: &KernelCtx, i: usize, what: &str) -> Result<String> {
     match ctx.input(i)?.strings()? {
         [text] => Ok(String::from_utf8_lossy(text).into_owned()),
         _ => Err(invalid_argument!("{what} must be scalar")),
@@ -144,65 +202,63 @@ fn text(ctx: &KernelCtx, i: usize, what: &str) -> Result<String> {
 }
 
 fn create(ctx: &mut KernelCtx) -> Result<()> {
-    let file = resource::<SummaryFile>(ctx, 0)?;
-    let mut slot = file.0.lock().unwrap_or_else(PoisonError::into_inner);
-    if slot.is_some() {
-        return Ok(());
+    create_sink(ctx, || {
+        let (folder, suffix) = (text(ctx, 1, "logdir")?, text(ctx, 4, "filename_suffix")?);
+        let number = |i: usize| Ok::<i64, Status>(ctx.input(i)?.to_scalar::<i32>()?.into());
+        Ok(Box::new(EventFile {
+            events: EventWriter::with_suffix(Path::new(local_path(&folder)), &suffix)?,
+            pending: 0,
+            max_queue: number(2)?,
+            flush_after: Duration::from_millis(number(3)?.max(0) as u64),
+            flushed: Instant::now(),
+        }))
+    })
+}
+
+/// Sets where the writer in input 0 writes, unless that is known.
+pub(crate) fn create_sink(
+    ctx: &KernelCtx,
+    make: impl FnOnce() -> Result<Box<dyn Sink>>,
+) -> Result<()> {
+    let writer = resource::<SummaryWriter>(ctx, 0)?;
+    let mut slot = writer.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if slot.is_none() {
+        *slot = Some(make()?);
     }
-    let (folder, suffix) = (text(ctx, 1, "logdir")?, text(ctx, 4, "filename_suffix")?);
-    let number = |i: usize| Ok::<i64, _>(ctx.input(i)?.to_scalar::<i32>()?.into());
-    *slot = Some(Writer {
-        events: EventWriter::with_suffix(Path::new(local_path(&folder)), &suffix)?,
-        pending: 0,
-        max_queue: number(2)?,
-        flush_after: Duration::from_millis(number(3)?.max(0) as u64),
-        flushed: Instant::now(),
-    });
     Ok(())
 }
 
 fn close(ctx: &mut KernelCtx) -> Result<()> {
-    let file = resource::<SummaryFile>(ctx, 0)?;
-    let writer = file.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-    writer.map_or(Ok(()), |mut w| w.flush())
+    let writer = resource::<SummaryWriter>(ctx, 0)?;
+    let sink = writer
+        .0
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .take();
+    sink.map_or(Ok(()), |mut sink| sink.finish())
 }
 
-fn with_writer(ctx: &KernelCtx, f: impl FnOnce(&mut Writer) -> Result<()>) -> Result<()> {
-    let file = resource::<SummaryFile>(ctx, 0)?;
-    let mut slot = file.0.lock().unwrap_or_else(PoisonError::into_inner);
-    let writer = slot.as_mut().ok_or_else(|| {
+fn with_writer(ctx: &KernelCtx, f: impl FnOnce(&mut dyn Sink) -> Result<()>) -> Result<()> {
+    let writer = resource::<SummaryWriter>(ctx, 0)?;
+    let mut slot = writer.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let sink = slot.as_mut().ok_or_else(|| {
         not_found!("the summary writer is not created or already closed: run its init op first")
     })?;
-    f(writer)
+    f(sink.as_mut())
 }
 
 fn step(ctx: &KernelCtx) -> Result<i64> {
     ctx.input(1)?.to_scalar::<i64>()
 }
 
-/// Writes one value of a step.
-fn write(ctx: &KernelCtx, value: summary::Value) -> Result<()> {
-    let step = step(ctx)?;
-    with_writer(ctx, |w| w.values(step, vec![value]))
-}
-
 fn write_scalar(ctx: &mut KernelCtx) -> Result<()> {
-    let tag = text(ctx, 2, "tag")?;
-    let values = doubles(ctx, 3)?;
-    let [value] = values[..] else {
-        return Err(invalid_argument!("value must be scalar"));
-    };
-    let value = summary::Value {
-        tag,
-        value: Some(summary::value::Value::SimpleValue(value as f32)),
-        ..Default::default()
-    };
-    write(ctx, value)
+    let (step, tag) = (step(ctx)?, text(ctx, 2, "tag")?);
+    with_writer(ctx, |w| w.scalar(step, tag, ctx.input(3)?))
 }
 
 fn write_histogram(ctx: &mut KernelCtx) -> Result<()> {
-    let tag = text(ctx, 2, "tag")?;
-    let values = doubles(ctx, 3)?;
+    let (step, tag) = (step(ctx)?, text(ctx, 2, "tag")?);
+    let values = doubles(ctx.par(), ctx.input(3)?)?;
     if let Some(bad) = values.iter().find(|v| !v.is_finite()) {
         let what = if bad.is_nan() { "Nan" } else { "Infinity" };
         return Err(invalid_argument!("{what} in summary histogram for: {tag}"));
@@ -212,7 +268,7 @@ fn write_histogram(ctx: &mut KernelCtx) -> Result<()> {
         value: Some(summary::value::Value::Histo(counted(&limits(), &values))),
         ..Default::default()
     };
-    write(ctx, value)
+    with_writer(ctx, |w| w.values(step, vec![value]))
 }
 
 fn write_images(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -242,15 +298,9 @@ fn message<M: Message + Default>(ctx: &KernelCtx, i: usize, what: &str) -> Resul
 }
 
 fn write_tensor(ctx: &mut KernelCtx) -> Result<()> {
-    let (tensor, tag) = (tensor_to_proto(ctx.input(2)?)?, text(ctx, 3, "tag")?);
+    let (step, tag) = (step(ctx)?, text(ctx, 3, "tag")?);
     let metadata: SummaryMetadata = message(ctx, 4, "tf.SummaryMetadata")?;
-    let value = summary::Value {
-        tag,
-        metadata: Some(metadata),
-        value: Some(summary::value::Value::Tensor(tensor)),
-        ..Default::default()
-    };
-    write(ctx, value)
+    with_writer(ctx, |w| w.tensor(step, tag, ctx.input(2)?, metadata))
 }
 
 fn summaries(t: &Tensor) -> Result<Vec<summary::Value>> {
@@ -271,16 +321,10 @@ fn write_raw(ctx: &mut KernelCtx) -> Result<()> {
 
 fn write_graph(ctx: &mut KernelCtx) -> Result<()> {
     let (step, graph): (i64, GraphDef) = (step(ctx)?, message(ctx, 2, "tf.GraphDef")?);
-    with_writer(ctx, |w| {
-        w.events.graph(step, &graph)?;
-        w.written()
-    })
+    with_writer(ctx, |w| w.graph(step, graph))
 }
 
 fn import_event(ctx: &mut KernelCtx) -> Result<()> {
     let event: Event = message(ctx, 1, "tf.Event")?;
-    with_writer(ctx, |w| {
-        w.events.write(&event)?;
-        w.written()
-    })
+    with_writer(ctx, |w| w.event(event))
 }
