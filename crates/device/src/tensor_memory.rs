@@ -52,6 +52,15 @@ unsafe impl MemoryBlock for DeviceBlock {
     fn is_host(&self) -> bool {
         self.is_host
     }
+
+    fn read(&self, offset: usize, len: usize) -> Result<Vec<u8>> {
+        if capture::is_capturing() {
+            return Err(failed_precondition!(
+                "a step that is captured cannot read what it computes"
+            ));
+        }
+        self.buffer.read(offset, len)
+    }
 }
 
 /// Pinned memory of a tensor.

@@ -121,7 +121,7 @@ impl StepState {
 
     /// The function that the first input of an If or Case selects.
     fn chosen_branch<K>(&self, plan: &Plan, action: &Action<K>, first: usize) -> Result<FrameIdx> {
-        let selector = self.peek(plan, first)?;
+        let selector = &self.peek(plan, first)?.on_host()?;
         Ok(match action {
             Action::If {
                 then_branch,
@@ -163,7 +163,7 @@ impl StepState {
     }
 
     fn chosen_output(&self, plan: &Plan, node: &Node, first: usize) -> Result<usize> {
-        let choice = self.peek(plan, first + 1)?;
+        let choice = &self.peek(plan, first + 1)?.on_host()?;
         let scalar = |e: &Tensor| {
             invalid_argument!(
                 "The second input must be a scalar, but it has shape {}",
