@@ -7,18 +7,38 @@ use ferroflow_functors::shapes::reshape_to;
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
 
-/// Others are with the host, where CPUs compute their shapes, too.
-const ANY: &[(&str, &[DType])] = &[(
+const PLAIN: &[DType] = &[
+    DType::Float,
+    DType::Half,
+    DType::Bfloat16,
+    DType::Double,
+    DType::Int32,
+    DType::Int64,
+    DType::Bool,
+];
+const ANY: &[(&str, &[DType])] = &[("T", PLAIN)];
+/// Variants hold lists, whose elements may be on the device.
+const WITH_LISTS: &[(&str, &[DType])] = &[(
     "T",
-    &[DType::Float, DType::Half, DType::Bfloat16, DType::Double],
+    &[
+        DType::Float,
+        DType::Half,
+        DType::Bfloat16,
+        DType::Double,
+        DType::Int32,
+        DType::Int64,
+        DType::Bool,
+        DType::Variant,
+        DType::Resource,
+    ],
 )];
 
 pub(crate) const ROWS: &[Row] = &[
-    Row::new("Identity", identity).types(ANY),
-    Row::new("StopGradient", identity).types(ANY),
-    Row::new("PreventGradient", identity).types(ANY),
-    Row::new("Snapshot", identity).types(ANY),
-    Row::new("IdentityN", identity_n).types(ANY),
+    Row::new("Identity", identity).types(WITH_LISTS),
+    Row::new("StopGradient", identity).types(WITH_LISTS),
+    Row::new("PreventGradient", identity).types(WITH_LISTS),
+    Row::new("Snapshot", identity).types(WITH_LISTS),
+    Row::new("IdentityN", identity_n).types(WITH_LISTS),
     Row::new("Reshape", reshape).types(ANY).host(&["shape"]),
     Row::new("ExpandDims", expand_dims)
         .types(ANY)

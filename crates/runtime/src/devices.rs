@@ -9,6 +9,7 @@ use ferroflow_device::{
     StreamMemory,
 };
 use ferroflow_executor::NodeRunner;
+use ferroflow_functors::tensor_list;
 use ferroflow_graph::{DeviceKernels, Node, NodeClass};
 use ferroflow_opdef::{NodeInfo, RecvDone, Rendezvous};
 use ferroflow_tensor::{DType, Tensor};
@@ -208,7 +209,7 @@ impl StreamDevices {
 /// the host.
 fn has_gpu_kernel(node: &Node) -> bool {
     match node.class() {
-        NodeClass::Other | NodeClass::Identity => {
+        NodeClass::Other | NodeClass::Identity | NodeClass::VarHandle | NodeClass::ReadVariable => {
             registry().has_kernel_on(ferroflow_gpu::DEVICE_TYPE, node.op(), &node.attrs)
                 || is_of_host(node)
         }
@@ -319,9 +320,17 @@ impl StreamRunner {
     pub(crate) fn to_host(&self, tensors: Vec<Tensor>, done: TensorsDone) {
         gather(
             tensors,
-            |tensor, arrived| self.memory.to_host(tensor, arrived),
+            |tensor, arrived| self.copy_to_host(tensor, arrived),
             done,
         );
+    }
+
+    /// Copies a tensor, or the elements of the lists that it holds, to the host.
+    fn copy_to_host(&self, tensor: Tensor, done: TensorDone) {
+        match tensor.dtype() == DType::Variant && self.memory.enqueues() {
+            true => done(tensor_list::on_host(&tensor)),
+            false => self.memory.to_host(tensor, done),
+        }
     }
 }
 
@@ -347,12 +356,13 @@ impl Rendezvous for CopyingRendezvous {
             return self.inner.send(key, tensor);
         };
         let (inner, key) = (self.inner.clone(), key.to_string());
-        source.memory.to_host(tensor.clone(), move |copied| {
+        let send = move |copied: Result<Tensor>| {
             let sent = copied.and_then(|tensor| inner.send(&key, Some(tensor)));
             if let Err(e) = sent {
                 inner.abort(e);
             }
-        });
+        };
+        source.copy_to_host(tensor.clone(), Box::new(send));
         Ok(())
     }
 
