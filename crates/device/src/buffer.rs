@@ -214,18 +214,24 @@ impl Buffer {
     /// # Errors
     /// INVALID_ARGUMENT if the buffer is shorter; the error of an operation before.
     pub fn load<const N: usize>(self: &Arc<Self>) -> Result<[u8; N]> {
-        let bytes = self.read(0, N)?;
+        let bytes = self.read(0, N, &Allocator::pinned(&self.device))?;
         let bytes = bytes.first_chunk::<N>();
         bytes
             .copied()
             .ok_or_else(|| internal!("fewer bytes arrived"))
     }
 
-    /// Reads `len` bytes from byte `offset` on; waits for everything enqueued on the streams that use the buffer.
+    /// Reads `len` bytes from byte `offset` on, by way of pinned memory of `staging`; waits for everything enqueued on the
+    /// streams that use the buffer.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if they are not inside; the error of an operation before.
-    pub fn read(self: &Arc<Self>, offset: usize, len: usize) -> Result<Vec<u8>> {
+    pub fn read(
+        self: &Arc<Self>,
+        offset: usize,
+        len: usize,
+        staging: &Allocator,
+    ) -> Result<Vec<u8>> {
         if len == 0 {
             return Ok(Vec::new());
         }
@@ -239,7 +245,7 @@ impl Buffer {
             stream.wait(&other.mark()?)?;
         }
         // Without a call of the host: this may be in one, and those run one by one.
-        let pinned = Pinned::new(&Allocator::pinned(&self.device), len)?.into_buffer();
+        let pinned = Pinned::new(staging, len)?.into_buffer();
         stream.copy(&pinned, &part)?;
         stream.synchronize()?;
         let pinned = Pinned::of_idle(pinned);

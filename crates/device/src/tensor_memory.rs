@@ -39,6 +39,8 @@ pub struct StreamMemory {
 struct DeviceBlock {
     buffer: Arc<Buffer>,
     is_host: bool,
+    /// The memory by way of which the host reads.
+    staging: Allocator,
 }
 
 // SAFETY: the address of a buffer does not change, chunks are aligned to 256 bytes, and the regions of a
@@ -59,7 +61,7 @@ unsafe impl MemoryBlock for DeviceBlock {
                 "a step that is captured cannot read what it computes"
             ));
         }
-        self.buffer.read(offset, len)
+        self.buffer.read(offset, len, &self.staging)
     }
 }
 
@@ -113,6 +115,7 @@ impl TensorMemory for StreamMemory {
         Ok(Box::new(DeviceBlock {
             buffer: Arc::new(buffer),
             is_host: true,
+            staging: self.staging.clone(),
         }))
     }
 }
@@ -370,6 +373,7 @@ impl StreamMemory {
         DeviceBlock {
             buffer,
             is_host: self.dispatch.is_none(),
+            staging: self.staging.clone(),
         }
     }
 

@@ -196,6 +196,28 @@ __device__ void compare(const I *x, const I *y, bool *z, int count, int x_step, 
     z[at] = op == 0 ? a == b : op == 1 ? a != b : op == 2 ? a < b : op == 3 ? a <= b : op == 4 ? a > b : a >= b;
 }
 
+// Functions of integers; one side may be for all of the other.
+template <class I>
+__device__ void arithmetic(const I *x, const I *y, I *z, int count, int x_step, int y_step, int op) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    typedef unsigned long long U;
+    I a = x[(size_t)at * x_step], b = y[(size_t)at * y_step];
+    z[at] = op == 0   ? a & b
+            : op == 1 ? a | b
+            : op == 2 ? a ^ b
+            : op == 3 ? (I)((U)a + (U)b)
+            : op == 4 ? (I)((U)a - (U)b)
+            : op == 5 ? (I)((U)a * (U)b)
+            : op == 6 ? min(a, b)
+                      : max(a, b);
+}
+
+template <class A, class B> __device__ void convert(const A *x, B *y, int count) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < count) y[at] = (B)x[at];
+}
+
 #define OF_INDEX(NAME, I)                                                                                             \
     extern "C" __global__ void scatter_add_##NAME(const float *x, const I *indices, float *y, int count, int rows,    \
                                                   int inner, int is_scalar, float factor) {                           \
@@ -204,7 +226,14 @@ __device__ void compare(const I *x, const I *y, bool *z, int count, int x_step, 
     extern "C" __global__ void compare_##NAME(const I *x, const I *y, bool *z, int count, int x_step, int y_step,     \
                                               int op) {                                                               \
         compare(x, y, z, count, x_step, y_step, op);                                                                  \
-    }
+    }                                                                                                                 \
+    extern "C" __global__ void arithmetic_##NAME(const I *x, const I *y, I *z, int count, int x_step, int y_step,     \
+                                                 int op) {                                                            \
+        arithmetic(x, y, z, count, x_step, y_step, op);                                                               \
+    }                                                                                                                 \
+    extern "C" __global__ void convert_##NAME##_i32(const I *x, int *y, int count) { convert(x, y, count); }          \
+    extern "C" __global__ void convert_##NAME##_i64(const I *x, long long *y, int count) { convert(x, y, count); }    \
+    extern "C" __global__ void convert_##NAME##_bool(const I *x, bool *y, int count) { convert(x, y, count); }
 
 OF_INDEX(i32, int)
 OF_INDEX(i64, long long)

@@ -299,6 +299,58 @@ template <class T> __device__ void arg(const T *x, void *y, int count, int n, in
         ((int *)y)[at] = found;
 }
 
+// The better of two elements of a row: the larger, of equal ones the first.
+__device__ inline bool beats(float v, int i, float w, int j) { return v > w || (v == w && i < j); }
+
+// The `k` largest elements of rows of `n`, the largest first, a block a row: each pass finds the best one behind the last.
+template <class T> __device__ void top_k(const T *x, T *values, void *indices, int n, int k, int is_long) {
+    __shared__ float best_values[32];
+    __shared__ int best_at[32];
+    x += (size_t)blockIdx.x * n;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32, last_at = -1;
+    float last = INFINITY;
+    for (int pass = 0; pass < k; pass++) {
+        float v = -INFINITY;
+        int at = n;
+        for (int i = threadIdx.x; i < n; i += blockDim.x) {
+            float own = load(x + i);
+            if (beats(last, last_at, own, i) && beats(own, i, v, at)) {
+                v = own;
+                at = i;
+            }
+        }
+        for (int offset = 16; offset > 0; offset /= 2) {
+            float w = __shfl_xor_sync(0xffffffff, v, offset);
+            int j = __shfl_xor_sync(0xffffffff, at, offset);
+            if (beats(w, j, v, at)) {
+                v = w;
+                at = j;
+            }
+        }
+        if (lane == 0) {
+            best_values[warp] = v;
+            best_at[warp] = at;
+        }
+        __syncthreads();
+        for (int i = 0; i < warps; i++)
+            if (beats(best_values[i], best_at[i], v, at)) {
+                v = best_values[i];
+                at = best_at[i];
+            }
+        __syncthreads();
+        last = v;
+        last_at = at;
+        if (threadIdx.x == 0) {
+            size_t to = (size_t)blockIdx.x * k + pass;
+            store(values + to, v);
+            if (is_long)
+                ((i64 *)indices)[to] = at;
+            else
+                ((int *)indices)[to] = at;
+        }
+    }
+}
+
 // Sums or products so far along the middle of [outer, n, inner], a thread a column.
 template <class T>
 __device__ void scan(const T *x, T *y, int count, int n, int inner, int exclusive, int reverse, int is_product) {
@@ -381,6 +433,9 @@ __device__ void scan(const T *x, T *y, int count, int n, int inner, int exclusiv
     extern "C" __global__ void scan_##NAME(const T *x, T *y, int count, int n, int inner, int exclusive, int reverse, \
                                            int is_product) {                                                          \
         scan(x, y, count, n, inner, exclusive, reverse, is_product);                                                  \
+    }                                                                                                                 \
+    extern "C" __global__ void top_k_##NAME(const T *x, T *values, void *indices, int n, int k, int is_long) {        \
+        top_k(x, values, indices, n, k, is_long);                                                                     \
     }                                                                                                                 \
     extern "C" __global__ void segment_sum_##NAME##_i32(const T *x, const int *ids, float *y, int count, int inner,   \
                                                         int segments) {                                               \

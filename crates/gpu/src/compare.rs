@@ -1,7 +1,8 @@
-//! Comparisons, whose results are conditions on the device.
+//! Comparisons, whose results are conditions on the device, and what is computed of integers there.
 
 use crate::data;
 use crate::elementwise::{self, grid};
+use crate::gather::index_suffix;
 use crate::kernel::{GpuCtx, GpuKernel, Row, int};
 use ferroflow_base::Result;
 use ferroflow_device::TensorArg;
@@ -37,6 +38,38 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("LessEqual", compare).types(T),
     Row::new("Greater", compare).types(T),
     Row::new("GreaterEqual", compare).types(T),
+    Row::new("BitwiseAnd", arithmetic).types(INTS),
+    Row::new("BitwiseOr", arithmetic).types(INTS),
+    Row::new("BitwiseXor", arithmetic).types(INTS),
+    Row::new("AddV2", arithmetic).types(INTS),
+    Row::new("Sub", arithmetic).types(INTS),
+    Row::new("Mul", arithmetic).types(INTS),
+    Row::new("Minimum", arithmetic).types(INTS),
+    Row::new("Maximum", arithmetic).types(INTS),
+    Row::new("Cast", convert)
+        .types(&[
+            ("SrcT", &[DType::Int32, DType::Int64]),
+            ("DstT", &[DType::Int32, DType::Int64, DType::Bool]),
+        ])
+        .only_if(|attrs| !attrs.bool("Truncate").unwrap_or(false)),
+    Row::new("Bitcast", bitcast).types(&[
+        ("T", &[DType::Float, DType::Int32]),
+        ("type", &[DType::Float, DType::Int32]),
+    ]),
+];
+
+const INTS: &[(&str, &[DType])] = &[("T", &[DType::Int32, DType::Int64])];
+
+/// In the order of the numbers that the compiled kernel takes.
+const FUNCTIONS: [&str; 8] = [
+    "BitwiseAnd",
+    "BitwiseOr",
+    "BitwiseXor",
+    "AddV2",
+    "Sub",
+    "Mul",
+    "Minimum",
+    "Maximum",
 ];
 
 /// Whether shapes that do not fit are an error.
@@ -49,16 +82,23 @@ fn compare(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     if dtype.is_floating() {
         return elementwise::call(build);
     }
-    let number = OPS.iter().position(|op| *op == build.def.name);
+    of_integers(build, &OPS, "compare")
+}
+
+fn arithmetic(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    of_integers(build, &FUNCTIONS, "arithmetic")
+}
+
+/// A function of two integers: the compiled kernel takes its number among `all`.
+fn of_integers(build: &KernelBuild, all: &[&str], kernel: &str) -> Result<Box<dyn GpuKernel>> {
+    let (dtype, result) = (build.input(0)?, build.output(0)?);
+    let number = all.iter().position(|op| *op == build.def.name);
     let number = int(number.ok_or_else(|| build.unsupported(dtype))?)?;
-    let kernel = match dtype {
-        DType::Int64 => "compare_i64",
-        _ => "compare_i32",
-    };
+    let kernel = format!("{kernel}_{}", index_suffix(dtype));
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         let shape = broadcast_shape(a.shape(), b.shape())?;
-        let y = ctx.alloc(DType::Bool, shape.clone())?;
+        let y = ctx.alloc(result, shape.clone())?;
         let count = y.num_elements();
         if count > 0 {
             let ((a, a_step), (b, b_step)) = (side(ctx, &a, &shape)?, side(ctx, &b, &shape)?);
@@ -71,8 +111,43 @@ fn compare(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
                 TensorArg::I32(b_step),
                 TensorArg::I32(number),
             ];
-            ctx.run(kernel, &grid(count), &args)?;
+            ctx.run(&kernel, &grid(count), &args)?;
         }
+        ctx.set_output(0, y)
+    }))
+}
+
+/// A Cast between integers, or to conditions.
+fn convert(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let (from, to) = (build.input(0)?, build.output(0)?);
+    let of = match to {
+        DType::Bool => "bool",
+        to => index_suffix(to),
+    };
+    let kernel = format!("convert_{}_{of}", index_suffix(from));
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let x = ctx.input(0)?;
+        if from == to {
+            return ctx.set_output(0, x);
+        }
+        let y = ctx.alloc(to, x.shape().clone())?;
+        let count = y.num_elements();
+        if count > 0 {
+            let args = [
+                TensorArg::Tensor(&x),
+                TensorArg::Tensor(&y),
+                TensorArg::I32(int(count)?),
+            ];
+            ctx.run(&kernel, &grid(count), &args)?;
+        }
+        ctx.set_output(0, y)
+    }))
+}
+
+fn bitcast(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let to = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let y = ctx.input(0)?.bitcast(to)?;
         ctx.set_output(0, y)
     }))
 }

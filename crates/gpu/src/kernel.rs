@@ -128,10 +128,10 @@ impl Row {
     }
 }
 
-/// Whether all tensors of a node may be with the host.
+/// Whether all tensors of a node may be with the host: none are floats, or lists of them.
 fn has_no_floats(build: &KernelBuild) -> bool {
     let mut all = build.inputs.iter().chain(build.outputs);
-    !build.inputs.is_empty() && all.all(|t| !t.is_floating())
+    !build.inputs.is_empty() && all.all(|t| !t.is_floating() && *t != DType::Variant)
 }
 
 fn build_kernel(

@@ -1,7 +1,8 @@
-//! Sums so far, and positions of the largest elements, along a dimension; one of several classes.
+//! Sums so far, and the largest elements, along a dimension; one of several classes.
 
 use crate::elementwise::grid;
 use crate::kernel::{FLOATS, GpuCtx, GpuKernel, Row, axis, int, suffix};
+use crate::rows::{blocks, threads};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::TensorArg;
 use ferroflow_opdef::KernelBuild;
@@ -12,6 +13,10 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("Cumprod", scan).host(&["axis"]),
     Row::new("ArgMax", arg).types(ARG).host(&["dimension"]),
     Row::new("ArgMin", arg).types(ARG).host(&["dimension"]),
+    Row::new("TopKV2", top_k)
+        .types(&[("T", FLOATS), ("index_type", &[DType::Int32, DType::Int64])])
+        .host(&["k"])
+        .only_if(|attrs| attrs.bool("sorted").is_ok_and(|sorted| sorted)),
     Row::new("OneHot", one_hot)
         .types(&[("T", FLOATS), ("TI", &[DType::Int32, DType::Int64])])
         .host(&["depth"]),
@@ -167,5 +172,41 @@ fn one_hot(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             ctx.run(&name, &grid(count), &args)?;
         }
         ctx.set_output(0, y)
+    }))
+}
+
+fn top_k(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let index = build.output(1)?;
+    let is_long = i32::from(index == DType::Int64);
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let (x, k) = (ctx.input(0)?, number(ctx, 1, "k")?);
+        let Some((&n, outer)) = x.shape().split_last() else {
+            return Err(invalid_argument!("input must be >= 1-D, got shape []"));
+        };
+        let k = usize::try_from(k).map_err(|_| invalid_argument!("Need k >= 0, got {k}"))?;
+        if k > n {
+            return Err(invalid_argument!(
+                "input must have at least k columns. Had {n}, needed {k}"
+            ));
+        }
+        let rows: usize = outer.iter().product();
+        let shape: Shape = outer.iter().copied().chain([k]).collect();
+        let values = ctx.alloc(x.dtype(), shape.clone())?;
+        let indices = ctx.alloc(index, shape)?;
+        if values.num_elements() > 0 {
+            let args = [
+                TensorArg::Tensor(&x),
+                TensorArg::Tensor(&values),
+                TensorArg::Tensor(&indices),
+                TensorArg::I32(int(n)?),
+                TensorArg::I32(int(k)?),
+                TensorArg::I32(is_long),
+            ];
+            int(rows)?;
+            let name = format!("top_k_{}", suffix(x.dtype())?);
+            ctx.run(&name, &blocks(rows, threads(n)), &args)?;
+        }
+        ctx.set_output(0, values)?;
+        ctx.set_output(1, indices)
     }))
 }

@@ -1,7 +1,7 @@
 //! Strided parts of tensors, and their gradients.
 
 use crate::data::{self, Copy, T};
-use crate::kernel::{GpuCtx, GpuKernel, Row};
+use crate::kernel::{GpuCtx, GpuKernel, Row, axis};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::strided_spec::{self, Masks};
 use ferroflow_opdef::KernelBuild;
@@ -16,6 +16,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("StridedSliceGrad", strided_slice_grad)
         .types(T)
         .host(&["shape", "begin", "end", "strides"]),
+    Row::new("ReverseV2", reverse).types(T).host(&["axis"]),
 ];
 
 /// The strided part of `x` that begins at `start` and has `dims` with strides of `x`, as a tensor of `shape`.
@@ -144,6 +145,37 @@ fn strided_slice_grad(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             (*len, from, *to)
         });
         Copy::new(dims).run(ctx, (&dy, 0), (&y, start))?;
+        ctx.set_output(0, y)
+    }))
+}
+
+fn reverse(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let (x, axes) = (ctx.input(0)?, ctx.ints(1)?);
+        let rank = x.shape().rank();
+        let mut reversed = vec![false; rank];
+        for wanted in &axes {
+            let at = axis(*wanted, rank).map_err(|_| {
+                invalid_argument!(
+                    "'axis'[{wanted}] is out of valid range [0, {}",
+                    rank.saturating_sub(1)
+                )
+            })?;
+            if std::mem::replace(&mut reversed[at], true) {
+                return Err(invalid_argument!("axis {at} specified more than once."));
+            }
+        }
+        if x.num_elements() == 0 {
+            return ctx.set_output(0, x);
+        }
+        let (mut start, mut dims) = (0, Vec::new());
+        for ((n, stride), reversed) in x.shape().iter().zip(x.shape().strides()).zip(&reversed) {
+            let is_reversed = *reversed && *n > 1;
+            start += if is_reversed { (n - 1) * stride } else { 0 };
+            let stride = stride as i64;
+            dims.push((*n, if is_reversed { -stride } else { stride }));
+        }
+        let y = strided(ctx, &x, start, &dims, x.shape().clone())?;
         ctx.set_output(0, y)
     }))
 }

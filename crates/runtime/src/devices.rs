@@ -174,7 +174,7 @@ impl StreamDevices {
     /// Which nodes have kernels on GPUs and on other devices, for placement
     /// ([`DeviceSet::kernels`](crate::DeviceSet)).
     pub fn kernels(&self) -> DeviceKernels {
-        if !self.0.iter().any(|device| device.runner.memory.enqueues()) {
+        if !self.has_gpus() {
             return DeviceKernels::default();
         }
         DeviceKernels::new(|device_type, node: &Node| {
@@ -198,6 +198,11 @@ impl StreamDevices {
     pub(crate) fn runner(&self, name: &str) -> Option<&Arc<StreamRunner>> {
         let found = self.0.iter().find(|device| device.name == name);
         found.map(|device| &device.runner)
+    }
+
+    /// Whether there are devices with kernels of their own.
+    pub(crate) fn has_gpus(&self) -> bool {
+        self.0.iter().any(|device| device.runner.memory.enqueues())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -80,7 +80,14 @@ fn is_of_host(op: &str) -> bool {
 #[test]
 fn steps_of_training_are_on_the_gpu() {
     let Some(options) = with_gpu() else { return };
-    for name in ["small_mlp", "small_cnn"] {
+    let small = [
+        "small_mlp",
+        "small_cnn",
+        "small_norm",
+        "small_attention",
+        "small_lstm",
+    ];
+    for name in small {
         let session = Session::new(stored(name).0, options.clone());
         let signature = Signature {
             feeds: vec!["step:0".into()],
@@ -104,6 +111,21 @@ fn small_perceptron() {
 #[test]
 fn small_convolutional() {
     check("small_cnn");
+}
+
+#[test]
+fn small_normalized() {
+    check("small_norm");
+}
+
+#[test]
+fn small_attention() {
+    check("small_attention");
+}
+
+#[test]
+fn small_lstm() {
+    check("small_lstm");
 }
 
 /// 784-512-512-10, batches of 128.

@@ -203,16 +203,12 @@ impl Loop {
             self.store(&mut body, i, *dtype, &values[*value]);
         }
         let mut text = VERSION.to_string();
-        if body
-            .called
-            .iter()
-            .any(|f| matches!(*f, "ff_sin" | "ff_cos"))
-        {
+        let called: String = body.called.iter().map(|name| functions.get(name)).collect();
+        // Tables that functions read.
+        if called.contains("__cudart_") {
             text.push_str(&functions.globals);
         }
-        for name in &body.called {
-            text.push_str(functions.get(name));
-        }
+        text.push_str(&called);
         let _ = write!(
             text,
             ".visible .entry {ENTRY}(\n\t{}\n)\n{{\n\t.reg .pred %p<9>;\n\t.reg .b16 %h<9>;\n\t.reg .b32 %r<24>;\n\t.reg .b64 \

@@ -131,6 +131,8 @@ fn modules_define_what_they_call() {
             );
         }
         assert_eq!(module.matches(".entry").count(), 1, "{of:?}");
+        let reads = module.contains("__cudart_");
+        assert_eq!(reads, module.contains(".global .align"), "{of:?}");
         if let Some(dir) = std::env::var_os("PTX_DIR") {
             let path = std::path::Path::new(&dir).join(format!("{i}.ptx"));
             std::fs::write(path, module).expect("a folder");

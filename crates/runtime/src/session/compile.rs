@@ -9,8 +9,8 @@ use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{
-    ExpandedGraph, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup, compile_in, expand,
-    expand_for_placement, resolve_remote_calls,
+    ExpandedGraph, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup, compile_in,
+    expand, expand_for_placement, resolve_remote_calls,
 };
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
@@ -264,10 +264,18 @@ impl Session {
         Ok(self.place_nodes(graph)?.map(|placed| placed.devices))
     }
 
+    /// Which functional loops and conditionals become those of frames: all where GPUs are, whose nodes are those of frames.
+    pub(super) fn lowered(&self) -> Lower {
+        match self.options.stream_devices.has_gpus() {
+            true => Lower::Always,
+            false => self.options.compile.lower,
+        }
+    }
+
     /// Places a graph: one part for each device that runs something, if they are several.
     pub(super) fn place(&self, mut expanded: ExpandedGraph) -> Result<Placed> {
         if self.options.devices.names.len() > 1 {
-            expanded.lower(self.options.compile.lower, registry())?;
+            expanded.lower(self.lowered(), registry())?;
         }
         let mut places = None;
         let expanded = expanded.try_map(|graph| {
@@ -318,7 +326,7 @@ impl Session {
         cluster: &dyn Cluster,
     ) -> Result<Option<Vec<Partition<PrunedGraph>>>> {
         let devices = &self.options.devices;
-        let lower = self.options.compile.lower;
+        let lower = self.lowered();
         let mut places = Vec::new();
         let pruned = expand_for_placement(pruned.clone(), lower, registry())?;
         let pruned = &pruned.try_map(|graph| {
