@@ -154,10 +154,10 @@ fn reverse(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         let (x, axes) = (ctx.input(0)?, ctx.ints(1)?);
         let rank = x.shape().rank();
         let mut reversed = vec![false; rank];
-        for wanted in &axes {
+        for (i, wanted) in axes.iter().enumerate() {
             let at = axis(*wanted, rank).map_err(|_| {
                 invalid_argument!(
-                    "'axis'[{wanted}] is out of valid range [0, {}",
+                    "'axis'[{i}] = {wanted} is out of valid range [0, {}",
                     rank.saturating_sub(1)
                 )
             })?;

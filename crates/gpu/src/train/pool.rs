@@ -61,7 +61,7 @@ fn gradient(
 ) -> Result<Tensor> {
     let &[batch, height, width, channels] = shape.dims() else {
         return Err(invalid_argument!(
-            "orig_input must be 4-dimensional, not {shape}"
+            "tensor_in must be 4-dimensional, not {shape}"
         ));
     };
     let [h, w] = windows.place(height, width)?;
