@@ -1,4 +1,4 @@
-//! Kernels of CPUs on nodes of a device: inputs that are there are copied to the host, which waits for them.
+//! Kernels of CPUs on nodes of a device: inputs on the device are copied to the host, which waits for them.
 
 use ferroflow_base::Result;
 use ferroflow_opdef::{AsyncCall, KernelCtx, OpKernel, StepServices};

@@ -277,7 +277,7 @@ impl<'b> GpuCtx<'_, 'b> {
     /// Returns input `i` as the host reads it; its value decides what is launched.
     ///
     /// # Errors
-    /// As for [`KernelCtx::input`]; those of the device, if the input is there.
+    /// As for [`KernelCtx::input`]; those of the device, if it has the input.
     pub(crate) fn host(&self, i: usize) -> Result<Tensor> {
         let tensor = self.pass(i)?.on_host()?;
         if self.constant(i).is_none() {

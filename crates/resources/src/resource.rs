@@ -227,7 +227,7 @@ fn check_dtype(value: &Tensor, dtype: DType) -> Result<()> {
 /// Locks the variables of an op, which are its first inputs, for writing, in a global order that avoids deadlocks; returns them in the op's order.
 ///
 /// # Errors
-/// INVALID_ARGUMENT if one is there twice.
+/// INVALID_ARGUMENT if one is among them twice.
 pub fn lock<'a>(
     ctx: &KernelCtx,
     vars: &'a [Arc<Var>],

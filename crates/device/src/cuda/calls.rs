@@ -102,8 +102,8 @@ pub(super) unsafe extern "C" fn reached(data: *mut c_void) {
     reached.calls.make(reached.number, Ok(()));
 }
 
-/// Starts the thread that asks for the states of streams whose calls are overdue: a device that is lost reaches none, and
-/// nobody else may ask. Ends with the backend.
+/// Starts the thread that asks for the states of streams whose calls are overdue: a device that is lost reaches none, and no
+/// other call of the driver may follow. Ends with the backend.
 pub(super) fn watch(cuda: &Arc<Cuda>) {
     let (calls, cuda) = (cuda.calls.clone(), Arc::downgrade(cuda));
     let run = move |cuda: Weak<Cuda>| {

@@ -159,8 +159,8 @@ fn add(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     }))
 }
 
-/// Computes new values of tensors by a program, whose first operands they are, before `others`. A value that nobody else
-/// has is overwritten.
+/// Computes new values of tensors by a program, whose first operands they are, before `others`. A value without another
+/// owner is overwritten.
 ///
 /// # Errors
 /// Those of the device.
