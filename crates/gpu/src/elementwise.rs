@@ -243,7 +243,7 @@ pub(crate) fn call(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let found = CALLS.iter().find(|(name, _)| *name == op);
     let (_, function) = *found.ok_or_else(|| build.unsupported(build.inputs[0]))?;
     let (n, dtype) = (build.inputs.len(), build.output(0)?);
-    let is_gradient = op.ends_with("Grad");
+    let (is_gradient, is_clip) = (op.ends_with("Grad"), op == "ClipByValue");
     let mut args: Args = (0..n).collect();
     let mut steps = Vec::new();
     if op == "LeakyReluGrad" {
@@ -259,6 +259,16 @@ pub(crate) fn call(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
                 "Inputs must have the same shape, got {} and {}",
                 inputs[0].shape(),
                 inputs[1].shape()
+            ));
+        }
+        let fits = |t: &Tensor| t.num_elements() == 1 || t.shape() == inputs[0].shape();
+        if is_clip && !inputs.iter().all(fits) {
+            return Err(invalid_argument!(
+                "clip_value_min and clip_value_max must be either of the same shape as input, or a scalar. input shape: \
+                 {}clip_value_min shape: {}clip_value_max shape: {}",
+                inputs[0].shape(),
+                inputs[1].shape(),
+                inputs[2].shape()
             ));
         }
         let y = apply_as(ctx, &steps, &inputs, dtype)?;

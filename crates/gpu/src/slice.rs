@@ -77,14 +77,18 @@ fn slice(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     }))
 }
 
-/// The part of a tensor that begin, end and strides in the inputs from `at` on select: its first element, and lengths and
-/// distances by dimension; and the shape of the slice.
-fn selected(
-    ctx: &GpuCtx,
-    at: usize,
-    shape: &Shape,
-    masks: Masks,
-) -> Result<(usize, Vec<(usize, i64)>, Shape)> {
+/// A strided part of a tensor.
+struct Selected {
+    /// Its first element.
+    start: usize,
+    /// Lengths and distances by dimension.
+    dims: Vec<(usize, i64)>,
+    /// The shape of the slice.
+    slice: Shape,
+}
+
+/// The part of a tensor that begin, end and strides in the inputs from `at` on select.
+fn selected(ctx: &GpuCtx, at: usize, shape: &Shape, masks: Masks) -> Result<Selected> {
     let (begin, end, strides) = (ctx.ints(at)?, ctx.ints(at + 1)?, ctx.ints(at + 2)?);
     if begin.len() != end.len() || begin.len() != strides.len() {
         return Err(invalid_argument!(
@@ -106,15 +110,15 @@ fn selected(
         dims.push((len, step * stride as i64));
     }
     let start = if slice.num_elements() == 0 { 0 } else { start };
-    Ok((start, dims, slice))
+    Ok(Selected { start, dims, slice })
 }
 
 fn strided_slice(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let masks = Masks::from_attrs(build.attrs)?;
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let x = ctx.input(0)?;
-        let (start, dims, shape) = selected(ctx, 1, x.shape(), masks)?;
-        let y = strided(ctx, &x, start, &dims, shape)?;
+        let part = selected(ctx, 1, x.shape(), masks)?;
+        let y = strided(ctx, &x, part.start, &part.dims, part.slice)?;
         ctx.set_output(0, y)
     }))
 }
@@ -130,7 +134,7 @@ fn strided_slice_grad(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             ));
         }
         let shape = Shape::checked(&ctx.ints(0)?)?;
-        let (start, dims, slice) = selected(ctx, 1, &shape, masks)?;
+        let Selected { start, dims, slice } = selected(ctx, 1, &shape, masks)?;
         if *dy.shape() != slice {
             return Err(invalid_argument!(
                 "shape of dy was {} instead of {slice}",

@@ -27,9 +27,10 @@ pub(crate) const ROWS: &[Row] = &[
 fn segment_sum(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
         let (x, ids, n) = (ctx.input(0)?, ctx.pass(1)?, ctx.ints(2)?);
-        let [n] = n[..] else {
+        let (true, [n]) = (ctx.pass(2)?.shape().is_scalar(), &n[..]) else {
             return Err(invalid_argument!("num_segments should be a scalar"));
         };
+        let n = *n;
         let n = usize::try_from(n)
             .map_err(|_| invalid_argument!("Input num_segments == {n} must not be negative."))?;
         let rank = ids.shape().rank();
