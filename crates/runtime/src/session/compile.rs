@@ -202,7 +202,9 @@ impl Session {
 
     fn part(&self, partition: Partition) -> Result<Part> {
         let stream = self.stream_of(partition.part);
-        let is_stateful = |n: &Node| n.def.flags.stateful && n.class() == NodeClass::Other;
+        // What a node reads from a variable may differ in each step, and so may its place.
+        let has_state = |c: NodeClass| matches!(c, NodeClass::Other | NodeClass::ReadVariable);
+        let is_stateful = |n: &Node| n.def.flags.stateful && has_state(n.class());
         let graph = partition.graph.graph();
         let is_stateless = !graph.iter().any(|(_, n)| is_stateful(n));
         let executor = self.part_executor(partition.graph, partition.part, stream.as_deref())?;
