@@ -19,6 +19,7 @@ use ferroflow_graph::{
     export_graph, partition, partition_by_task, recvs_to_args, schedule_recvs,
 };
 use ferroflow_program::OpSegment;
+use ferroflow_tensor::DType;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -206,7 +207,9 @@ impl Session {
         let has_state = |c: NodeClass| matches!(c, NodeClass::Other | NodeClass::ReadVariable);
         let is_stateful = |n: &Node| n.def.flags.stateful && has_state(n.class());
         let graph = partition.graph.graph();
-        let is_stateless = !graph.iter().any(|(_, n)| is_stateful(n));
+        // An index that is with the host picks an element of a list, which need not be that of another step.
+        let has_list = |n: &Node| n.outputs.contains(&DType::Variant);
+        let is_stateless = !graph.iter().any(|(_, n)| is_stateful(n) || has_list(n));
         let executor = self.part_executor(partition.graph, partition.part, stream.as_deref())?;
         Ok(Part {
             runner: Runner::Local {
