@@ -214,7 +214,28 @@ impl Buffer {
     /// # Errors
     /// INVALID_ARGUMENT if the buffer is shorter; the error of an operation before.
     pub fn load<const N: usize>(self: &Arc<Self>) -> Result<[u8; N]> {
-        let part = self.view(0, N)?;
+        let bytes = self.read(0, N, &Allocator::pinned(&self.device))?;
+        let bytes = bytes.first_chunk::<N>();
+        bytes
+            .copied()
+            .ok_or_else(|| internal!("fewer bytes arrived"))
+    }
+
+    /// Reads `len` bytes from byte `offset` on, by way of pinned memory of `staging`; waits for everything enqueued on the
+    /// streams that use the buffer.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if they are not inside; the error of an operation before.
+    pub fn read(
+        self: &Arc<Self>,
+        offset: usize,
+        len: usize,
+        staging: &Allocator,
+    ) -> Result<Vec<u8>> {
+        if len == 0 {
+            return Ok(Vec::new());
+        }
+        let part = self.view(offset, len)?;
         let stream = Stream::new(&self.device)?;
         let others = match &*self.owner() {
             Owner::Chunk { streams, .. } => streams.clone(),
@@ -223,18 +244,12 @@ impl Buffer {
         for other in others {
             stream.wait(&other.mark()?)?;
         }
-        let (send, receive) = std::sync::mpsc::channel();
-        stream.copy_to_host(&part, &Allocator::pinned(&self.device), move |pinned| {
-            // The receiver is gone if the caller failed.
-            let _ = send.send(pinned);
-        });
+        // Without a call of the host: this may be in one, and those run one by one.
+        let pinned = Pinned::new(staging, len)?.into_buffer();
+        stream.copy(&pinned, &part)?;
         stream.synchronize()?;
-        let lost = |_| failed_precondition!("the stream did not run");
-        let pinned = receive.recv().map_err(lost)??;
-        let bytes = pinned.bytes().first_chunk::<N>();
-        bytes
-            .copied()
-            .ok_or_else(|| internal!("fewer bytes arrived"))
+        let pinned = Pinned::of_idle(pinned);
+        Ok(pinned.bytes().to_vec())
     }
 }
 

@@ -39,6 +39,8 @@ pub struct StreamMemory {
 struct DeviceBlock {
     buffer: Arc<Buffer>,
     is_host: bool,
+    /// The memory by way of which the host reads.
+    staging: Allocator,
 }
 
 // SAFETY: the address of a buffer does not change, chunks are aligned to 256 bytes, and the regions of a
@@ -51,6 +53,15 @@ unsafe impl MemoryBlock for DeviceBlock {
 
     fn is_host(&self) -> bool {
         self.is_host
+    }
+
+    fn read(&self, offset: usize, len: usize) -> Result<Vec<u8>> {
+        if capture::is_capturing() {
+            return Err(failed_precondition!(
+                "a step that is captured cannot read what it computes"
+            ));
+        }
+        self.buffer.read(offset, len, &self.staging)
     }
 }
 
@@ -104,6 +115,7 @@ impl TensorMemory for StreamMemory {
         Ok(Box::new(DeviceBlock {
             buffer: Arc::new(buffer),
             is_host: true,
+            staging: self.staging.clone(),
         }))
     }
 }
@@ -361,6 +373,7 @@ impl StreamMemory {
         DeviceBlock {
             buffer,
             is_host: self.dispatch.is_none(),
+            staging: self.staging.clone(),
         }
     }
 

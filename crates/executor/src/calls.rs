@@ -217,7 +217,10 @@ impl StepState {
                 return Ok(self.start_phase(env, id, cond, Phase::Cond));
             }
             let go_on = match call.results.first_mut().map(Option::take) {
-                Some(Some(t)) => is_true(&t).map_err(|e| env.at_node(node, e))?,
+                Some(Some(t)) => t
+                    .on_host()
+                    .and_then(|t| is_true(&t))
+                    .map_err(|e| env.at_node(node, e))?,
                 _ => return Err(internal!("the condition has no result")),
             };
             if go_on {

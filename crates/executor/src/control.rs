@@ -121,7 +121,8 @@ impl StepState {
 
     /// The function that the first input of an If or Case selects.
     fn chosen_branch<K>(&self, plan: &Plan, action: &Action<K>, first: usize) -> Result<FrameIdx> {
-        let selector = self.peek(plan, first)?;
+        let mut copy = None;
+        let selector = on_host(self.peek(plan, first)?, &mut copy)?;
         Ok(match action {
             Action::If {
                 then_branch,
@@ -163,7 +164,8 @@ impl StepState {
     }
 
     fn chosen_output(&self, plan: &Plan, node: &Node, first: usize) -> Result<usize> {
-        let choice = self.peek(plan, first + 1)?;
+        let mut copy = None;
+        let choice = on_host(self.peek(plan, first + 1)?, &mut copy)?;
         let scalar = |e: &Tensor| {
             invalid_argument!(
                 "The second input must be a scalar, but it has shape {}",
@@ -192,6 +194,15 @@ impl StepState {
         let slots = &mut self.slots[first + from..first + node.n_inputs as usize];
         args.extend(slots.iter_mut().map(|slot| take(plan, slot).into_tensor()));
         args
+    }
+}
+
+/// A tensor as the host reads it; `copy` keeps a copy of what is on a device.
+#[inline]
+fn on_host<'a>(tensor: &'a Tensor, copy: &'a mut Option<Tensor>) -> Result<&'a Tensor> {
+    match tensor.is_on_device() {
+        false => Ok(tensor),
+        true => Ok(copy.insert(tensor.on_host()?)),
     }
 }
 

@@ -1,8 +1,10 @@
-//! The random stream of a stateful node, which continues from step to step of a session.
+//! The random streams of nodes: of stateful ones, which continue from step to step of a session, and of seeds and keys.
 
-use ferroflow_base::Result;
+use crate::indices::{int, ints};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_opdef::{KernelBuild, KernelCtx};
 use ferroflow_primitives::philox::Philox;
+use ferroflow_tensor::{DType, Tensor};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, PoisonError};
 
@@ -59,5 +61,79 @@ impl NodeRandom {
     /// As for [`NodeRandom::reserve`].
     pub fn outputs(&self, ctx: &KernelCtx, n: usize) -> Result<Philox> {
         self.reserve(ctx, n as u128 * RESERVED)
+    }
+}
+
+/// TensorFlow's number of the algorithm; 2 is ThreeFry, and 3 selects automatically.
+pub const PHILOX: i32 = 1;
+
+/// Returns the two seeds of a stateless op.
+///
+/// # Errors
+/// INVALID_ARGUMENT if they are not two.
+pub fn seeds(seed: &Tensor) -> Result<[u64; 2]> {
+    if seed.shape().dims() != [2] {
+        return Err(invalid_argument!(
+            "seed must have shape [2], not {}",
+            seed.shape()
+        ));
+    }
+    let values: Vec<u64> = match seed.dtype() {
+        DType::Uint32 => seed.slice::<u32>()?.iter().map(|&x| x.into()).collect(),
+        DType::Uint64 => seed.slice::<u64>()?.to_vec(),
+        _ => ints(seed)?.iter().map(|&x| x as u64).collect(),
+    };
+    values
+        .try_into()
+        .map_err(|_| invalid_argument!("seed must have shape [2]"))
+}
+
+/// Returns the stream of two seeds.
+///
+/// # Errors
+/// As for [`seeds`].
+pub fn stateless(seed: &Tensor) -> Result<Philox> {
+    let [seed, seed2] = seeds(seed)?;
+    Ok(Philox::stateless(seed, seed2))
+}
+
+/// Returns the stream of a key and a counter, by the number of an algorithm.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the shapes are others, or there is no such algorithm; UNIMPLEMENTED for ThreeFry.
+pub fn stateless_of_key(key: &Tensor, counter: &Tensor, algorithm: &Tensor) -> Result<Philox> {
+    check_algorithm(algorithm)?;
+    let (1, &[key]) = (key.shape().rank(), key.slice::<u64>()?) else {
+        return Err(invalid_argument!(
+            "key must have shape [1], not {}. (Note that batched keys are not supported yet.)",
+            key.shape()
+        ));
+    };
+    let (1, &[low, high, ..]) = (counter.shape().rank(), counter.slice::<u64>()?) else {
+        return Err(invalid_argument!(
+            "counter must be a vector of at least 2 elements, got shape {}",
+            counter.shape()
+        ));
+    };
+    Ok(Philox::at(key, (low as u128) | ((high as u128) << 64)))
+}
+
+/// Checks the number of an algorithm, a scalar.
+///
+/// # Errors
+/// INVALID_ARGUMENT or UNIMPLEMENTED if there is no such algorithm.
+pub fn check_algorithm(number: &Tensor) -> Result<()> {
+    if !number.shape().is_scalar() {
+        return Err(invalid_argument!(
+            "algorithm must be of shape [], not {}",
+            number.shape()
+        ));
+    }
+    match int(number).unwrap_or_default() {
+        number if number == i64::from(PHILOX) || number == 3 => Ok(()),
+        2 => Err(unimplemented_error!(
+            "Non-XLA devices don't support the ThreeFry algorithm."
+        )),
+        other => Err(invalid_argument!("Unsupported algorithm id: {other}")),
     }
 }

@@ -181,6 +181,35 @@ pub fn zeros(t: &Tensor) -> Result<Tensor> {
     zeros_at(t, MAX_DEPTH)
 }
 
+/// Returns a tensor, or the lists that it holds, with elements that the host reaches.
+///
+/// # Errors
+/// Those of [`Tensor::on_host`]; INVALID_ARGUMENT if lists are nested too deeply.
+pub fn on_host(t: &Tensor) -> Result<Tensor> {
+    on_host_at(t, MAX_DEPTH)
+}
+
+fn on_host_at(t: &Tensor, depth: usize) -> Result<Tensor> {
+    if t.dtype() != DType::Variant {
+        return t.on_host();
+    }
+    let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
+    let copied = |v: &Variant| -> Result<Variant> {
+        let Some(list) = list_in(v) else {
+            return Ok(v.clone());
+        };
+        let elements = list.elements.iter();
+        let copies = elements.map(|e| e.as_ref().map(|e| on_host_at(e, depth)).transpose());
+        let copy = TensorList {
+            elements: copies.collect::<Result<_>>()?,
+            ..list.clone()
+        };
+        Ok(copy.into_variant())
+    };
+    let all = t.variants()?.iter().map(copied).collect::<Result<_>>()?;
+    Tensor::from_variants(t.shape().clone(), all)
+}
+
 fn zeros_at(t: &Tensor, depth: usize) -> Result<Tensor> {
     if t.dtype() != DType::Variant {
         return Tensor::zeros(t.dtype(), t.shape().clone());
@@ -279,10 +308,36 @@ fn check_addable(a: &TensorList, b: &TensorList) -> Result<PartialShape> {
 /// INVALID_ARGUMENT if dtypes, shapes or lengths differ, the dtype has no sum, or lists are
 /// nested too deeply.
 pub fn add(a: &Tensor, b: &Tensor) -> Result<Tensor> {
-    add_at(a, b, MAX_DEPTH)
+    add_by(a, b, &add_elements)
 }
 
-fn add_at(a: &Tensor, b: &Tensor, depth: usize) -> Result<Tensor> {
+/// Adds what an element of a list is to that of another one.
+pub type AddElements<'a> = dyn Fn(&Tensor, &Tensor) -> Result<Tensor> + 'a;
+
+/// As [`add`], where `add_elements` adds tensors of the same shape and dtype.
+///
+/// # Errors
+/// As for [`add`]; those of `add_elements`.
+pub fn add_by(a: &Tensor, b: &Tensor, add_elements: &AddElements) -> Result<Tensor> {
+    add_at(a, b, add_elements, MAX_DEPTH)
+}
+
+/// Adds tensors of the same shape and dtype.
+///
+/// # Errors
+/// INVALID_ARGUMENT if the dtype has no sum.
+pub fn add_elements(a: &Tensor, b: &Tensor) -> Result<Tensor> {
+    match a.dtype() {
+        DType::Half => sum::<f16>(a, b, |x, y| x + y),
+        DType::Bfloat16 => sum::<bf16>(a, b, |x, y| x + y),
+        dtype => dispatch!(dtype, T in [
+            f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
+        ] => sum::<T>(a, b, <T as Num>::add),
+        else Err(invalid_argument!("lists of {dtype} cannot be added"))),
+    }
+}
+
+fn add_at(a: &Tensor, b: &Tensor, leaf: &AddElements, depth: usize) -> Result<Tensor> {
     if a.dtype() != b.dtype() {
         return Err(invalid_argument!(
             "Trying to add two tensors with incompatible element types. One is {} and the other is {}",
@@ -298,23 +353,16 @@ fn add_at(a: &Tensor, b: &Tensor, depth: usize) -> Result<Tensor> {
         ));
     }
     if a.dtype() != DType::Variant {
-        return match a.dtype() {
-            DType::Half => sum::<f16>(a, b, |x, y| x + y),
-            DType::Bfloat16 => sum::<bf16>(a, b, |x, y| x + y),
-            dtype => dispatch!(dtype, T in [
-                f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
-            ] => sum::<T>(a, b, <T as Num>::add),
-            else Err(invalid_argument!("lists of {dtype} cannot be added"))),
-        };
+        return leaf(a, b);
     }
     let depth = depth.checked_sub(1).ok_or_else(too_deep)?;
     let sum_of = |(a, b): (&Variant, &Variant)| -> Result<Variant> {
         if let (Some(a), Some(b)) = (Optional::of(a), Optional::of(b)) {
-            let sum = a.zip(b, |a, b| add_at(a, b, depth))?;
+            let sum = a.zip(b, |a, b| add_at(a, b, leaf, depth))?;
             return Ok(sum.into_variant());
         }
         if let (Some(a), Some(b)) = (Ragged::of(a), Ragged::of(b)) {
-            let sum = add_at(&a.values, &b.values, depth)?;
+            let sum = add_at(&a.values, &b.values, leaf, depth)?;
             return Ok(a.with_values(sum).variant());
         }
         if let Some(sum) = plain_sum(a, b) {
@@ -324,7 +372,7 @@ fn add_at(a: &Tensor, b: &Tensor, depth: usize) -> Result<Tensor> {
         let element_shape = check_addable(a, b)?;
         let both = a.elements.iter().zip(&b.elements);
         let sums = both.map(|pair| match pair {
-            (Some(x), Some(y)) => add_at(x, y, depth).map(Some),
+            (Some(x), Some(y)) => add_at(x, y, leaf, depth).map(Some),
             (x, y) => Ok(x.as_ref().or(y.as_ref()).cloned()),
         });
         let elements = sums.collect::<Result<_>>()?;

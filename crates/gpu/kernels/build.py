@@ -1,9 +1,9 @@
-"""Compiles kernels.cu and functions.cu to compressed PTX, which the crate contains.
+"""Compiles kernels.cu, training.cu and functions.cu to compressed PTX, which the crate contains.
 
 Usage: pip install nvidia-cuda-nvrtc-cu12==12.4.127 nvidia-cuda-runtime-cu12==12.4.127
        python crates/gpu/kernels/build.py [DIRECTORY OF THE PACKAGE nvidia]
 
-Needs no GPU. The first line of each file has the checksum of its source, which a test compares.
+Needs no GPU. The first line of each file has the checksum of common.cuh and its source, which a test compares.
 """
 
 import ctypes
@@ -25,7 +25,8 @@ def compile_file(library, include, name, extra):
     program = ctypes.c_void_p()
     check(library, library.nvrtcCreateProgram(ctypes.byref(program), source, f"{name}.cu".encode(), 0, None, None),
           "nvrtcCreateProgram")
-    options = [b"--gpu-architecture=compute_75", b"--std=c++17", b"-I" + str(include).encode(), *extra]
+    options = [b"--gpu-architecture=compute_75", b"--std=c++17", b"-I" + str(include).encode(),
+               b"-I" + str(HERE).encode(), *extra]
     result = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     size = ctypes.c_size_t()
     library.nvrtcGetProgramLogSize(program, ctypes.byref(size))
@@ -38,7 +39,7 @@ def compile_file(library, include, name, extra):
     ptx = ctypes.create_string_buffer(size.value)
     library.nvrtcGetPTX(program, ptx)
     lines = [line for line in ptx.value.decode().splitlines() if line.strip() and not line.startswith("//")]
-    digest = f"{zlib.crc32(source):08x}"
+    digest = f"{zlib.crc32((HERE / 'common.cuh').read_bytes() + source):08x}"
     text = "\n".join([f"// {name}.cu {digest}", *lines]) + "\n"
     (HERE / f"{name}.ptx.gz").write_bytes(gzip.compress(text.encode(), 9, mtime=0))
 
@@ -53,6 +54,7 @@ def main():
     library = ctypes.CDLL(str(next((root / "cuda_nvrtc" / "lib").glob("libnvrtc.so.*"))))
     include = root / "cuda_runtime" / "include"
     compile_file(library, include, "kernels", [])
+    compile_file(library, include, "training", [])
     compile_file(library, include, "functions", [b"--relocatable-device-code=true"])
 
 

@@ -5,6 +5,17 @@
 #define FUNCTION2(NAME, VALUE)                                                                                        \
     extern "C" __device__ __noinline__ float ff_##NAME(float x, float y) { return VALUE; }
 
+#define FUNCTION3(NAME, VALUE)                                                                                        \
+    extern "C" __device__ __noinline__ float ff_##NAME(float x, float y, float z) { return VALUE; }
+#define FUNCTION4(NAME, VALUE)                                                                                        \
+    extern "C" __device__ __noinline__ float ff_##NAME(float x, float y, float z, float u) { return VALUE; }
+#define FUNCTION5(NAME, VALUE)                                                                                        \
+    extern "C" __device__ __noinline__ float ff_##NAME(float x, float y, float z, float u, float v) { return VALUE; }
+#define FUNCTION6(NAME, VALUE)                                                                                        \
+    extern "C" __device__ __noinline__ float ff_##NAME(float x, float y, float z, float u, float v, float w) {       \
+        return VALUE;                                                                                                 \
+    }
+
 __device__ inline float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
 FUNCTION(exp, expf(x))
@@ -33,3 +44,90 @@ FUNCTION2(leaky_relu, x < 0 ? x * y : x)
 FUNCTION2(pow, powf(x, y))
 FUNCTION2(maximum, (x > y || x != x) ? x : y)
 FUNCTION2(minimum, (x < y || x != x) ? x : y)
+
+// Further functions of one and two numbers.
+FUNCTION(tan, tanf(x))
+FUNCTION(asin, asinf(x))
+FUNCTION(acos, acosf(x))
+FUNCTION(atan, atanf(x))
+FUNCTION(sinh, sinhf(x))
+FUNCTION(cosh, coshf(x))
+FUNCTION(asinh, asinhf(x))
+FUNCTION(acosh, acoshf(x))
+FUNCTION(atanh, atanhf(x))
+FUNCTION(lgamma, lgammaf(x))
+FUNCTION2(atan2, atan2f(x, y))
+FUNCTION2(div_no_nan, y == 0 ? 0.0f : x / y)
+FUNCTION2(mul_no_nan, y == 0 ? 0.0f : x * y)
+FUNCTION2(xdivy, x == 0 ? 0.0f : x / y)
+FUNCTION2(xlogy, x == 0 ? 0.0f : x * logf(y))
+FUNCTION2(xlog1py, x == 0 ? 0.0f : x * log1pf(y))
+FUNCTION2(floor_div, floorf(x / y))
+FUNCTION3(clip, x != x ? x : fminf(fmaxf(x, y), z))
+
+// Conditions, as 0 and 1.
+FUNCTION2(less, x < y)
+FUNCTION2(less_equal, x <= y)
+FUNCTION2(greater, x > y)
+FUNCTION2(greater_equal, x >= y)
+FUNCTION2(equal, x == y)
+FUNCTION2(not_equal, x != y)
+FUNCTION2(and, x != 0 && y != 0)
+FUNCTION2(or, x != 0 || y != 0)
+FUNCTION(not, x == 0)
+FUNCTION(is_nan, x != x)
+FUNCTION(is_inf, fabsf(x) == __int_as_float(0x7f800000))
+FUNCTION(is_finite, fabsf(x) < __int_as_float(0x7f800000))
+
+// Gradients: x and y are the inputs of the op of that name.
+FUNCTION2(relu_grad, y > 0 ? x : 0.0f)
+FUNCTION2(relu6_grad, y > 0 && y < 6 ? x : 0.0f)
+FUNCTION3(leaky_relu_grad, y > 0 ? x : x * z)
+FUNCTION2(elu_grad, y < 0 ? x * (y + 1) : x)
+FUNCTION2(selu_grad, x * (y < 0 ? y + 1.7580993408473768599f : 1.0507009873554804934f))
+FUNCTION2(tanh_grad, y * (1 - x * x))
+FUNCTION2(sigmoid_grad, y * x * (1 - x))
+FUNCTION2(sqrt_grad, y * 0.5f / x)
+FUNCTION2(rsqrt_grad, y * -0.5f * (x * x * x))
+FUNCTION2(inv_grad, -y * (x * x))
+FUNCTION2(softplus_grad, x / (expf(-y) + 1))
+FUNCTION2(softsign_grad, x / ((1 + fabsf(y)) * (1 + fabsf(y))))
+
+// Optimizers, whose subnormal slots are flushed to zero as on CPUs.
+__device__ inline float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? copysignf(0, x) : x; }
+__device__ inline float sign(float x) { return x > 0 ? 1.0f : x < 0 ? -1.0f : x; }
+__device__ inline float shrunk(float x, float l1, float l2) {
+    return (l1 > 0 ? sign(x) * fmaxf(fabsf(x) - l1, 0) : x) / (1 + l2);
+}
+
+// x moves toward y; z of it is kept.
+FUNCTION3(approach, flushed(x + (y - x) * (1 - z)))
+FUNCTION3(decay, flushed(x * z + y * (1 - z)))
+FUNCTION3(scaled_add, flushed(x * z + y))
+FUNCTION3(step, x - y * z)
+FUNCTION5(nesterov, x - (z * u + y * v * u))
+FUNCTION4(keras_accum, flushed(x * z - y * u))
+FUNCTION5(keras_nesterov, x + (y * u - z * v))
+FUNCTION4(adagrad, x - z * u / sqrtf(y))
+FUNCTION5(adagrad_v2, x - z * u / (sqrtf(y) + v))
+FUNCTION4(adadelta, sqrtf(x + u) / sqrtf(y + u) * z)
+FUNCTION6(rms_prop, flushed(x * y + z * u / sqrtf(v + w)))
+FUNCTION3(adam_rate, x * sqrtf(1 - z) / (1 - y))
+FUNCTION3(adam_ahead, y * (1 - z) + z * x)
+FUNCTION5(adam, x - y * u / (sqrtf(z) + v))
+FUNCTION2(larger, x < y ? y : x)
+FUNCTION3(ada_max_slot, flushed(x * z < fabsf(y) ? fabsf(y) : x * z))
+FUNCTION6(ada_max, x - u / (1 - w) * (y / (z + v)))
+FUNCTION6(add_sign, x - u * (v + w * (sign(y) * sign(z))) * y)
+FUNCTION6(power_sign, x - u * expf(v * w * (sign(y) * sign(z))) * y)
+FUNCTION5(proximal, shrunk(x - y * z, z * u, z * v))
+FUNCTION2(adagrad_rate, x / sqrtf(y))
+FUNCTION6(adagrad_da, -z * (u > 0 ? sign(x) * fmaxf(fabsf(x) - w * u, 0) : x) / (v * w * z + sqrtf(y)))
+FUNCTION2(ftrl_power, y == -0.5f ? sqrtf(x) : powf(x, -y))
+FUNCTION3(ftrl_gradient, z == 0 ? x : x + 2 * z * y)
+// Of linear, the gradient, the change of the power, the variable and the learning rate.
+FUNCTION5(ftrl_linear, x + y - z / v * u)
+FUNCTION5(ftrl_linear_by_rate, x + y * v - z * u)
+// Of linear, the power, and the rates.
+FUNCTION5(ftrl, fabsf(x) > u ? (u * sign(x) - x) / (y / z + 2 * v) : 0.0f)
+FUNCTION5(ftrl_by_rate, fabsf(x) > u * z ? (u * z * sign(x) - x) / (y + 2 * v * z) : 0.0f)

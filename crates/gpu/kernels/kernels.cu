@@ -1,55 +1,6 @@
 // Kernels that are the same for every model. `build.py` compiles them to kernels.ptx.gz.
-//
-// Half-precision elements are computed in float. Sizes are in elements, and at most 2^31 - 1: callers check it.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
-typedef __nv_bfloat16 bf16;
-#define INFINITY __int_as_float(0x7f800000)
-
-__device__ inline float load(const float *p) { return *p; }
-__device__ inline float load(const __half *p) { return __half2float(*p); }
-__device__ inline float load(const bf16 *p) { return __bfloat162float(*p); }
-__device__ inline void store(float *p, float v) { *p = v; }
-__device__ inline void store(__half *p, float v) { *p = __float2half(v); }
-__device__ inline void store(bf16 *p, float v) { *p = __float2bfloat16(v); }
-
-struct Sum {
-    static __device__ float first() { return 0.0f; }
-    static __device__ float add(float a, float b) { return a + b; }
-};
-struct Max {
-    static __device__ float first() { return -INFINITY; }
-    // A NaN stays.
-    static __device__ float add(float a, float b) { return (a > b || a != a) ? a : b; }
-};
-struct Min {
-    static __device__ float first() { return INFINITY; }
-    static __device__ float add(float a, float b) { return (a < b || a != a) ? a : b; }
-};
-struct Prod {
-    static __device__ float first() { return 1.0f; }
-    static __device__ float add(float a, float b) { return a * b; }
-};
-
-// Combines the values of a block; every thread gets the result.
-template <class R> __device__ float block_all(float v) {
-    __shared__ float shared[33];
-    for (int offset = 16; offset > 0; offset /= 2) v = R::add(v, __shfl_xor_sync(0xffffffff, v, offset));
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
-    if (lane == 0) shared[warp] = v;
-    __syncthreads();
-    if (warp == 0) {
-        v = lane < warps ? shared[lane] : R::first();
-        for (int offset = 16; offset > 0; offset /= 2) v = R::add(v, __shfl_xor_sync(0xffffffff, v, offset));
-        if (lane == 0) shared[32] = v;
-    }
-    __syncthreads();
-    v = shared[32];
-    __syncthreads();
-    return v;
-}
+#include "common.cuh"
 
 // Softmax of rows of `n` elements, a block a row.
 template <class T> __device__ void softmax(const T *x, T *y, int n, int is_log) {
@@ -208,6 +159,85 @@ __device__ void gather(const T *x, const I *indices, T *y, int count, int rows, 
     y[at] = x[((size_t)o * rows + (size_t)indices[k]) * inner + i];
 }
 
+// One of `depth` elements is `on`, that of the index, the others `off`: [outer, depth, inner].
+template <class T, class I>
+__device__ void one_hot(const I *indices, const T *on, const T *off, T *y, int count, int depth, int inner) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    int i = at % inner, d = at / inner % depth, o = at / inner / depth;
+    y[at] = indices[(size_t)o * inner + i] == d ? *on : *off;
+}
+
+// Replaces rows of `y` by number, by rows or by one element.
+template <class T, class I>
+__device__ void scatter(const T *x, const I *indices, T *y, int count, int rows, int inner, int is_scalar) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    long long row = indices[at / inner];
+    if (row >= 0 && row < rows) y[(size_t)row * inner + at % inner] = x[is_scalar ? 0 : at];
+}
+
+// Adds rows, or one element, times a factor to rows of `y` by number.
+template <class I>
+__device__ void scatter_add(const float *x, const I *indices, float *y, int count, int rows, int inner, int is_scalar,
+                            float factor) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    long long row = indices[at / inner];
+    if (row >= 0 && row < rows) atomicAdd(y + (size_t)row * inner + at % inner, factor * x[is_scalar ? 0 : at]);
+}
+
+// Compares integers; one may be for all of the other side.
+template <class I>
+__device__ void compare(const I *x, const I *y, bool *z, int count, int x_step, int y_step, int op) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    I a = x[(size_t)at * x_step], b = y[(size_t)at * y_step];
+    z[at] = op == 0 ? a == b : op == 1 ? a != b : op == 2 ? a < b : op == 3 ? a <= b : op == 4 ? a > b : a >= b;
+}
+
+// Functions of integers; one side may be for all of the other.
+template <class I>
+__device__ void arithmetic(const I *x, const I *y, I *z, int count, int x_step, int y_step, int op) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at >= count) return;
+    typedef unsigned long long U;
+    I a = x[(size_t)at * x_step], b = y[(size_t)at * y_step];
+    z[at] = op == 0   ? a & b
+            : op == 1 ? a | b
+            : op == 2 ? a ^ b
+            : op == 3 ? (I)((U)a + (U)b)
+            : op == 4 ? (I)((U)a - (U)b)
+            : op == 5 ? (I)((U)a * (U)b)
+            : op == 6 ? min(a, b)
+                      : max(a, b);
+}
+
+template <class A, class B> __device__ void convert(const A *x, B *y, int count) {
+    int at = blockIdx.x * blockDim.x + threadIdx.x;
+    if (at < count) y[at] = (B)x[at];
+}
+
+#define OF_INDEX(NAME, I)                                                                                             \
+    extern "C" __global__ void scatter_add_##NAME(const float *x, const I *indices, float *y, int count, int rows,    \
+                                                  int inner, int is_scalar, float factor) {                           \
+        scatter_add(x, indices, y, count, rows, inner, is_scalar, factor);                                            \
+    }                                                                                                                 \
+    extern "C" __global__ void compare_##NAME(const I *x, const I *y, bool *z, int count, int x_step, int y_step,     \
+                                              int op) {                                                               \
+        compare(x, y, z, count, x_step, y_step, op);                                                                  \
+    }                                                                                                                 \
+    extern "C" __global__ void arithmetic_##NAME(const I *x, const I *y, I *z, int count, int x_step, int y_step,     \
+                                                 int op) {                                                            \
+        arithmetic(x, y, z, count, x_step, y_step, op);                                                               \
+    }                                                                                                                 \
+    extern "C" __global__ void convert_##NAME##_i32(const I *x, int *y, int count) { convert(x, y, count); }          \
+    extern "C" __global__ void convert_##NAME##_i64(const I *x, long long *y, int count) { convert(x, y, count); }    \
+    extern "C" __global__ void convert_##NAME##_bool(const I *x, bool *y, int count) { convert(x, y, count); }
+
+OF_INDEX(i32, int)
+OF_INDEX(i64, long long)
+
 #define OF_TYPE(NAME, T)                                                                                              \
     extern "C" __global__ void softmax_##NAME(const T *x, T *y, int n, int is_log) { softmax(x, y, n, is_log); }      \
     extern "C" __global__ void softmax_short_##NAME(const T *x, T *y, int rows, int n, int is_log) {                  \
@@ -237,6 +267,7 @@ __device__ void gather(const T *x, const I *indices, T *y, int count, int rows, 
         reduce<R>(x, y, outer, n, inner, factor);                                                                     \
     }
 
+REDUCE(max, Max, bool, bool) REDUCE(min, Min, bool, bool)
 OF_TYPE(f32, float)
 OF_TYPE(f16, __half)
 OF_TYPE(bf16, bf16)
@@ -254,6 +285,17 @@ OF_TYPE(bf16, bf16)
     extern "C" __global__ void gather_##BYTES##_i64(const T *x, const long long *indices, T *y, int count, int rows,  \
                                                     int n, int inner) {                                               \
         gather(x, indices, y, count, rows, n, inner);                                                                 \
+    }                                                                                                                 \
+    ROWS(BYTES, T, i32, int) ROWS(BYTES, T, i64, long long)
+
+#define ROWS(BYTES, T, NAME, I)                                                                                       \
+    extern "C" __global__ void one_hot_##BYTES##_##NAME(const I *indices, const T *on, const T *off, T *y, int count, \
+                                                        int depth, int inner) {                                       \
+        one_hot(indices, on, off, y, count, depth, inner);                                                            \
+    }                                                                                                                 \
+    extern "C" __global__ void scatter_##BYTES##_##NAME(const T *x, const I *indices, T *y, int count, int rows,      \
+                                                        int inner, int is_scalar) {                                   \
+        scatter(x, indices, y, count, rows, inner, is_scalar);                                                        \
     }
 
 OF_SIZE(1, unsigned char)

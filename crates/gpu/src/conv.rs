@@ -66,7 +66,7 @@ impl ConvKernel {
 ///
 /// # Errors
 /// INVALID_ARGUMENT if it has not four.
-fn four(t: &Tensor, what: &str) -> Result<[usize; 4]> {
+pub(crate) fn four(t: &Tensor, what: &str) -> Result<[usize; 4]> {
     let dims = t.shape().dims().try_into();
     dims.map_err(|_| invalid_argument!("{what} must be 4-dimensional: {}", t.shape()))
 }
@@ -109,9 +109,7 @@ impl GpuKernel for ConvKernel {
             true => Some(ctx.input(at)?),
             false => None,
         };
-        // Another shape is broadcast, like the fused Add.
-        let (direct, late): (Vec<Tensor>, Vec<Tensor>) =
-            side.into_iter().partition(|s| s.shape() == y.shape());
+        let (direct, late) = epilogue::split_side(side, &y);
         let relu = self.epilogue.is_relu() && late.is_empty();
         let conv = Conv {
             dtype: x.dtype(),
@@ -122,7 +120,7 @@ impl GpuKernel for ConvKernel {
             stride: axes.map(|a| a.stride),
             dilation: axes.map(|a| a.dilation),
             groups: in_c / of_group,
-            has_side: !direct.is_empty(),
+            has_side: direct.is_some(),
             relu,
             tf32: tf32(),
         };
@@ -132,7 +130,7 @@ impl GpuKernel for ConvKernel {
             x: &x,
             filter: &filter,
             bias: &bias,
-            side: direct.first(),
+            side: direct.as_ref(),
             y: &y,
         };
         enqueue(ctx, &conv, &args, self.epilogue.bias)?;
@@ -142,15 +140,17 @@ impl GpuKernel for ConvKernel {
     }
 }
 
+/// Whether a convolution is a matrix product.
+pub(crate) fn is_product(conv: &Conv) -> bool {
+    let [_, rows, columns, _] = conv.filter;
+    [rows, columns] == [1, 1] && conv.stride == [1, 1] && conv.pad == [0, 0] && conv.groups == 1
+}
+
 /// Enqueues a convolution: as a matrix product, if it is one and that is faster.
 fn enqueue(ctx: &GpuCtx, conv: &Conv, args: &ConvArgs, has_bias: bool) -> Result<()> {
     let convolution = || ctx.library.dnn()?.convolve(ctx.memory, conv, args);
-    let [out_c, rows, columns, in_c] = conv.filter;
-    let is_product = [rows, columns] == [1, 1]
-        && conv.stride == [1, 1]
-        && conv.pad == [0, 0]
-        && conv.groups == 1;
-    if !is_product {
+    let [out_c, _, _, in_c] = conv.filter;
+    if !is_product(conv) {
         return convolution();
     }
     let gemm = Gemm {
@@ -181,7 +181,7 @@ fn enqueue(ctx: &GpuCtx, conv: &Conv, args: &ConvArgs, has_bias: bool) -> Result
 }
 
 /// Positions of padding behind an axis; those that no window reaches do not count.
-fn after(axis: &Placed) -> usize {
+pub(crate) fn after(axis: &Placed) -> usize {
     let reach =
         (axis.output.max(1) - 1) * axis.stride + (axis.window.max(1) - 1) * axis.dilation + 1;
     reach.saturating_sub(axis.before + axis.input)

@@ -2,27 +2,30 @@
 
 use crate::elementwise::grid;
 use crate::kernel::{GpuCtx, GpuKernel, Row, axis, int};
-use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_device::TensorArg;
 use ferroflow_functors::shapes::permutation;
-use ferroflow_functors::strided_spec::{self, Masks};
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 /// What is moved on the device.
-pub(crate) const MOVED: &[DType] = &[DType::Float, DType::Half, DType::Bfloat16, DType::Double];
-const T: &[(&str, &[DType])] = &[("T", MOVED)];
+pub(crate) const MOVED: &[DType] = &[
+    DType::Float,
+    DType::Half,
+    DType::Bfloat16,
+    DType::Double,
+    DType::Int32,
+    DType::Int64,
+    DType::Bool,
+];
+pub(crate) const T: &[(&str, &[DType])] = &[("T", MOVED)];
 
 pub(crate) const ROWS: &[Row] = &[
     Row::new("Transpose", transpose).types(T).host(&["perm"]),
     Row::new("ConcatV2", concat).types(T).host(&["axis"]),
     Row::new("Pack", pack).types(T),
     Row::new("Unpack", unpack).types(T),
-    Row::new("Slice", slice).types(T).host(&["begin", "size"]),
-    Row::new("StridedSlice", strided_slice)
-        .types(T)
-        .host(&["begin", "end", "strides"]),
     Row::new("Split", split).types(T).host(&["split_dim"]),
     Row::new("SplitV", split_v)
         .types(T)
@@ -34,7 +37,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("ZerosLike", zeros_like).types(T),
 ];
 
-/// Dimensions that a copy has.
+/// Dimensions that a launch copies; those outside of them are a loop of launches.
 const MAX_RANK: usize = 6;
 
 /// A copy between two strided ranges of elements of the same extents, outermost first.
@@ -86,7 +89,7 @@ impl Copy {
     /// Enqueues the copy, from element `at` of `x` to element `to` of `y`.
     ///
     /// # Errors
-    /// UNIMPLEMENTED for more than six dimensions; those of the device.
+    /// UNIMPLEMENTED if it reaches too far; those of the device.
     pub(crate) fn run(
         &self,
         ctx: &GpuCtx,
@@ -95,6 +98,17 @@ impl Copy {
     ) -> Result<()> {
         if self.count() == 0 {
             return Ok(());
+        }
+        if let Some((n, a, b)) = self.dims.first().filter(|_| self.dims.len() > MAX_RANK) {
+            let rest = Copy {
+                dims: self.dims[1..].into(),
+            };
+            let place = |start: usize, i: usize, stride: i64| {
+                usize::try_from(start as i64 + i as i64 * stride)
+                    .map_err(|_| internal!("a copy leaves its tensor"))
+            };
+            return (0..*n)
+                .try_for_each(|i| rest.run(ctx, (x, place(at, i, *a)?), (y, place(to, i, *b)?)));
         }
         let part = |t: &Tensor, at: usize| t.view(at, [t.num_elements() - at].into());
         let (x, y) = (part(x, at)?, part(y, to)?);
@@ -115,11 +129,6 @@ impl Copy {
             }
         }
         let (bytes, copy) = unit;
-        if copy.dims.len() > MAX_RANK {
-            return Err(unimplemented_error!(
-                "GPU kernels move elements in at most {MAX_RANK} dimensions that cannot be merged"
-            ));
-        }
         let mut dims = [(1usize, 0i64, 0i64); MAX_RANK];
         dims[MAX_RANK - copy.dims.len()..].copy_from_slice(&copy.dims);
         let number = |v: i64| {
@@ -218,7 +227,7 @@ fn transpose(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 }
 
 /// Copies `parts` behind one another along a dimension of `y`.
-fn join(ctx: &GpuCtx, parts: &[Tensor], along: usize, y: &Tensor) -> Result<()> {
+pub(crate) fn join(ctx: &GpuCtx, parts: &[Tensor], along: usize, y: &Tensor) -> Result<()> {
     let inner: usize = y.shape()[along + 1..].iter().product();
     let outer: usize = y.shape()[..along].iter().product();
     let row = (y.shape()[along] * inner) as i64;
@@ -390,93 +399,6 @@ fn split_v(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
                 .map(|s| if *s == -1 { rest } else { *s } as usize)
                 .collect())
         })
-    }))
-}
-
-/// The strided part of `x` that begins at `start` and has `dims` with strides of `x`, as a tensor of `shape`.
-fn strided(
-    ctx: &GpuCtx,
-    x: &Tensor,
-    start: usize,
-    dims: &[(usize, i64)],
-    shape: Shape,
-) -> Result<Tensor> {
-    let n = shape.num_elements();
-    if n == x.num_elements() && start == 0 && dims.iter().all(|(_, s)| *s >= 0) {
-        return x.clone().with_shape(shape);
-    }
-    let y = ctx.alloc(x.dtype(), shape)?;
-    let mut to = n as i64;
-    let dims = dims.iter().map(|(len, from)| {
-        to /= (*len).max(1) as i64;
-        (*len, *from, to)
-    });
-    Copy::new(dims).run(ctx, (x, start), (&y, 0))?;
-    Ok(y)
-}
-
-fn slice(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
-    Ok(Box::new(|ctx: &mut GpuCtx| {
-        let (x, begin, size) = (ctx.input(0)?, ctx.ints(1)?, ctx.ints(2)?);
-        let rank = x.shape().rank();
-        if begin.len() != rank || size.len() != rank {
-            return Err(invalid_argument!(
-                "Expected begin and size arguments to be 1-D tensors of size {rank}, but got {} and {} elements",
-                begin.len(),
-                size.len()
-            ));
-        }
-        let (mut start, mut dims) = (0, Vec::new());
-        for (i, stride) in x.shape().strides().into_iter().enumerate() {
-            let d = x.shape()[i] as i64;
-            let (begin, size) = (begin[i], size[i]);
-            if begin < 0 || begin > d {
-                return Err(invalid_argument!(
-                    "Expected begin[{i}] in [0, {d}], but got {begin}"
-                ));
-            }
-            let len = if size == -1 { d - begin } else { size };
-            if len < 0 || len > d - begin {
-                return Err(invalid_argument!(
-                    "Expected size[{i}] in [0, {}], but got {size}",
-                    d - begin
-                ));
-            }
-            start += begin as usize * stride;
-            dims.push((len as usize, stride as i64));
-        }
-        let shape = dims.iter().map(|(len, _)| *len).collect();
-        let y = strided(ctx, &x, start, &dims, shape)?;
-        ctx.set_output(0, y)
-    }))
-}
-
-fn strided_slice(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
-    let masks = Masks::from_attrs(build.attrs)?;
-    Ok(Box::new(move |ctx: &mut GpuCtx| {
-        let (x, begin, end, strides) = (ctx.input(0)?, ctx.ints(1)?, ctx.ints(2)?, ctx.ints(3)?);
-        if begin.len() != end.len() || begin.len() != strides.len() {
-            return Err(invalid_argument!(
-                "Expected begin, end, and strides to be 1D equal size tensors, but got {}, {}, and {} elements",
-                begin.len(),
-                end.len(),
-                strides.len()
-            ));
-        }
-        let own: SmallVec<[Option<usize>; 4]> = x.shape().iter().map(|d| Some(*d)).collect();
-        let spec = strided_spec::resolve(&own, Some(&begin), Some(&end), &strides, masks)?;
-        let shape: Shape = spec.shape.iter().map(|d| d.unwrap_or(0)).collect();
-        let (mut start, mut dims) = (0, Vec::new());
-        for (span, stride) in spec.spans.iter().zip(x.shape().strides()) {
-            let len = span.len.unwrap_or(0);
-            start += span.begin as usize * stride;
-            // The stride of a single element is arbitrary.
-            let step = if len <= 1 { 1 } else { span.stride };
-            dims.push((len, step * stride as i64));
-        }
-        let start = if shape.num_elements() == 0 { 0 } else { start };
-        let y = strided(ctx, &x, start, &dims, shape)?;
-        ctx.set_output(0, y)
     }))
 }
 

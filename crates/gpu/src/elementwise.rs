@@ -2,11 +2,11 @@
 
 use crate::data;
 use crate::kernel::{FLOATS, GpuCtx, GpuKernel, Row, int};
-use crate::ptx::{Loop, Step, Walk};
+use crate::ptx::{Args, Loop, Step, Walk};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::{Grid, TensorArg};
 use ferroflow_functors::broadcast::broadcast_shape;
-use ferroflow_opdef::{BinaryFn, ElementwiseProgram, KernelBuild, UnaryFn};
+use ferroflow_opdef::{Attrs, BinaryFn, ElementwiseProgram, KernelBuild, UnaryFn};
 use ferroflow_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
@@ -14,8 +14,20 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("_FusedElementwise", fused),
     Row::new("BiasAdd", binary).strings(&[("data_format", &["NHWC"])]),
     Row::new("Cast", cast)
-        .types(&[("SrcT", CASTS_FROM), ("DstT", CASTS_TO)])
-        .only_if(|attrs| !attrs.bool("Truncate").unwrap_or(false)),
+        .types(&[("SrcT", CASTS_FROM), ("DstT", FLOATS)])
+        .only_if(rounds),
+    Row::new("Cast", cast)
+        .types(&[
+            ("SrcT", FLOATS),
+            ("DstT", &[DType::Bool, DType::Int32, DType::Int64]),
+        ])
+        .only_if(rounds),
+    Row::new("Cast", cast)
+        .types(&[
+            ("SrcT", &[DType::Bool]),
+            ("DstT", &[DType::Int32, DType::Int64]),
+        ])
+        .only_if(rounds),
     Row::new("Neg", unary),
     Row::new("Abs", unary),
     Row::new("Square", unary),
@@ -59,7 +71,96 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("Minimum", binary),
     Row::new("SquaredDifference", binary),
     Row::new("Pow", binary),
+    Row::new("AddN", add_n),
+    Row::new("Tan", call),
+    Row::new("Asin", call),
+    Row::new("Acos", call),
+    Row::new("Atan", call),
+    Row::new("Sinh", call),
+    Row::new("Cosh", call),
+    Row::new("Asinh", call),
+    Row::new("Acosh", call),
+    Row::new("Atanh", call),
+    Row::new("Lgamma", call),
+    Row::new("Atan2", call),
+    Row::new("DivNoNan", call),
+    Row::new("MulNoNan", call),
+    Row::new("Xdivy", call),
+    Row::new("Xlogy", call),
+    Row::new("Xlog1py", call),
+    Row::new("FloorDiv", call),
+    Row::new("ClipByValue", call),
+    Row::new("IsNan", call),
+    Row::new("IsInf", call),
+    Row::new("IsFinite", call),
+    Row::new("LogicalAnd", call).types(&[]),
+    Row::new("LogicalOr", call).types(&[]),
+    Row::new("LogicalNot", call).types(&[]),
+    Row::new("ReluGrad", call),
+    Row::new("Relu6Grad", call),
+    Row::new("LeakyReluGrad", call),
+    Row::new("EluGrad", call),
+    Row::new("SeluGrad", call),
+    Row::new("TanhGrad", call),
+    Row::new("SigmoidGrad", call),
+    Row::new("SqrtGrad", call),
+    Row::new("RsqrtGrad", call),
+    Row::new("InvGrad", call),
+    Row::new("ReciprocalGrad", call),
+    Row::new("SoftplusGrad", call),
+    Row::new("SoftsignGrad", call),
 ];
+
+/// The functions of `kernels/functions.cu` that ops call with their inputs, which are broadcast (or not, for gradients).
+pub(crate) const CALLS: &[(&str, &str)] = &[
+    ("Tan", "ff_tan"),
+    ("Asin", "ff_asin"),
+    ("Acos", "ff_acos"),
+    ("Atan", "ff_atan"),
+    ("Sinh", "ff_sinh"),
+    ("Cosh", "ff_cosh"),
+    ("Asinh", "ff_asinh"),
+    ("Acosh", "ff_acosh"),
+    ("Atanh", "ff_atanh"),
+    ("Lgamma", "ff_lgamma"),
+    ("Atan2", "ff_atan2"),
+    ("DivNoNan", "ff_div_no_nan"),
+    ("MulNoNan", "ff_mul_no_nan"),
+    ("Xdivy", "ff_xdivy"),
+    ("Xlogy", "ff_xlogy"),
+    ("Xlog1py", "ff_xlog1py"),
+    ("FloorDiv", "ff_floor_div"),
+    ("ClipByValue", "ff_clip"),
+    ("IsNan", "ff_is_nan"),
+    ("IsInf", "ff_is_inf"),
+    ("IsFinite", "ff_is_finite"),
+    ("LogicalAnd", "ff_and"),
+    ("LogicalOr", "ff_or"),
+    ("LogicalNot", "ff_not"),
+    ("Equal", "ff_equal"),
+    ("NotEqual", "ff_not_equal"),
+    ("Less", "ff_less"),
+    ("LessEqual", "ff_less_equal"),
+    ("Greater", "ff_greater"),
+    ("GreaterEqual", "ff_greater_equal"),
+    ("ReluGrad", "ff_relu_grad"),
+    ("Relu6Grad", "ff_relu6_grad"),
+    ("LeakyReluGrad", "ff_leaky_relu_grad"),
+    ("EluGrad", "ff_elu_grad"),
+    ("SeluGrad", "ff_selu_grad"),
+    ("TanhGrad", "ff_tanh_grad"),
+    ("SigmoidGrad", "ff_sigmoid_grad"),
+    ("SqrtGrad", "ff_sqrt_grad"),
+    ("RsqrtGrad", "ff_rsqrt_grad"),
+    ("InvGrad", "ff_inv_grad"),
+    ("ReciprocalGrad", "ff_inv_grad"),
+    ("SoftplusGrad", "ff_softplus_grad"),
+    ("SoftsignGrad", "ff_softsign_grad"),
+];
+
+fn rounds(attrs: &Attrs) -> bool {
+    !attrs.bool("Truncate").unwrap_or(false)
+}
 
 const CASTS_FROM: &[DType] = &[
     DType::Float,
@@ -70,7 +171,6 @@ const CASTS_FROM: &[DType] = &[
     DType::Uint8,
     DType::Bool,
 ];
-const CASTS_TO: &[DType] = FLOATS;
 
 /// Threads of a block.
 const BLOCK: usize = 256;
@@ -137,16 +237,98 @@ fn cast(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     }))
 }
 
+/// An op that calls a function with its inputs.
+pub(crate) fn call(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let op = &*build.def.name;
+    let found = CALLS.iter().find(|(name, _)| *name == op);
+    let (_, function) = *found.ok_or_else(|| build.unsupported(build.inputs[0]))?;
+    let (n, dtype) = (build.inputs.len(), build.output(0)?);
+    let (is_gradient, is_clip) = (op.ends_with("Grad"), op == "ClipByValue");
+    let mut args: Args = (0..n).collect();
+    let mut steps = Vec::new();
+    if op == "LeakyReluGrad" {
+        args.push(n);
+        steps.push(Step::Number(build.attrs.float("alpha")?));
+    }
+    steps.push(Step::Call(function, args));
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let inputs = (0..n).map(|i| ctx.input(i));
+        let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
+        if is_gradient && inputs[0].shape() != inputs[1].shape() {
+            return Err(invalid_argument!(
+                "Inputs must have the same shape, got {} and {}",
+                inputs[0].shape(),
+                inputs[1].shape()
+            ));
+        }
+        let fits = |t: &Tensor| t.num_elements() == 1 || t.shape() == inputs[0].shape();
+        if is_clip && !inputs.iter().all(fits) {
+            return Err(invalid_argument!(
+                "clip_value_min and clip_value_max must be either of the same shape as input, or a scalar. input shape: \
+                 {}clip_value_min shape: {}clip_value_max shape: {}",
+                inputs[0].shape(),
+                inputs[1].shape(),
+                inputs[2].shape()
+            ));
+        }
+        let y = apply_as(ctx, &steps, &inputs, dtype)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+/// Operands that one kernel adds up.
+const MAX_ADDED: usize = 8;
+
+fn add_n(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let inputs = (0..ctx.num_inputs()).map(|i| ctx.input(i));
+        let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
+        let shape = inputs[0].shape();
+        if let Some(i) = inputs.iter().position(|t| t.shape() != shape) {
+            return Err(invalid_argument!(
+                "Inputs to operation {} of type AddN must have the same size and shape.  Input 0: {shape} != input {i}: {}",
+                ctx.node(),
+                inputs[i].shape()
+            ));
+        }
+        let mut sum = inputs[0].clone();
+        for part in inputs[1..].chunks(MAX_ADDED) {
+            let operands: Vec<Tensor> = std::iter::once(sum).chain(part.iter().cloned()).collect();
+            let n = operands.len();
+            let add = |i: usize| match i {
+                1 => Step::Binary(BinaryFn::Add, 0, 1),
+                i => Step::Binary(BinaryFn::Add, n + i - 2, i),
+            };
+            let steps: Vec<Step> = (1..n).map(add).collect();
+            sum = apply(ctx, &steps, &operands)?;
+        }
+        ctx.set_output(0, sum)
+    }))
+}
+
 /// Computes a program of tensors that are broadcast together.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if the shapes do not fit; those of the device.
 pub(crate) fn apply(ctx: &GpuCtx, steps: &[Step], inputs: &[Tensor]) -> Result<Tensor> {
+    let dtype = inputs.last().map_or(DType::Float, Tensor::dtype);
+    apply_as(ctx, steps, inputs, dtype)
+}
+
+/// As [`apply`], with a result of another dtype.
+///
+/// # Errors
+/// As for [`apply`].
+pub(crate) fn apply_as(
+    ctx: &GpuCtx,
+    steps: &[Step],
+    inputs: &[Tensor],
+    dtype: DType,
+) -> Result<Tensor> {
     let mut shape = Shape::scalar();
     for input in inputs {
         shape = broadcast_shape(&shape, input.shape())?;
     }
-    let dtype = inputs.last().map_or(DType::Float, Tensor::dtype);
     let y = ctx.alloc(dtype, shape)?;
     run(ctx, steps, inputs, &y)?;
     Ok(y)
@@ -165,11 +347,29 @@ struct Operand {
 /// # Errors
 /// Those of the device.
 pub(crate) fn run(ctx: &GpuCtx, steps: &[Step], inputs: &[Tensor], y: &Tensor) -> Result<()> {
-    let count = y.num_elements();
+    let last = (inputs.len() + steps.len()).saturating_sub(1);
+    run_all(ctx, steps, inputs, &[(y, last)])
+}
+
+/// Computes a program with several results of one shape, each with the number of the operand or step that it is; they may
+/// be operands.
+///
+/// # Errors
+/// Those of the device.
+pub(crate) fn run_all(
+    ctx: &GpuCtx,
+    steps: &[Step],
+    inputs: &[Tensor],
+    results: &[(&Tensor, usize)],
+) -> Result<()> {
+    let Some((first, _)) = results.first() else {
+        return Ok(());
+    };
+    let (count, shape) = (first.num_elements(), first.shape());
     if count == 0 {
         return Ok(());
     }
-    let operands = inputs.iter().map(|x| operand(ctx, x, y.shape()));
+    let operands = inputs.iter().map(|x| operand(ctx, x, shape));
     let operands: SmallVec<[Operand; 4]> = operands.collect::<Result<_>>()?;
     let kernel = Loop {
         operands: operands
@@ -177,13 +377,13 @@ pub(crate) fn run(ctx: &GpuCtx, steps: &[Step], inputs: &[Tensor], y: &Tensor) -
             .map(|o| (o.tensor.dtype(), o.walk))
             .collect(),
         steps: steps.to_vec(),
-        result: y.dtype(),
-        width: width(ctx, &operands, y)?,
+        results: results.iter().map(|(y, at)| (y.dtype(), *at)).collect(),
+        width: width(ctx, &operands, results)?,
     };
     let function = ctx.library.elementwise(ctx.memory, &kernel)?;
     let mut args: SmallVec<[TensorArg; 16]> = SmallVec::new();
-    args.push(TensorArg::Tensor(y));
     args.push(TensorArg::I32(int(count)?));
+    args.extend(results.iter().map(|(y, _)| TensorArg::Tensor(y)));
     for operand in &operands {
         args.push(TensorArg::Tensor(&operand.tensor));
         if matches!(operand.walk, Walk::Last | Walk::Middle) {
@@ -243,13 +443,16 @@ fn walk(own: &Shape, shape: &Shape) -> Option<(Walk, usize, usize)> {
 }
 
 /// How many elements a thread can load and store at once.
-fn width(ctx: &GpuCtx, operands: &[Operand], y: &Tensor) -> Result<usize> {
+fn width(ctx: &GpuCtx, operands: &[Operand], results: &[(&Tensor, usize)]) -> Result<usize> {
     let is_aligned = |t: &Tensor| -> Result<bool> {
         let bytes = t.dtype().size() * WIDTH;
         let address = ctx.memory.span(t)?.address.0;
         Ok(bytes <= 16 && address.is_multiple_of(bytes as u64))
     };
-    let mut fits = y.num_elements().is_multiple_of(WIDTH) && is_aligned(y)?;
+    let mut fits = true;
+    for (y, _) in results {
+        fits = fits && y.num_elements().is_multiple_of(WIDTH) && is_aligned(y)?;
+    }
     for operand in operands {
         fits = fits
             && match operand.walk {

@@ -58,6 +58,15 @@ fn activation(name: &str, attrs: &Attrs) -> Result<UnaryFn> {
         .ok_or_else(|| invalid_argument!("fused_ops has the unknown step '{name}'"))
 }
 
+/// Splits a tensor that is added to `y`: the libraries take one of its shape, another one is broadcast late, like the
+/// fused Add.
+pub(crate) fn split_side(side: Option<Tensor>, y: &Tensor) -> (Option<Tensor>, Vec<Tensor>) {
+    match side {
+        Some(side) if side.shape() == y.shape() => (Some(side), Vec::new()),
+        side => (None, side.into_iter().collect()),
+    }
+}
+
 /// Adds `added`, one after the other, to `y` and applies an activation, in one launch; nothing is launched if
 /// there is nothing to do.
 ///

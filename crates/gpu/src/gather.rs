@@ -19,58 +19,76 @@ pub(crate) const ROWS: &[Row] = &[Row::new("GatherV2", gather)
 
 fn gather(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
-        let (x, at, along) = (ctx.input(0)?, ctx.pass(1)?, ctx.ints(2)?);
+        let (x, along) = (ctx.input(0)?, ctx.ints(2)?);
         let [along] = along[..] else {
             return Err(invalid_argument!("axis must be scalar"));
         };
         let along = axis(along, x.shape().rank())?;
-        let rows = x.shape()[along];
-        ctx.check(1, Box::new(move |at| check_indices(at, rows)))?;
-        let outer: usize = x.shape()[..along].iter().product();
-        let inner: usize = x.shape()[along + 1..].iter().product();
-        let (left, right) = (&x.shape()[..along], &x.shape()[along + 1..]);
-        let shape: Shape = left
-            .iter()
-            .chain(at.shape().iter())
-            .chain(right)
-            .copied()
-            .collect();
-        let y = ctx.alloc(x.dtype(), shape)?;
-        if y.num_elements() > 0 {
-            let indices = ctx.input(1)?;
-            let mut bytes = x.dtype().size();
-            let mut unit = 1;
-            while bytes < 16 && (inner * x.dtype().size()).is_multiple_of(bytes * 2) {
-                (bytes, unit) = (bytes * 2, unit * 2);
-            }
-            let is_aligned = ctx.memory.span(&x)?.address.0.is_multiple_of(bytes as u64);
-            if !is_aligned {
-                (bytes, unit) = (x.dtype().size(), 1);
-            }
-            let count = outer * at.num_elements() * inner / unit;
-            let kind = if at.dtype() == DType::Int64 {
-                "i64"
-            } else {
-                "i32"
-            };
-            let args = [
-                TensorArg::Tensor(&x),
-                TensorArg::Tensor(&indices),
-                TensorArg::Tensor(&y),
-                TensorArg::I32(int(count)?),
-                TensorArg::I32(int(rows)?),
-                TensorArg::I32(int(at.num_elements())?),
-                TensorArg::I32(int(inner / unit)?),
-            ];
-            ctx.run(&format!("gather_{bytes}_{kind}"), &grid(count), &args)?;
-        }
+        let y = gather_rows(ctx, &x, 1, along)?;
         ctx.set_output(0, y)
     }))
 }
 
+/// Returns the parts of `x` along a dimension that input `i` numbers.
+///
+/// # Errors
+/// INVALID_ARGUMENT if a number that is with the host is outside; those of the device.
+pub(crate) fn gather_rows(ctx: &GpuCtx, x: &Tensor, i: usize, along: usize) -> Result<Tensor> {
+    let at = ctx.pass(i)?;
+    if x.shape().rank() == 0 {
+        return Err(invalid_argument!("params must be at least 1 dimensional"));
+    }
+    let rows = x.shape()[along];
+    ctx.check(i, Box::new(move |at| check_indices(at, rows)))?;
+    let outer: usize = x.shape()[..along].iter().product();
+    let inner: usize = x.shape()[along + 1..].iter().product();
+    let (left, right) = (&x.shape()[..along], &x.shape()[along + 1..]);
+    let shape: Shape = left
+        .iter()
+        .chain(at.shape().iter())
+        .chain(right)
+        .copied()
+        .collect();
+    let y = ctx.alloc(x.dtype(), shape)?;
+    if y.num_elements() == 0 {
+        return Ok(y);
+    }
+    let indices = ctx.input(i)?;
+    let mut bytes = x.dtype().size();
+    let mut unit = 1;
+    while bytes < 16 && (inner * x.dtype().size()).is_multiple_of(bytes * 2) {
+        (bytes, unit) = (bytes * 2, unit * 2);
+    }
+    let is_aligned = ctx.memory.span(x)?.address.0.is_multiple_of(bytes as u64);
+    if !is_aligned {
+        (bytes, unit) = (x.dtype().size(), 1);
+    }
+    let count = outer * at.num_elements() * inner / unit;
+    let args = [
+        TensorArg::Tensor(x),
+        TensorArg::Tensor(&indices),
+        TensorArg::Tensor(&y),
+        TensorArg::I32(int(count)?),
+        TensorArg::I32(int(rows)?),
+        TensorArg::I32(int(at.num_elements())?),
+        TensorArg::I32(int(inner / unit)?),
+    ];
+    let name = format!("gather_{bytes}_{}", index_suffix(at.dtype()));
+    ctx.run(&name, &grid(count), &args)?;
+    Ok(y)
+}
+
+/// What the names of compiled kernels call a dtype of indices.
+pub(crate) fn index_suffix(dtype: DType) -> &'static str {
+    match dtype {
+        DType::Int64 => "i64",
+        _ => "i32",
+    }
+}
+
 /// # Errors
 /// INVALID_ARGUMENT if an index is outside, as on CPUs.
-fn check_indices(tensor: &Tensor, rows: usize) -> Result<()> {
+pub(crate) fn check_indices(tensor: &Tensor, rows: usize) -> Result<()> {
     let indices = indices::ints(tensor)?;
     let is_outside = |i: &i64| usize::try_from(*i).map_or(true, |i| i >= rows);
     let Some(position) = indices.iter().position(is_outside) else {

@@ -1,5 +1,6 @@
 //! [`GpuKernel`]: a kernel that enqueues launches, and its registration.
 
+use crate::host;
 use crate::library::Library;
 use ferroflow_base::{Result, internal, invalid_argument, resource_exhausted};
 use ferroflow_device::{
@@ -7,7 +8,9 @@ use ferroflow_device::{
     note_read, upload_input,
 };
 use ferroflow_functors::indices::{self, Ints};
-use ferroflow_opdef::{AttrValue, Attrs, KernelBuild, KernelCtx, KernelDef, OpKernel};
+use ferroflow_opdef::{
+    AttrValue, Attrs, KernelBuild, KernelCtx, KernelDef, KernelFactory, OpKernel, Registry,
+};
 use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
 use std::sync::{Arc, OnceLock};
 
@@ -40,7 +43,18 @@ pub(crate) struct Row {
     host: &'static [&'static str],
     /// What else the kernel demands of the attrs.
     condition: fn(&Attrs) -> bool,
-    build: Build,
+    form: Form,
+}
+
+/// What computes the nodes of a row.
+#[derive(Clone, Copy)]
+enum Form {
+    /// A kernel of the device; nodes without floats that have no input there have the kernel of CPUs.
+    Device(Build),
+    /// The same, but nodes without floats always have the kernel of CPUs.
+    Floats(Build),
+    /// The kernel of CPUs, which only passes tensors on.
+    Passes,
 }
 
 /// The dtypes that are computed.
@@ -54,7 +68,27 @@ impl Row {
             strings: &[],
             host: &[],
             condition: |_| true,
-            build,
+            form: Form::Device(build),
+        }
+    }
+
+    /// A row whose nodes without floats are computed with the host.
+    pub(crate) const fn floats(op: &'static str, build: Build) -> Row {
+        Row {
+            form: Form::Floats(build),
+            ..Row::new(op, build)
+        }
+    }
+
+    /// A row of nodes that pass tensors on without reading their elements, as the kernels of CPUs do.
+    pub(crate) const fn passes(op: &'static str) -> Row {
+        Row {
+            op,
+            types: &[],
+            strings: &[],
+            host: &[],
+            condition: |_| true,
+            form: Form::Passes,
         }
     }
 
@@ -77,9 +111,10 @@ impl Row {
         Row { condition, ..self }
     }
 
-    pub(crate) fn def(self) -> KernelDef {
-        let build = self.build;
-        let mut def = KernelDef::new(self.op, move |b| build_kernel(b, build));
+    /// The kernel's definition; `registry` has that of CPUs.
+    pub(crate) fn def(self, registry: &Registry) -> KernelDef {
+        let (form, host) = (self.form, registry.op(self.op).and_then(|op| op.kernel));
+        let mut def = KernelDef::new(self.op, move |b| build_kernel(b, form, host));
         def = def.device_type(crate::DEVICE_TYPE).only_if(self.condition);
         for (attr, types) in self.types {
             def = def.types(attr, types);
@@ -93,7 +128,26 @@ impl Row {
     }
 }
 
-fn build_kernel(build: &KernelBuild, make: Build) -> Result<Box<dyn OpKernel>> {
+/// Whether all tensors of a node may be with the host: none are floats, or lists of them.
+fn has_no_floats(build: &KernelBuild) -> bool {
+    let mut all = build.inputs.iter().chain(build.outputs);
+    !build.inputs.is_empty() && all.all(|t| !t.is_floating() && *t != DType::Variant)
+}
+
+fn build_kernel(
+    build: &KernelBuild,
+    form: Form,
+    host: Option<KernelFactory>,
+) -> Result<Box<dyn OpKernel>> {
+    let of_host = || match host {
+        Some(factory) => build.kernel(factory),
+        None => Err(internal!("{} has no kernel of CPUs", build.def.name)),
+    };
+    let make = match form {
+        Form::Passes => return Ok(host::passing(of_host()?)),
+        Form::Floats(_) if has_no_floats(build) => return Ok(host::on_host(of_host()?)),
+        Form::Floats(make) | Form::Device(make) => make,
+    };
     let kernel = make(build)?;
     let constant = |(i, dtype): (usize, &DType)| {
         let value = build.constant(i).filter(|_| dtype.is_floating());
@@ -104,6 +158,10 @@ fn build_kernel(build: &KernelBuild, make: Build) -> Result<Box<dyn OpKernel>> {
     };
     Ok(Box::new(Launcher {
         kernel,
+        of_host: match has_no_floats(build) && host.is_some() {
+            true => Some(of_host()?),
+            false => None,
+        },
         constants: build.inputs.iter().enumerate().map(constant).collect(),
     }))
 }
@@ -111,25 +169,28 @@ fn build_kernel(build: &KernelBuild, make: Build) -> Result<Box<dyn OpKernel>> {
 /// A constant input, which is copied to the device at the first step.
 struct Constant {
     value: LazyTensor,
-    copy: OnceLock<Tensor>,
+    copy: OnceLock<Arc<Tensor>>,
 }
 
 impl Constant {
-    fn on(&self, memory: &StreamMemory) -> Result<&Tensor> {
+    fn on(&self, memory: &StreamMemory, library: &Library) -> Result<&Tensor> {
         if self.copy.get().is_none() {
-            let copied = memory.upload(&self.value.get()?)?;
+            let copied = library.copy_of(memory, &self.value)?;
             self.value.release();
             // Another step may have been faster.
             let _ = self.copy.set(copied);
         }
         let copy = self.copy.get();
-        copy.ok_or_else(|| internal!("a constant was not copied"))
+        copy.map(|copy| &**copy)
+            .ok_or_else(|| internal!("a constant was not copied"))
     }
 }
 
 /// A kernel with its constants, as the engine sees it.
 struct Launcher {
     kernel: Box<dyn GpuKernel>,
+    /// What computes the node where no input is on the device.
+    of_host: Option<Box<dyn OpKernel>>,
     constants: Vec<Option<Constant>>,
 }
 
@@ -139,6 +200,12 @@ impl OpKernel for Launcher {
     }
 
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        if let Some(kernel) = &self.of_host {
+            let on_device = |i| ctx.input(i).is_ok_and(Tensor::is_on_device);
+            if !(0..ctx.num_inputs()).any(on_device) {
+                return kernel.compute(ctx);
+            }
+        }
         let memory = StreamMemory::current()?;
         let library = memory.shared(|| Library::load(&memory))?;
         let captured = begin_call(&memory, |i| ctx.input(i).cloned())?;
@@ -163,7 +230,12 @@ pub(crate) struct GpuCtx<'a, 'b> {
     constants: &'a [Option<Constant>],
 }
 
-impl GpuCtx<'_, '_> {
+impl<'b> GpuCtx<'_, 'b> {
+    /// The context of the engine, for what is not of devices.
+    pub(crate) fn engine(&self) -> &KernelCtx<'b> {
+        self.ctx
+    }
+
     pub(crate) fn node(&self) -> &str {
         self.ctx.node()
     }
@@ -186,7 +258,7 @@ impl GpuCtx<'_, '_> {
     /// As for [`KernelCtx::input`]; RESOURCE_EXHAUSTED if a copy does not fit.
     pub(crate) fn input(&self, i: usize) -> Result<Tensor> {
         match self.constant(i) {
-            Some(constant) => constant.on(self.memory).cloned(),
+            Some(constant) => constant.on(self.memory, self.library).cloned(),
             None => upload_input(self.memory, i, self.ctx.input(i)?),
         }
     }
@@ -202,12 +274,12 @@ impl GpuCtx<'_, '_> {
         }
     }
 
-    /// Returns input `i`, whose value decides what is launched if it is with the host.
+    /// Returns input `i` as the host reads it; its value decides what is launched.
     ///
     /// # Errors
-    /// As for [`KernelCtx::input`].
+    /// As for [`KernelCtx::input`]; those of the device, if it has the input.
     pub(crate) fn host(&self, i: usize) -> Result<Tensor> {
-        let tensor = self.pass(i)?;
+        let tensor = self.pass(i)?.on_host()?;
         if self.constant(i).is_none() {
             note_read(i, &tensor);
         }
@@ -235,12 +307,15 @@ impl GpuCtx<'_, '_> {
         self.memory.allocate_tensor(dtype, shape.into())
     }
 
-    /// Checks the value of input `i`, which is with the host.
+    /// Checks the value of input `i`, if it is with the host.
     ///
     /// # Errors
     /// Those of the check.
     pub(crate) fn check(&self, i: usize, check: InputCheck) -> Result<()> {
         let tensor = self.pass(i)?;
+        if tensor.is_on_device() {
+            return Ok(());
+        }
         match self.constant(i) {
             Some(_) => check(&tensor),
             None => check_input(i, &tensor, check),
@@ -289,6 +364,7 @@ pub(crate) fn suffix(dtype: DType) -> Result<&'static str> {
         DType::Float => Ok("f32"),
         DType::Half => Ok("f16"),
         DType::Bfloat16 => Ok("bf16"),
+        DType::Bool => Ok("bool"),
         _ => Err(invalid_argument!("there are no GPU kernels for {dtype}")),
     }
 }

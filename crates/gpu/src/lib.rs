@@ -4,33 +4,43 @@
 //! ops, fused or alone, are generated as PTX (`ptx.rs`); what is the same for every model is compiled ahead
 //! (`kernels/`); products and convolutions are cuBLASLt's and cuDNN's.
 //!
-//! Floats are in the device's memory, all else with the host, which computes shapes, indices and conditions. Entry points, in reading order: [`register`]; `kernel.rs`, what all kernels have; the ops by file.
+//! Floats are in the device's memory. Integers and conditions are where they were computed: shapes and indices with the
+//! host, whose kernels read what is on the device as well (`host.rs`), comparisons of floats on the device. Variables of
+//! floats stay on the device.
+//!
+//! Entry points, in reading order: [`register`]; `kernel.rs`, what all kernels have; the ops by file, those of training in
+//! `train/`.
 //!
 //! Does not know: graphs, engines, which devices there are.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
-mod batch_norm;
+mod compare;
 mod conv;
 mod data;
 mod einsum;
 mod elementwise;
 mod epilogue;
 mod gather;
+mod host;
 mod kernel;
 mod library;
-
+mod lists;
 mod matmul;
 mod pad;
 mod pass_through;
 mod pool;
 mod ptx;
+mod random;
 mod reduce;
 mod rows;
+mod scan;
 mod select;
+mod slice;
+mod train;
 
-pub use library::set_tf32;
+pub use library::{set_tf32, tf32};
 
 use ferroflow_base::Result;
 use ferroflow_opdef::Registry;
@@ -44,21 +54,33 @@ pub const DEVICE_TYPE: &str = "GPU";
 /// NOT_FOUND if the registry lacks an op.
 pub fn register(registry: &Registry) -> Result<()> {
     let files: &[&[kernel::Row]] = &[
-        batch_norm::ROWS,
+        compare::ROWS,
         conv::ROWS,
         data::ROWS,
         einsum::ROWS,
         elementwise::ROWS,
         gather::ROWS,
-        select::ROWS,
+        lists::ROWS,
         matmul::ROWS,
         pad::ROWS,
         pass_through::ROWS,
         pool::ROWS,
+        random::ROWS,
         reduce::ROWS,
         rows::ROWS,
+        scan::ROWS,
+        select::ROWS,
+        slice::ROWS,
+        train::batch_norm::ROWS,
+        train::conv::ROWS,
+        train::loss::ROWS,
+        train::optimizers::ROWS,
+        train::pool::ROWS,
+        train::scatter::ROWS,
+        train::variables::ROWS,
     ];
+    registry.adapt_kernels(DEVICE_TYPE, host::on_host);
     let rows = files.iter().copied().flatten();
     rows.into_iter()
-        .try_for_each(|row| registry.register_kernel(row.def()))
+        .try_for_each(|row| registry.register_kernel(row.def(registry)))
 }

@@ -1,16 +1,21 @@
 //! [`Library`]: the code that the kernels of a device share, loaded at its first kernel.
 
 use crate::ptx;
-use ferroflow_base::{Result, internal};
+use ferroflow_base::{Code, Result, internal};
 use ferroflow_device::cuda::{Blas, Conv, Dnn, measure};
-use ferroflow_device::{Function, Module, StreamMemory};
+use ferroflow_device::{Device, Function, Module, StreamMemory};
+use ferroflow_tensor::{LazyTensor, Tensor};
 use std::collections::HashMap;
 use std::io::Read;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 const KERNELS: &[u8] = include_bytes!("../kernels/kernels.ptx.gz");
+const TRAINING: &[u8] = include_bytes!("../kernels/training.ptx.gz");
 const FUNCTIONS: &[u8] = include_bytes!("../kernels/functions.ptx.gz");
+
+/// Bytes from which on kernels share a constant.
+const SHARED: usize = 4096;
 
 static TF32: AtomicBool = AtomicBool::new(true);
 
@@ -20,7 +25,8 @@ pub fn set_tf32(enabled: bool) {
     TF32.store(enabled, Ordering::Relaxed);
 }
 
-pub(crate) fn tf32() -> bool {
+/// Whether products of floats are computed in TF32.
+pub fn tf32() -> bool {
     TF32.load(Ordering::Relaxed)
 }
 
@@ -33,11 +39,16 @@ pub(crate) fn text(compressed: &[u8]) -> Result<String> {
 
 /// See the module text.
 pub(crate) struct Library {
+    device: Device,
     kernels: Module,
+    /// Loaded at the first kernel that is not among the others.
+    training: OnceLock<Module>,
     found: Mutex<HashMap<String, Function>>,
     functions: ptx::Functions,
     /// Generated functions by their description.
     generated: Mutex<HashMap<ptx::Loop, Function>>,
+    /// The constants that kernels have on the device.
+    copies: Mutex<Vec<(LazyTensor, Weak<Tensor>)>>,
     blas: OnceLock<Blas>,
     dnn: OnceLock<Dnn>,
     /// Whether a convolution with a window of one element is faster as a matrix product.
@@ -46,11 +57,15 @@ pub(crate) struct Library {
 
 impl Library {
     pub(crate) fn load(memory: &StreamMemory) -> Result<Library> {
+        let device = memory.compute().device().clone();
         Ok(Library {
-            kernels: Module::load(memory.compute().device(), &text(KERNELS)?)?,
+            kernels: Module::load(&device, &text(KERNELS)?)?,
+            device,
+            training: OnceLock::new(),
             found: Mutex::default(),
             functions: ptx::Functions::parse(&text(FUNCTIONS)?),
             generated: Mutex::default(),
+            copies: Mutex::default(),
             blas: OnceLock::new(),
             dnn: OnceLock::new(),
             as_product: Mutex::default(),
@@ -63,9 +78,41 @@ impl Library {
         if let Some(function) = found.get(name) {
             return Ok(function.clone());
         }
-        let function = self.kernels.function(name)?;
+        let function = match self.kernels.function(name) {
+            Err(e) if e.code() == Code::NotFound => self.training()?.function(name)?,
+            found => found?,
+        };
         found.insert(name.to_string(), function.clone());
         Ok(function)
+    }
+
+    /// Returns a constant on the device: kernels with the same one share it.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED if there is too little memory.
+    pub(crate) fn copy_of(&self, memory: &StreamMemory, value: &LazyTensor) -> Result<Arc<Tensor>> {
+        if value.byte_len() < SHARED {
+            return Ok(Arc::new(memory.upload(&value.get()?)?));
+        }
+        let mut copies = self.copies.lock().unwrap_or_else(PoisonError::into_inner);
+        copies.retain(|(_, copy)| copy.strong_count() > 0);
+        let known = copies.iter().find(|(known, _)| known.same_value(value));
+        if let Some(copy) = known.and_then(|(_, copy)| copy.upgrade()) {
+            return Ok(copy);
+        }
+        let copy = Arc::new(memory.upload(&value.get()?)?);
+        copies.push((value.clone(), Arc::downgrade(&copy)));
+        Ok(copy)
+    }
+
+    fn training(&self) -> Result<&Module> {
+        match self.training.get() {
+            Some(module) => Ok(module),
+            None => {
+                let module = Module::load(&self.device, &text(TRAINING)?)?;
+                Ok(self.training.get_or_init(|| module))
+            }
+        }
     }
 
     /// Returns the kernel of a loop over elements, generated at the first call.
@@ -148,11 +195,17 @@ mod tests {
     /// The first line of the compiled text has the checksum of the source: see `kernels/build.py`.
     #[test]
     fn kernels_are_compiled_from_their_sources() {
-        let sources: [(&str, &[u8], &[u8]); 2] = [
+        let common = include_bytes!("../kernels/common.cuh");
+        let sources: [(&str, &[u8], &[u8]); 3] = [
             (
                 "kernels.cu",
                 include_bytes!("../kernels/kernels.cu"),
                 KERNELS,
+            ),
+            (
+                "training.cu",
+                include_bytes!("../kernels/training.cu"),
+                TRAINING,
             ),
             (
                 "functions.cu",
@@ -164,6 +217,7 @@ mod tests {
             let text = text(compressed).expect(name);
             let digest = text.lines().next().and_then(|l| l.split(' ').nth(2));
             let mut checksum = flate2::Crc::new();
+            checksum.update(common);
             checksum.update(source);
             let expected = format!("{:08x}", checksum.sum());
             assert_eq!(

@@ -115,9 +115,7 @@ fn product(ctx: &GpuCtx, x: &Side, w: &Side, shape: Shape, epilogue: Epilogue) -
     if y.num_elements() == 0 {
         return Ok(y);
     }
-    // Another shape is broadcast, like the fused Add.
-    let (direct, late): (Vec<Tensor>, Vec<Tensor>) =
-        side.into_iter().partition(|s| s.shape() == y.shape());
+    let (direct, late) = epilogue::split_side(side, &y);
     let is_relu = epilogue.is_relu() && late.is_empty() && bias.is_some();
     let gemm = Gemm {
         dtype: x.tensor.dtype(),
@@ -129,7 +127,7 @@ fn product(ctx: &GpuCtx, x: &Side, w: &Side, shape: Shape, epilogue: Epilogue) -
         batch: 1,
         stride_x: 0,
         stride_w: 0,
-        has_side: !direct.is_empty(),
+        has_side: direct.is_some(),
         epilogue: match (&bias, is_relu) {
             (None, _) => BlasEpilogue::None,
             (Some(_), false) => BlasEpilogue::Bias,
@@ -138,7 +136,7 @@ fn product(ctx: &GpuCtx, x: &Side, w: &Side, shape: Shape, epilogue: Epilogue) -
         tf32: tf32(),
     };
     let tensors = [&x.tensor, &w.tensor, &y];
-    multiply(ctx, &gemm, tensors, bias.as_ref(), direct.first())?;
+    multiply(ctx, &gemm, tensors, bias.as_ref(), direct.as_ref())?;
     let activation = epilogue.activation.filter(|_| !is_relu);
     epilogue::finish(ctx, &y, &late, activation)?;
     Ok(y)

@@ -73,3 +73,25 @@ pub(crate) fn padded(
     copy.run(ctx, (x, 0), (&y, start))?;
     Ok(y)
 }
+
+/// Returns what `padded` put elements around.
+///
+/// # Errors
+/// Those of the device.
+pub(crate) fn unpadded(ctx: &GpuCtx, y: &Tensor, pads: &[(usize, usize)]) -> Result<Tensor> {
+    let dims = y.shape().iter().zip(pads);
+    let shape: Shape = dims
+        .map(|(n, (before, after))| n.saturating_sub(before + after))
+        .collect();
+    let x = ctx.alloc(y.dtype(), shape)?;
+    let (from, to) = (y.shape().strides(), x.shape().strides());
+    let start = pads
+        .iter()
+        .zip(&from)
+        .map(|((before, _), s)| before * s)
+        .sum();
+    let rank = x.shape().rank();
+    let copy = Copy::new((0..rank).map(|d| (x.shape()[d], from[d] as i64, to[d] as i64)));
+    copy.run(ctx, (y, start), (&x, 0))?;
+    Ok(x)
+}

@@ -7,18 +7,28 @@ use ferroflow_functors::shapes::reshape_to;
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
 
-/// Others are with the host, where CPUs compute their shapes, too.
-const ANY: &[(&str, &[DType])] = &[(
-    "T",
-    &[DType::Float, DType::Half, DType::Bfloat16, DType::Double],
-)];
+const PLAIN: &[DType] = &[
+    DType::Float,
+    DType::Half,
+    DType::Bfloat16,
+    DType::Double,
+    DType::Int32,
+    DType::Int64,
+    DType::Bool,
+];
+const ANY: &[(&str, &[DType])] = &[("T", PLAIN)];
+/// Lists, whose elements may be on the device, and handles of variables.
+const HANDLES: &[(&str, &[DType])] = &[("T", &[DType::Variant, DType::Resource])];
 
 pub(crate) const ROWS: &[Row] = &[
     Row::new("Identity", identity).types(ANY),
     Row::new("StopGradient", identity).types(ANY),
     Row::new("PreventGradient", identity).types(ANY),
     Row::new("Snapshot", identity).types(ANY),
-    Row::new("IdentityN", identity_n).types(ANY),
+    Row::passes("Identity").types(HANDLES),
+    Row::passes("StopGradient").types(HANDLES),
+    Row::passes("PreventGradient").types(HANDLES),
+    Row::passes("IdentityN"),
     Row::new("Reshape", reshape).types(ANY).host(&["shape"]),
     Row::new("ExpandDims", expand_dims)
         .types(ANY)
@@ -27,22 +37,14 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("Shape", shape).types(ANY).host(&["output"]),
     Row::new("Size", shape).types(ANY).host(&["output"]),
     Row::new("Rank", shape).types(ANY).host(&["output"]),
+    Row::passes("ShapeN").types(ANY),
+    Row::passes("EnsureShape").types(ANY),
 ];
 
 fn identity(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
         let x = ctx.pass(0)?;
         ctx.set_output(0, x)
-    }))
-}
-
-fn identity_n(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
-    Ok(Box::new(|ctx: &mut GpuCtx| {
-        for i in 0..ctx.num_inputs() {
-            let x = ctx.pass(i)?;
-            ctx.set_output(i, x)?;
-        }
-        Ok(())
     }))
 }
 

@@ -4,7 +4,7 @@ use crate::elementwise::grid;
 use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_device::TensorArg;
-use ferroflow_functors::window::{NHWC, Rule, pads};
+use ferroflow_functors::window::{NHWC, Placed, Rule, pads};
 use ferroflow_opdef::{Attrs, KernelBuild};
 
 const FORMAT: &[(&str, &[&str])] = &[("data_format", &["NHWC"])];
@@ -15,7 +15,7 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 /// Whether windows are over rows and columns alone.
-fn is_flat(attrs: &Attrs) -> bool {
+pub(crate) fn is_flat(attrs: &Attrs) -> bool {
     let is_flat = |name| {
         attrs
             .ints(name)
@@ -24,41 +24,59 @@ fn is_flat(attrs: &Attrs) -> bool {
     is_flat("ksize") && is_flat("strides")
 }
 
+/// The windows of a node, over rows and columns.
+pub(crate) struct Windows {
+    sizes: [usize; 2],
+    rules: [Rule; 2],
+}
+
+impl Windows {
+    pub(crate) fn of(build: &KernelBuild) -> Result<Windows> {
+        let (window, strides) = (build.attrs.ints("ksize")?, build.attrs.ints("strides")?);
+        let pads = pads(build.attrs, NHWC)?;
+        let ([1, rows, columns, 1], [1, step_h, step_w, 1]) = (&window[..], &strides[..]) else {
+            return Err(unimplemented_error!(
+                "Pooling is not yet supported on the batch or depth dimension."
+            ));
+        };
+        let size = |n: i64| {
+            let size = usize::try_from(n).ok().filter(|n| *n > 0);
+            size.ok_or_else(|| invalid_argument!("Sliding window ksize must be positive, got {n}"))
+        };
+        let rule = |i: usize, stride: i64| Rule {
+            stride,
+            dilation: 1,
+            pad: pads[i],
+        };
+        Ok(Windows {
+            sizes: [size(*rows)?, size(*columns)?],
+            rules: [rule(0, *step_h), rule(1, *step_w)],
+        })
+    }
+
+    pub(crate) fn place(&self, height: usize, width: usize) -> Result<[Placed; 2]> {
+        Ok([
+            self.rules[0].place(height, self.sizes[0])?,
+            self.rules[1].place(width, self.sizes[1])?,
+        ])
+    }
+}
+
 fn pool(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let is_max = build.def.name == "MaxPool";
-    let (window, strides) = (build.attrs.ints("ksize")?, build.attrs.ints("strides")?);
-    let pads = pads(build.attrs, NHWC)?;
-    let ([1, rows, columns, 1], [1, step_h, step_w, 1]) = (&window[..], &strides[..]) else {
-        return Err(unimplemented_error!(
-            "Pooling is not yet supported on the batch or depth dimension."
-        ));
-    };
-    let size = |n: i64| {
-        let size = usize::try_from(n).ok().filter(|n| *n > 0);
-        size.ok_or_else(|| invalid_argument!("Sliding window ksize must be positive, got {n}"))
-    };
-    let (rows, columns) = (size(*rows)?, size(*columns)?);
-    let rule = |i: usize, stride: i64| Rule {
-        stride,
-        dilation: 1,
-        pad: pads[i],
-    };
-    let rules = [rule(0, *step_h), rule(1, *step_w)];
+    let windows = Windows::of(build)?;
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let x = ctx.input(0)?;
         let &[batch, height, width, channels] = x.shape().dims() else {
             return Err(invalid_argument!("Input must be 4 or 5-dimensional"));
         };
-        let (h, w) = (
-            rules[0].place(height, rows)?,
-            rules[1].place(width, columns)?,
-        );
+        let [h, w] = windows.place(height, width)?;
         let y = ctx.alloc(x.dtype(), [batch, h.output, w.output, channels])?;
         let count = y.num_elements();
         if count > 0 {
             let mut args = vec![TensorArg::Tensor(&x), TensorArg::Tensor(&y)];
             let sizes = [
-                count, height, width, channels, h.output, w.output, rows, columns, h.stride,
+                count, height, width, channels, h.output, w.output, h.window, w.window, h.stride,
                 w.stride, h.before, w.before,
             ];
             for size in sizes {

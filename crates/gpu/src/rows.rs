@@ -16,7 +16,7 @@ const SHORT: usize = 1024;
 /// Warps of a block that has a row in each.
 const WARPS: usize = 4;
 
-fn blocks(n: usize, threads: usize) -> Grid {
+pub(crate) fn blocks(n: usize, threads: usize) -> Grid {
     Grid {
         blocks: [n as u32, 1, 1],
         threads: [threads as u32, 1, 1],
@@ -25,7 +25,7 @@ fn blocks(n: usize, threads: usize) -> Grid {
 }
 
 /// Threads for a row of `n` elements.
-fn threads(n: usize) -> usize {
+pub(crate) fn threads(n: usize) -> usize {
     n.div_ceil(4).next_multiple_of(32).clamp(32, 512)
 }
 

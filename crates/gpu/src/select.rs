@@ -76,7 +76,7 @@ fn rows(node: &str, condition: Tensor, a: &Tensor, b: &Tensor) -> Result<Tensor>
 
 fn fill(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
-        let (dims, value) = (ctx.ints(0)?, ctx.host(1)?);
+        let (dims, value) = (ctx.ints(0)?, ctx.pass(1)?);
         if value.num_elements() != 1 {
             return Err(invalid_argument!(
                 "value must be a scalar, got shape {}",
@@ -93,7 +93,7 @@ fn fill(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             return ctx.set_output(0, y);
         }
         let y = ctx.alloc(value.dtype(), shape)?;
-        ctx.memory.fill(&y, value.bytes()?)?;
+        ctx.memory.fill(&y, ctx.host(1)?.bytes()?)?;
         ctx.set_output(0, y)
     }))
 }

@@ -181,6 +181,20 @@ impl<'a> KernelCtx<'a> {
         }
     }
 
+    /// Puts another tensor in the place of input `i`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the node has no such input.
+    pub fn set_input(&mut self, i: usize, tensor: Tensor) -> Result<()> {
+        match self.inputs.get_mut(i) {
+            Some(slot) => {
+                *slot = Value::Tensor(tensor);
+                Ok(())
+            }
+            None => Err(self.no_input(i)),
+        }
+    }
+
     /// Returns whether input `i` may be overwritten: it has this dtype and element count, and this
     /// node is the last to read it.
     #[inline]

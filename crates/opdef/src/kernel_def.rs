@@ -246,7 +246,7 @@ pub(crate) fn select<'a>(
 }
 
 /// The type in the full name of a device, `CPU` if it has none.
-fn device_type(name: &str) -> &str {
+pub(crate) fn device_type(name: &str) -> &str {
     let device = name.rsplit_once("/device:").map(|(_, device)| device);
     device
         .and_then(|device| device.split(':').next())
@@ -304,6 +304,40 @@ mod tests {
         let error = built.err().map(|e| e.message().to_string());
         let error = error.unwrap_or_default();
         assert!(error.contains(expect), "{error}");
+    }
+
+    #[test]
+    fn kernels_of_cpus_are_adapted_on_other_devices() {
+        struct Adapted;
+        impl OpKernel for Adapted {
+            fn compute(&self, _: &mut KernelCtx) -> Result<()> {
+                Ok(())
+            }
+            fn prepacks_input(&self, _: usize) -> bool {
+                true
+            }
+        }
+        let registry = registry(vec![named("")]).expect("valid kernels");
+        registry.adapt_kernels("GPU", |_| Box::new(Adapted));
+        let def = registry.def("Twice").expect("parses").expect("is defined");
+        let attrs = Attrs::default().with("T", AttrValue::Type(Float));
+        for (device, expected) in [
+            ("", false),
+            ("/device:CPU:0", false),
+            ("/device:GPU:0", true),
+        ] {
+            let kernel = registry.build_kernel(&KernelBuild {
+                node: "n",
+                device,
+                def: &def,
+                attrs: &attrs,
+                inputs: &[Float],
+                outputs: &[Float],
+                constants: &[],
+            });
+            let is_adapted = kernel.is_ok_and(|kernel| kernel.prepacks_input(0));
+            assert_eq!(is_adapted, expected, "{device}");
+        }
     }
 
     #[test]

@@ -53,7 +53,7 @@ pub use kernel::{AsyncCall, INPUT_NAME, KernelBuild, OpKernel, PACKED, no_kernel
 pub use kernel_def::{DEVICE_DEFAULT, KERNEL_LABEL, KernelDef, KernelFn};
 pub use op::{Cost, DefinedShapeFn, KernelFactory, Op, ShapeFn};
 pub use prepared::{PreparedOp, PreparedOps};
-pub use registry::{OpFile, OpGroup, RegisteredOp, Registry};
+pub use registry::{KernelAdapter, OpFile, OpGroup, RegisteredOp, Registry};
 pub use rendezvous::{RecvDone, Rendezvous, child_frame_id};
 pub use resource::{DEFAULT_CONTAINER, Resources};
 pub use shape::ShapeCtx;

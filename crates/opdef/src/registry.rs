@@ -1,6 +1,6 @@
 //! The registry of ops, by name.
 
-use crate::kernel_def::select;
+use crate::kernel_def::{device_type, select};
 use crate::{
     ArgDef, Attrs, DefinedShapeFn, KERNEL_LABEL, KernelBuild, KernelDef, KernelFactory, Op, OpDef,
     OpKernel, no_kernel,
@@ -31,7 +31,12 @@ pub struct Registry {
     /// Kernels that a program registered while it ran, and the built-in one of their op, by the op that
     /// nodes have for the label.
     kernels: RwLock<BTreeMap<String, Arc<[Arc<KernelDef>]>>>,
+    /// What becomes of kernels of CPUs on other types of devices.
+    adapters: RwLock<Vec<(&'static str, KernelAdapter)>>,
 }
+
+/// Makes a kernel of CPUs one for nodes of a device: see [`Registry::adapt_kernels`].
+pub type KernelAdapter = fn(Box<dyn OpKernel>) -> Box<dyn OpKernel>;
 
 fn hash(name: &str) -> u64 {
     FxBuildHasher.hash_one(name)
@@ -74,6 +79,7 @@ impl Registry {
             ops,
             defined: RwLock::default(),
             kernels: RwLock::default(),
+            adapters: RwLock::default(),
         }
     }
 
@@ -215,12 +221,15 @@ impl Registry {
         let Some(registered) = kernels.get(op).cloned() else {
             drop(kernels);
             return match self.op(op).and_then(|op| op.kernel) {
-                Some(factory) => build.kernel(factory),
+                Some(factory) => Ok(self.adapted(build.kernel(factory)?, build)),
                 None => Err(no_kernel(op, build.node, build.attrs, NO_KERNELS)),
             };
         };
         drop(kernels);
         match select(&registered, build)? {
+            Some(kernel) if kernel.device_type == "CPU" => {
+                Ok(self.adapted(kernel.build(build)?, build))
+            }
             Some(kernel) => kernel.build(build),
             None => Err(no_kernel(
                 op,
@@ -228,6 +237,33 @@ impl Registry {
                 build.attrs,
                 &self.kernel_lines(op),
             )),
+        }
+    }
+
+    /// Sets what becomes of kernels of CPUs that nodes on a type of devices have: their inputs may be on the device.
+    ///
+    /// ```
+    /// use ferroflow_opdef::{KernelBuild, KernelCtx, KernelDef, Registry};
+    /// let registry = Registry::new(&[]);
+    /// registry.define("Nothing", "->").unwrap();
+    /// let kernel = |_: &KernelBuild| Ok(Box::new(|_: &mut KernelCtx| Ok(())) as _);
+    /// registry.register_kernel(KernelDef::new("Nothing", kernel)).unwrap();
+    /// registry.adapt_kernels("GPU", |kernel| kernel);
+    /// ```
+    pub fn adapt_kernels(&self, device_type: &'static str, adapt: KernelAdapter) {
+        let adapters = self.adapters.write();
+        let mut adapters = adapters.unwrap_or_else(PoisonError::into_inner);
+        adapters.retain(|(known, _)| *known != device_type);
+        adapters.push((device_type, adapt));
+    }
+
+    fn adapted(&self, kernel: Box<dyn OpKernel>, build: &KernelBuild) -> Box<dyn OpKernel> {
+        let adapters = self.adapters.read().unwrap_or_else(PoisonError::into_inner);
+        let own = (!adapters.is_empty()).then(|| device_type(build.device));
+        let found = adapters.iter().find(|(known, _)| Some(*known) == own);
+        match found {
+            Some((_, adapt)) => adapt(kernel),
+            None => kernel,
         }
     }
 

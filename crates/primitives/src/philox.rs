@@ -43,6 +43,11 @@ impl Philox {
         }
     }
 
+    /// Returns the key and the counter of the next block.
+    pub fn position(&self) -> ([u32; 2], u128) {
+        (self.key, self.counter)
+    }
+
     /// Returns the next four numbers.
     #[inline]
     pub fn next_block(&mut self) -> [u32; 4] {

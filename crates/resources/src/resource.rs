@@ -60,6 +60,19 @@ impl Var {
         guard
     }
 
+    /// Puts a value elsewhere, which is not a write: a copy on a device, or on the host. `moved` gets the value, and
+    /// returns the same elements.
+    ///
+    /// # Errors
+    /// Those of `moved`.
+    pub fn relocate(&self, moved: impl FnOnce(&Tensor) -> Result<Tensor>) -> Result<()> {
+        let mut guard = self.value.write().unwrap_or_else(PoisonError::into_inner);
+        if let Some(value) = &mut *guard {
+            *value = moved(value)?;
+        }
+        Ok(())
+    }
+
     /// Returns a number that changes with every write.
     #[inline]
     pub fn version(&self) -> u64 {
@@ -156,28 +169,40 @@ pub fn variable(ctx: &KernelCtx, i: usize) -> Result<Arc<Var>> {
     resource(ctx, i)
 }
 
-/// Returns the value of an initialized variable.
+/// Returns the value of an initialized variable, as the host reaches it.
 ///
 /// # Errors
 /// FAILED_PRECONDITION or NOT_FOUND, as in TensorFlow, if the variable has no value;
-/// INVALID_ARGUMENT if its dtype differs.
-pub fn value_of<'a>(
-    ctx: &KernelCtx,
-    i: usize,
-    value: &'a Option<Tensor>,
-    dtype: DType,
-) -> Result<&'a Tensor> {
+/// INVALID_ARGUMENT if its dtype differs; those of a device that has the value.
+pub fn value_of(ctx: &KernelCtx, i: usize, value: &Option<Tensor>, dtype: DType) -> Result<Tensor> {
     let value = value.as_ref().ok_or_else(|| unassigned(ctx, i))?;
     check_dtype(value, dtype)?;
+    value.on_host()
+}
+
+/// Like [`value_of`], for writing: a value of a device moves to the host.
+///
+/// # Errors
+/// As for [`value_of`].
+pub fn value_mut<'a>(
+    ctx: &KernelCtx,
+    i: usize,
+    value: &'a mut Option<Tensor>,
+    dtype: DType,
+) -> Result<&'a mut Tensor> {
+    let value = placed_mut(ctx, i, value, dtype)?;
+    if value.is_on_device() {
+        *value = value.on_host()?;
+    }
     Ok(value)
 }
 
-/// Like [`value_of`], for writing.
+/// Like [`value_mut`], with a value that stays where it is.
 ///
 /// # Errors
 /// FAILED_PRECONDITION or NOT_FOUND, as in TensorFlow, if the variable has no value;
 /// INVALID_ARGUMENT if its dtype differs.
-pub fn value_mut<'a>(
+pub fn placed_mut<'a>(
     ctx: &KernelCtx,
     i: usize,
     value: &'a mut Option<Tensor>,
@@ -197,6 +222,33 @@ fn check_dtype(value: &Tensor, dtype: DType) -> Result<()> {
         "Trying to read variable with wrong dtype. Expected {dtype} got {}",
         value.dtype()
     ))
+}
+
+/// Locks the variables of an op, which are its first inputs, for writing, in a global order that avoids deadlocks; returns them in the op's order.
+///
+/// # Errors
+/// INVALID_ARGUMENT if one is among them twice.
+pub fn lock<'a>(
+    ctx: &KernelCtx,
+    vars: &'a [Arc<Var>],
+) -> Result<Vec<RwLockWriteGuard<'a, Option<Tensor>>>> {
+    let mut order: Vec<usize> = (0..vars.len()).collect();
+    order.sort_by_key(|&i| vars.get(i).map(Arc::as_ptr));
+    let mut locked: Vec<(usize, _)> = Vec::with_capacity(vars.len());
+    let mut previous: Option<&Arc<Var>> = None;
+    for i in order {
+        let Some(var) = vars.get(i) else { continue };
+        if previous.is_some_and(|p| Arc::ptr_eq(p, var)) {
+            return Err(invalid_argument!(
+                "the variable {} is used for two inputs of one optimizer",
+                handle(ctx, i)?.name
+            ));
+        }
+        previous = Some(var);
+        locked.push((i, var.write()));
+    }
+    locked.sort_by_key(|(i, _)| *i);
+    Ok(locked.into_iter().map(|(_, guard)| guard).collect())
 }
 
 /// Returns the error of an op on an uninitialized variable.

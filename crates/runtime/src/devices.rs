@@ -9,6 +9,7 @@ use ferroflow_device::{
     StreamMemory,
 };
 use ferroflow_executor::NodeRunner;
+use ferroflow_functors::tensor_list;
 use ferroflow_graph::{DeviceKernels, Node, NodeClass};
 use ferroflow_opdef::{NodeInfo, RecvDone, Rendezvous};
 use ferroflow_tensor::{DType, Tensor};
@@ -173,7 +174,7 @@ impl StreamDevices {
     /// Which nodes have kernels on GPUs and on other devices, for placement
     /// ([`DeviceSet::kernels`](crate::DeviceSet)).
     pub fn kernels(&self) -> DeviceKernels {
-        if !self.0.iter().any(|device| device.runner.memory.enqueues()) {
+        if !self.has_gpus() {
             return DeviceKernels::default();
         }
         DeviceKernels::new(|device_type, node: &Node| {
@@ -199,6 +200,11 @@ impl StreamDevices {
         found.map(|device| &device.runner)
     }
 
+    /// Whether there are devices with kernels of their own.
+    pub(crate) fn has_gpus(&self) -> bool {
+        self.0.iter().any(|device| device.runner.memory.enqueues())
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -208,7 +214,7 @@ impl StreamDevices {
 /// the host.
 fn has_gpu_kernel(node: &Node) -> bool {
     match node.class() {
-        NodeClass::Other | NodeClass::Identity => {
+        NodeClass::Other | NodeClass::Identity | NodeClass::VarHandle | NodeClass::ReadVariable => {
             registry().has_kernel_on(ferroflow_gpu::DEVICE_TYPE, node.op(), &node.attrs)
                 || is_of_host(node)
         }
@@ -319,9 +325,17 @@ impl StreamRunner {
     pub(crate) fn to_host(&self, tensors: Vec<Tensor>, done: TensorsDone) {
         gather(
             tensors,
-            |tensor, arrived| self.memory.to_host(tensor, arrived),
+            |tensor, arrived| self.copy_to_host(tensor, arrived),
             done,
         );
+    }
+
+    /// Copies a tensor, or the elements of the lists that it holds, to the host.
+    fn copy_to_host(&self, tensor: Tensor, done: TensorDone) {
+        match tensor.dtype() == DType::Variant && self.memory.enqueues() {
+            true => done(tensor_list::on_host(&tensor)),
+            false => self.memory.to_host(tensor, done),
+        }
     }
 }
 
@@ -347,12 +361,13 @@ impl Rendezvous for CopyingRendezvous {
             return self.inner.send(key, tensor);
         };
         let (inner, key) = (self.inner.clone(), key.to_string());
-        source.memory.to_host(tensor.clone(), move |copied| {
+        let send = move |copied: Result<Tensor>| {
             let sent = copied.and_then(|tensor| inner.send(&key, Some(tensor)));
             if let Err(e) = sent {
                 inner.abort(e);
             }
-        });
+        };
+        source.copy_to_host(tensor.clone(), Box::new(send));
         Ok(())
     }
 

@@ -71,6 +71,7 @@ pub(crate) fn freeze(
         };
         let (value, version) = var.get_with_version();
         let Some(value) = value else { continue };
+        let value = value.on_host()?;
         let fits = |id: &NodeId| graph.node(*id).outputs.first() == Some(&value.dtype());
         if readers.iter().all(fits) {
             for id in readers {

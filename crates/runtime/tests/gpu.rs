@@ -179,3 +179,36 @@ fn too_little_memory_is_an_error_that_names_holders() {
     let small = Tensor::vector(&[1f32; 100]).unwrap();
     assert!(session.run(&[("x:0", small)], &["z:0"], &[]).is_ok());
 }
+
+#[test]
+fn steps_read_what_variables_have_now() {
+    let gpu = match gpu(None) {
+        Ok(gpu) => gpu,
+        Err(e) => return println!("skipped: {e}"),
+    };
+    let dtype = "attr { key: 'dtype' value { type: DT_FLOAT } }";
+    let graph = format!(
+        "node {{ name: 'v' op: 'VarHandleOp' {dtype} attr {{ key: 'shape' value {{ shape {{ unknown_rank: true }} }} }}
+               attr {{ key: 'shared_name' value {{ s: 'v' }} }} }}
+         node {{ name: 'x' op: 'Placeholder' {dtype} }}
+         node {{ name: 'set' op: 'AssignVariableOp' input: 'v' input: 'x' {dtype} }}
+         node {{ name: 'get' op: 'ReadVariableOp' input: 'v' {dtype} }}
+         node {{ name: 'y' op: 'Reshape' input: 'get' input: 'shape' {FLOAT} }}
+         node {{ name: 'shape' op: 'Const' attr {{ key: 'dtype' value {{ type: DT_INT32 }} }} attr {{ key: 'value' value {{
+               tensor {{ dtype: DT_INT32 tensor_shape {{ dim {{ size: 2 }} }} int_val: [2, 3] }} }} }} }}
+         node {{ name: 'drop' op: 'DestroyResourceOp' input: 'v' }}"
+    );
+    let session = session(&graph, &gpu).unwrap();
+    for round in 0..4 {
+        let values: Vec<f32> = (0..6).map(|i| (i * round) as f32 + 0.5).collect();
+        let x = Tensor::vector(&values).unwrap();
+        session.run(&[("x:0", x)], &[], &["set"]).unwrap();
+        for _ in 0..4 {
+            let y = session.run(&[], &["y:0"], &[]).unwrap();
+            assert_eq!(y[0].slice::<f32>().unwrap(), values, "round {round}");
+        }
+    }
+    session.run(&[], &[], &["drop"]).unwrap();
+    let error = session.run(&[], &["y:0"], &[]).unwrap_err();
+    assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+}

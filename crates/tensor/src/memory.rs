@@ -1,6 +1,6 @@
 //! [`TensorMemory`]: memory for tensors besides the heap, such as a device's.
 
-use ferroflow_base::Result;
+use ferroflow_base::{Result, internal};
 use std::any::Any;
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -22,6 +22,15 @@ pub unsafe trait MemoryBlock: Any + Send + Sync {
     /// memory cannot be read: that is an error.
     fn is_host(&self) -> bool {
         true
+    }
+
+    /// Returns `len` bytes from byte `offset` on that the host does not reach at their address; waits for what writes
+    /// them.
+    ///
+    /// # Errors
+    /// Those of the device; INTERNAL if the block has none.
+    fn read(&self, _offset: usize, _len: usize) -> Result<Vec<u8>> {
+        Err(internal!("a block of memory cannot be read"))
     }
 }
 

@@ -99,6 +99,14 @@ impl Dense {
         }
     }
 
+    /// Returns whether a sole owner of this is the only one of its elements, wherever these are.
+    pub(crate) fn is_sole(&mut self) -> bool {
+        match &mut self.data {
+            Data::View { parent, .. } => Arc::get_mut(parent).is_some(),
+            _ => true,
+        }
+    }
+
     /// Returns the elements from byte `start` on (0 for owned elements), which must be inside,
     /// under another shape.
     pub(crate) fn share(self: &Arc<Self>, start: usize, shape: Shape) -> Dense {

@@ -21,25 +21,39 @@ pub(crate) const PASS: Pass = Pass {
 
 /// Ops that change, and the attr with their dtype.
 const OPS: &[(&str, &str)] = &[
+    ("AddN", "T"),
     ("AddV2", "T"),
     ("AvgPool", "T"),
+    ("AvgPoolGrad", "T"),
     ("BatchMatMul", "T"),
     ("BatchMatMulV2", "T"),
     ("BiasAdd", "T"),
+    ("BiasAddGrad", "T"),
     ("BroadcastTo", "T"),
     ("ConcatV2", "T"),
     ("Conv2D", "T"),
+    ("Conv2DBackpropFilter", "T"),
+    ("Conv2DBackpropInput", "T"),
     ("DepthwiseConv2dNative", "T"),
+    ("DepthwiseConv2dNativeBackpropFilter", "T"),
+    ("DepthwiseConv2dNativeBackpropInput", "T"),
     ("Einsum", "T"),
     ("Elu", "T"),
+    ("EluGrad", "T"),
     ("Erf", "T"),
     ("ExpandDims", "T"),
+    ("FusedBatchNormGradV2", "T"),
+    ("FusedBatchNormGradV3", "T"),
+    ("FusedBatchNormV2", "T"),
+    ("FusedBatchNormV3", "T"),
     ("GatherV2", "Tparams"),
     ("Identity", "T"),
     ("LeakyRelu", "T"),
+    ("LeakyReluGrad", "T"),
     ("MatMul", "T"),
     ("Max", "T"),
     ("MaxPool", "T"),
+    ("MaxPoolGrad", "T"),
     ("Maximum", "T"),
     ("Mean", "T"),
     ("Min", "T"),
@@ -51,22 +65,29 @@ const OPS: &[(&str, &str)] = &[
     ("RealDiv", "T"),
     ("Relu", "T"),
     ("Relu6", "T"),
+    ("Relu6Grad", "T"),
+    ("ReluGrad", "T"),
     ("Reshape", "T"),
     ("SelectV2", "T"),
     ("Selu", "T"),
+    ("SeluGrad", "T"),
     ("Shape", "T"),
     ("Sigmoid", "T"),
+    ("SigmoidGrad", "T"),
     ("Slice", "T"),
     ("Softmax", "T"),
     ("Softplus", "T"),
+    ("SoftplusGrad", "T"),
     ("Split", "T"),
     ("SplitV", "T"),
     ("Square", "T"),
     ("SquaredDifference", "T"),
     ("Squeeze", "T"),
     ("StridedSlice", "T"),
+    ("StridedSliceGrad", "T"),
     ("Sub", "T"),
     ("Tanh", "T"),
+    ("TanhGrad", "T"),
     ("Tile", "T"),
     ("Transpose", "T"),
     ("Unpack", "T"),
@@ -81,6 +102,22 @@ const OPS: &[(&str, &str)] = &[
     ("_LayerNorm", "T"),
     ("_Swish", "T"),
 ];
+
+/// Ops of which only the first inputs and outputs change, with their numbers: statistics stay floats.
+const PARTS: &[(&str, usize, usize)] = &[
+    ("FusedBatchNormGradV2", 2, 1),
+    ("FusedBatchNormGradV3", 2, 1),
+    ("FusedBatchNormV2", 1, 1),
+    ("FusedBatchNormV3", 1, 1),
+];
+
+/// How many inputs and outputs of an op change.
+fn n_changing(op: &str) -> (usize, usize) {
+    let part = PARTS.iter().find(|(name, ..)| *name == op);
+    part.map_or((usize::MAX, usize::MAX), |(_, inputs, outputs)| {
+        (*inputs, *outputs)
+    })
+}
 
 /// The attr with a node's dtype, if the node changes.
 fn dtype_attr(node: &Node) -> Option<&'static str> {
@@ -146,10 +183,12 @@ impl Conversion<'_, '_> {
         changed: &[bool],
     ) -> Result<()> {
         let inputs: Vec<Output> = graph.node(id).inputs.to_vec();
+        let (n_inputs, n_outputs) = n_changing(graph.node(id).op());
         for (i, input) in inputs.into_iter().enumerate() {
             let is_float = graph.dtype(input) == Some(DType::Float);
-            let from_changed = changed[input.node.index()];
-            let wanted = match (attr.is_some(), from_changed) {
+            let (_, of_source) = n_changing(graph.node(input.node).op());
+            let from_changed = changed[input.node.index()] && (input.slot as usize) < of_source;
+            let wanted = match (attr.is_some() && i < n_inputs, from_changed) {
                 (true, false) => self.to,
                 (false, true) => DType::Float,
                 _ => continue,
@@ -169,7 +208,8 @@ impl Conversion<'_, '_> {
             let types = vec![AttrValue::Type(to); types.len()];
             node.attrs.set("TArgs", AttrValue::List(types));
         }
-        for output in node.outputs.iter_mut().filter(|d| **d == DType::Float) {
+        let outputs = node.outputs.iter_mut().take(n_outputs);
+        for output in outputs.filter(|d| **d == DType::Float) {
             *output = to;
         }
         Ok(())

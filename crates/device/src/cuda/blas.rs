@@ -3,14 +3,13 @@
 //! Numbers are those of `cublasLt.h` and `library_types.h`. The library is column-major: it gets the
 //! transposed problem, in which the operands change places.
 
-use super::library::{Handle, measure, open};
+use super::library::{Handle, Loaded, Plans, measure, open};
+use super::lock;
 use crate::{StreamMemory, backend::Address};
 use ferroflow_base::{Result, internal, unimplemented_error};
 use ferroflow_tensor::{DType, Shape, Tensor};
-use libloading::Library;
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 const LIBRARIES: &[&str] = &[
     "libcublasLt.so.13",
@@ -101,20 +100,15 @@ super::library::functions! {
 
 /// cuBLASLt for the streams of one device.
 pub struct Blas {
-    library: Arc<Lib>,
+    library: Arc<Loaded<Functions>>,
     handle: Handle,
     workspace: Tensor,
-    plans: Mutex<HashMap<Gemm, Arc<Plan>>>,
-}
-
-struct Lib {
-    functions: Functions,
-    _library: Library,
+    plans: Plans<Gemm, Plan>,
 }
 
 /// A prepared product.
 struct Plan {
-    library: Arc<Lib>,
+    library: Arc<Loaded<Functions>>,
     desc: Handle,
     /// Of the first and the second operand, and the result, as the library sees them.
     layouts: [Handle; 3],
@@ -182,13 +176,13 @@ impl Blas {
         let created = unsafe { (functions.create)(&raw mut handle) };
         check(created, "cublasLtCreate")?;
         Ok(Blas {
-            library: Arc::new(Lib {
+            library: Arc::new(Loaded {
                 functions,
                 _library: library,
             }),
             handle,
             workspace,
-            plans: Mutex::default(),
+            plans: Plans::default(),
         })
     }
 
@@ -210,15 +204,7 @@ impl Blas {
         let at = |t: &Tensor| memory.span(t).map(|span| span.address);
         let bias = bias.map_or(Ok(Address(0)), at)?;
         let addresses = [at(x)?, at(w)?, at(side.unwrap_or(y))?, at(y)?, bias];
-        let known = lock(&self.plans).get(gemm).cloned();
-        let plan = match known {
-            Some(plan) => plan,
-            None => {
-                let plan = Arc::new(self.plan(memory, gemm, addresses)?);
-                lock(&self.plans).insert(gemm.clone(), plan.clone());
-                plan
-            }
-        };
+        let plan = self.plans.of(gemm, || self.plan(memory, gemm, addresses))?;
         let algorithm = *lock(&plan.algorithm);
         self.enqueue(memory, &plan, &algorithm, addresses)
     }
@@ -393,10 +379,6 @@ impl Blas {
         *lock(&plan.algorithm) = best;
         Ok(())
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn check_sizes(

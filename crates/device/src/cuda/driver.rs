@@ -61,6 +61,7 @@ driver! {
     stream_create = b"cuStreamCreate\0" (*mut Handle, c_uint);
     stream_destroy = b"cuStreamDestroy_v2\0" (Handle);
     stream_synchronize = b"cuStreamSynchronize\0" (Handle);
+    stream_query = b"cuStreamQuery\0" (Handle);
     stream_wait = b"cuStreamWaitEvent\0" (Handle, Handle, c_uint);
     event_create = b"cuEventCreate\0" (*mut Handle, c_uint);
     event_destroy = b"cuEventDestroy_v2\0" (Handle);

@@ -1,9 +1,13 @@
 //! Libraries of CUDA that are loaded at run time.
 
+use super::lock;
 use crate::StreamMemory;
 use crate::capture::is_capturing;
 use ferroflow_base::{Result, failed_precondition};
 use libloading::Library;
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 /// A handle of a library: a pointer that only the library follows.
@@ -33,6 +37,38 @@ macro_rules! functions {
     };
 }
 pub(super) use functions;
+
+/// Functions with the library that they are of.
+pub(super) struct Loaded<F> {
+    pub(super) functions: F,
+    pub(super) _library: Library,
+}
+
+/// What a library has prepared for each kind of operation.
+pub(super) struct Plans<K, P>(Mutex<HashMap<K, Arc<P>>>);
+
+impl<K, P> Default for Plans<K, P> {
+    fn default() -> Self {
+        Plans(Mutex::default())
+    }
+}
+
+impl<K: Clone + Eq + Hash, P> Plans<K, P> {
+    /// Returns the plan of a kind; `make` makes it at the first call.
+    ///
+    /// # Errors
+    /// Those of `make`.
+    pub(super) fn of(&self, kind: &K, make: impl FnOnce() -> Result<P>) -> Result<Arc<P>> {
+        let known = lock(&self.0).get(kind).cloned();
+        if let Some(plan) = known {
+            return Ok(plan);
+        }
+        // Measures, which takes its time.
+        let plan = Arc::new(make()?);
+        lock(&self.0).insert(kind.clone(), plan.clone());
+        Ok(plan)
+    }
+}
 
 /// Loads the first of several versions of a library that there is.
 ///

@@ -4,6 +4,7 @@
 //! up in tables before the driver sees them.
 
 mod blas;
+mod calls;
 mod dnn;
 mod driver;
 mod library;
@@ -13,14 +14,14 @@ use crate::backend::{
     RawModule, RawStream, Span, no_device,
 };
 pub use blas::{Blas, Epilogue, Gemm};
-pub use dnn::{Conv, ConvArgs, Dnn};
+use calls::{Calls, Reached, reached, watch};
+pub use dnn::{Conv, ConvArgs, ConvGradient, Dnn};
 use driver::{CuResult, Driver, Handle, NOT_READY};
 use ferroflow_base::{Result, Status, invalid_argument};
 pub use library::measure;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_uint, c_void};
-use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Elementwise kernels as PTX: `empty`, `add_f32`, `mul_f32` and `axpy_f32`, which host streams have, too.
@@ -52,67 +53,8 @@ struct Gpu {
     info: DeviceInfo,
 }
 
-/// Calls that streams have not reached. The driver must not be called in them, so that a thread of our
-/// own makes them.
-struct Calls {
-    waiting: Mutex<(u64, HashMap<u64, HostCall>)>,
-    ready: Mutex<Sender<(HostCall, Result<()>)>>,
-}
-
-/// What the driver hands to [`reached`].
-struct Reached {
-    calls: Arc<Calls>,
-    number: u64,
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Calls {
-    fn new() -> Arc<Calls> {
-        let (ready, calls) = channel::<(HostCall, Result<()>)>();
-        // Ends with the last sender.
-        std::thread::spawn(move || calls.into_iter().for_each(|(call, ran)| call(ran)));
-        Arc::new(Calls {
-            waiting: Mutex::default(),
-            ready: Mutex::new(ready),
-        })
-    }
-
-    fn add(&self, call: HostCall) -> u64 {
-        let mut waiting = lock(&self.waiting);
-        waiting.0 += 1;
-        let number = waiting.0;
-        waiting.1.insert(number, call);
-        number
-    }
-
-    fn take(&self, number: u64) -> Option<HostCall> {
-        lock(&self.waiting).1.remove(&number)
-    }
-
-    fn make(&self, number: u64, ran: Result<()>) {
-        if let Some(call) = self.take(number) {
-            // The thread lives as long as this sender.
-            let _ = lock(&self.ready).send((call, ran));
-        }
-    }
-
-    /// Makes all calls with an error: a device that failed reaches none of them.
-    fn fail(&self, error: &Status) {
-        let numbers: Vec<u64> = lock(&self.waiting).1.keys().copied().collect();
-        numbers
-            .into_iter()
-            .for_each(|n| self.make(n, Err(error.clone())));
-    }
-}
-
-/// Called by the driver when a stream reaches a call.
-unsafe extern "C" fn reached(data: *mut c_void) {
-    // SAFETY: `call_host` made the pointer of a box and gave it to the driver, which calls once.
-    let reached = unsafe { Box::from_raw(data.cast::<Reached>()) };
-    reached.calls.make(reached.number, Ok(()));
 }
 
 #[cold]
@@ -143,7 +85,7 @@ impl Cuda {
         let counted = unsafe { (driver.device_count)(&raw mut n) };
         driver.check(counted, "cuDeviceGetCount")?;
         let devices: Result<Vec<Gpu>> = (0..n).map(|i| Gpu::open(&driver, i)).collect();
-        Ok(Arc::new(Cuda {
+        let cuda = Arc::new(Cuda {
             devices: devices?,
             driver,
             streams: Mutex::default(),
@@ -153,7 +95,9 @@ impl Cuda {
             graphs: Mutex::default(),
             allocations: Mutex::default(),
             calls: Calls::new(),
-        }))
+        });
+        watch(&cuda);
+        Ok(cuda)
     }
 
     /// The driver's result as ours. A device that failed fails the calls that wait for it.
@@ -194,6 +138,18 @@ impl Cuda {
     fn enter_stream(&self, stream: RawStream) -> Result<Handle> {
         self.enter_for(&self.streams, "stream", stream.0)?;
         Ok(stream.0)
+    }
+
+    /// Asks for the state of a stream, so that an error of its device fails the calls that wait for it.
+    fn query(&self, stream: Handle) {
+        if let Ok(stream) = self.enter_stream(RawStream(stream)) {
+            // SAFETY: the handle is a stream.
+            let result = unsafe { (self.driver.stream_query)(stream) };
+            if result != NOT_READY {
+                // An error has been passed on.
+                let _ = self.check(result, "cuStreamQuery");
+            }
+        }
     }
 
     fn enter_event(&self, event: RawEvent) -> Result<Handle> {
@@ -539,7 +495,7 @@ impl Backend for Cuda {
 
     fn call_host(&self, stream: RawStream, call: HostCall) -> Result<()> {
         let stream = self.enter_stream(stream)?;
-        let number = self.calls.add(call);
+        let number = self.calls.add(stream, call);
         let calls = self.calls.clone();
         let data = Box::into_raw(Box::new(Reached { calls, number }));
         // SAFETY: the handle is a stream; `reached` takes the box, once.

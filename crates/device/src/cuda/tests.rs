@@ -157,3 +157,22 @@ fn on_host(memory: &Arc<StreamMemory>, tensor: &Tensor) -> Vec<f32> {
         .unwrap()
         .to_vec()
 }
+
+#[test]
+fn a_lost_device_fails_the_last_call() {
+    let Some(cuda) = stand_in() else {
+        return;
+    };
+    let device = Device::new(cuda, 0).unwrap();
+    let stream = Stream::new(&device).unwrap();
+    let allocator = Allocator::new(&device, &AllocatorOptions::default());
+    let buffer = Buffer::new(&allocator, &stream, 4, "test").unwrap();
+    // The stand-in is lost then.
+    stream.fill(&buffer, &[0xee]).unwrap();
+    let (send, receive) = mpsc::channel();
+    stream
+        .call_host(move |ran| send.send(ran).unwrap())
+        .unwrap();
+    let error = receive.recv().unwrap().unwrap_err();
+    assert!(error.message().contains("cuStreamQuery"), "{error}");
+}

@@ -7,8 +7,8 @@ use crate::random_binomial::binomial;
 use crate::random_ops::{
     Floats, filled, integers, shape_from_input, shape_from_input_at, wanted_shape, wanted_shape_at,
 };
-use crate::stateless::check_algorithm;
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::random_stream::check_algorithm;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_resources::resource::{value_mut, variable};

@@ -5,12 +5,13 @@ use crate::distributions::Integers;
 use crate::multinomial::{draw, multinomial_shape};
 use crate::random_ops::{Floats, filled, integers, shape_from_input, wanted_shape};
 use crate::random_shuffle::shuffle;
-use ferroflow_base::{Result, invalid_argument, unimplemented_error};
-use ferroflow_functors::indices::{dispatch_index, int, ints};
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::indices::dispatch_index;
+use ferroflow_functors::random_stream::{self, PHILOX};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::philox::{Philox, scrambled};
-use ferroflow_tensor::{DType, PartialShape, Tensor, dispatch};
+use ferroflow_tensor::{PartialShape, Tensor, dispatch};
 
 /// StatelessRandomUniform, StatelessRandomNormal, StatelessTruncatedNormal,
 /// StatelessRandomUniformInt, StatelessRandomUniformFullInt, StatelessMultinomial, the same with a
@@ -167,9 +168,6 @@ pub(crate) const OPS: &[Op] = &[
     }),
 ];
 
-/// TensorFlow's number of the algorithm; 2 is ThreeFry, and 3 selects automatically.
-const PHILOX: i32 = 1;
-
 /// Returns the stream of an op, from its inputs.
 pub(crate) type StreamSource = fn(&KernelCtx) -> Result<Philox>;
 
@@ -211,28 +209,8 @@ fn key_counter_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Returns the two seeds in input `i`.
-fn seeds(ctx: &KernelCtx, i: usize) -> Result<[u64; 2]> {
-    let seed = ctx.input(i)?;
-    if seed.shape().dims() != [2] {
-        return Err(invalid_argument!(
-            "seed must have shape [2], not {}",
-            seed.shape()
-        ));
-    }
-    let values: Vec<u64> = match seed.dtype() {
-        DType::Uint32 => seed.slice::<u32>()?.iter().map(|&x| x.into()).collect(),
-        DType::Uint64 => seed.slice::<u64>()?.to_vec(),
-        _ => ints(seed)?.iter().map(|&x| x as u64).collect(),
-    };
-    values
-        .try_into()
-        .map_err(|_| invalid_argument!("seed must have shape [2]"))
-}
-
 fn seed_input(ctx: &KernelCtx, i: usize) -> Result<Philox> {
-    let [seed, seed2] = seeds(ctx, i)?;
-    Ok(Philox::stateless(seed, seed2))
+    random_stream::stateless(ctx.input(i)?)
 }
 
 pub(crate) fn seeded(ctx: &KernelCtx) -> Result<Philox> {
@@ -240,38 +218,7 @@ pub(crate) fn seeded(ctx: &KernelCtx) -> Result<Philox> {
 }
 
 pub(crate) fn keyed(ctx: &KernelCtx) -> Result<Philox> {
-    let (key, counter, alg) = (ctx.input(1)?, ctx.input(2)?, ctx.input(3)?);
-    check_algorithm(alg)?;
-    let (1, &[key]) = (key.shape().rank(), key.slice::<u64>()?) else {
-        return Err(invalid_argument!(
-            "key must have shape [1], not {}. (Note that batched keys are not supported yet.)",
-            key.shape()
-        ));
-    };
-    let (1, &[low, high, ..]) = (counter.shape().rank(), counter.slice::<u64>()?) else {
-        return Err(invalid_argument!(
-            "counter must be a vector of at least 2 elements, got shape {}",
-            counter.shape()
-        ));
-    };
-    Ok(Philox::at(key, (low as u128) | ((high as u128) << 64)))
-}
-
-/// Checks the number of an algorithm, a scalar.
-pub(crate) fn check_algorithm(number: &Tensor) -> Result<()> {
-    if !number.shape().is_scalar() {
-        return Err(invalid_argument!(
-            "algorithm must be of shape [], not {}",
-            number.shape()
-        ));
-    }
-    match int(number).unwrap_or_default() {
-        number if number == i64::from(PHILOX) || number == 3 => Ok(()),
-        2 => Err(unimplemented_error!(
-            "Non-XLA devices don't support the ThreeFry algorithm."
-        )),
-        other => Err(invalid_argument!("Unsupported algorithm id: {other}")),
-    }
+    random_stream::stateless_of_key(ctx.input(1)?, ctx.input(2)?, ctx.input(3)?)
 }
 
 fn floats(build: &KernelBuild, kind: Floats, source: StreamSource) -> Result<Box<dyn OpKernel>> {
@@ -299,7 +246,7 @@ fn full_int(build: &KernelBuild, source: StreamSource) -> Result<Box<dyn OpKerne
 }
 
 fn key_counter(ctx: &mut KernelCtx) -> Result<()> {
-    let [seed, seed2] = seeds(ctx, 0)?;
+    let [seed, seed2] = random_stream::seeds(ctx.input(0)?)?;
     let (key, counter) = scrambled(seed, seed2);
     ctx.set_output(0, Tensor::vector(&[key])?)?;
     ctx.set_output(

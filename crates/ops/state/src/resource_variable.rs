@@ -228,7 +228,7 @@ fn read(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 value.dtype()
             ));
         }
-        ctx.set_output(0, value)
+        ctx.set_output(0, value.on_host()?)
     }))
 }
 
@@ -366,7 +366,7 @@ fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         Box::new(move |ctx: &mut KernelCtx| {
             let var = variable(ctx, 0)?;
             // The value is shared, not locked: a gather may take long.
-            let params = value_of(ctx, 0, &var.get(), dtype)?.clone();
+            let params = value_of(ctx, 0, &var.get(), dtype)?;
             let out = gather_rows::<T, I>(ctx, &params, ctx.input(1)?, batch_dims, batch_dims)?;
             ctx.set_output(0, out)
         })
@@ -378,7 +378,7 @@ fn gather_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
         Box::new(move |ctx: &mut KernelCtx| {
             let var = variable(ctx, 0)?;
-            let params = value_of(ctx, 0, &var.get(), dtype)?.clone();
+            let params = value_of(ctx, 0, &var.get(), dtype)?;
             let out = gather_nd_rows::<T, I>(ctx, &params, ctx.input(1)?, false)?;
             ctx.set_output(0, out)
         })

@@ -11,11 +11,11 @@ use ferroflow_functors::matmul;
 use ferroflow_opdef::{KernelBuild, KernelCtx, OpKernel};
 use ferroflow_primitives::each::each;
 use ferroflow_primitives::gemm::{Epilogue, GemmShape, MAX_UPDATE_K, gemm_update};
-use ferroflow_resources::resource::{Var, handle, value_mut, variable};
+use ferroflow_resources::resource::{Var, lock, value_mut, variable};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, Tensor};
 use num_complex::ComplexFloat;
-use std::sync::{Arc, RwLockWriteGuard};
+use std::sync::Arc;
 
 /// Elements per parallel block.
 const BLOCK: usize = 8 * 1024;
@@ -258,30 +258,6 @@ where
         }
         step(ctx, &inputs, values, &rule)
     }))
-}
-
-/// Locks the variables in a global order that avoids deadlocks; returns them in the op's order.
-fn lock<'a>(
-    ctx: &KernelCtx,
-    vars: &'a [Arc<Var>],
-) -> Result<Vec<RwLockWriteGuard<'a, Option<Tensor>>>> {
-    let mut order: Vec<usize> = (0..vars.len()).collect();
-    order.sort_by_key(|&i| vars.get(i).map(Arc::as_ptr));
-    let mut locked: Vec<(usize, _)> = Vec::with_capacity(vars.len());
-    let mut previous: Option<&Arc<Var>> = None;
-    for i in order {
-        let Some(var) = vars.get(i) else { continue };
-        if previous.is_some_and(|p| Arc::ptr_eq(p, var)) {
-            return Err(invalid_argument!(
-                "the variable {} is used for two inputs of one optimizer",
-                handle(ctx, i)?.name
-            ));
-        }
-        previous = Some(var);
-        locked.push((i, var.write()));
-    }
-    locked.sort_by_key(|(i, _)| *i);
-    Ok(locked.into_iter().map(|(_, guard)| guard).collect())
 }
 
 fn step<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(

@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Shapes of arguments that have a graph.
 const MAX_CAPTURED: usize = 16;
 
-type Shapes = Vec<(DType, Shape)>;
+/// The arguments, and whether products are in TF32.
+type Shapes = (Vec<(DType, Shape)>, bool);
 
 /// The graphs of a part, by the shapes of its arguments.
 ///
@@ -58,7 +59,7 @@ impl Captures {
         run: impl Fn(Vec<Tensor>) -> Result<Vec<Tensor>>,
     ) -> Result<Vec<Tensor>> {
         let shape = |t: &Tensor| (t.dtype(), t.shape().clone());
-        let shapes: Shapes = args.iter().map(shape).collect();
+        let shapes: Shapes = (args.iter().map(shape).collect(), ferroflow_gpu::tf32());
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let captured = match known.get(&shapes) {
             Some(State::Captured(captured)) => captured.clone(),

@@ -9,8 +9,8 @@ use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{
-    ExpandedGraph, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup, compile_in, expand,
-    expand_for_placement, resolve_remote_calls,
+    ExpandedGraph, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup, compile_in,
+    expand, expand_for_placement, resolve_remote_calls,
 };
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
@@ -19,6 +19,7 @@ use ferroflow_graph::{
     export_graph, partition, partition_by_task, recvs_to_args, schedule_recvs,
 };
 use ferroflow_program::OpSegment;
+use ferroflow_tensor::DType;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -202,9 +203,13 @@ impl Session {
 
     fn part(&self, partition: Partition) -> Result<Part> {
         let stream = self.stream_of(partition.part);
-        let is_stateful = |n: &Node| n.def.flags.stateful && n.class() == NodeClass::Other;
+        // What a node reads from a variable may differ in each step, and so may its place.
+        let has_state = |c: NodeClass| matches!(c, NodeClass::Other | NodeClass::ReadVariable);
+        let is_stateful = |n: &Node| n.def.flags.stateful && has_state(n.class());
         let graph = partition.graph.graph();
-        let is_stateless = !graph.iter().any(|(_, n)| is_stateful(n));
+        // An index that is with the host picks an element of a list, which need not be that of another step.
+        let has_list = |n: &Node| n.outputs.contains(&DType::Variant);
+        let is_stateless = !graph.iter().any(|(_, n)| is_stateful(n) || has_list(n));
         let executor = self.part_executor(partition.graph, partition.part, stream.as_deref())?;
         Ok(Part {
             runner: Runner::Local {
@@ -264,10 +269,18 @@ impl Session {
         Ok(self.place_nodes(graph)?.map(|placed| placed.devices))
     }
 
+    /// Which functional loops and conditionals become those of frames: all where GPUs are, whose nodes are those of frames.
+    pub(super) fn lowered(&self) -> Lower {
+        match self.options.stream_devices.has_gpus() {
+            true => Lower::Always,
+            false => self.options.compile.lower,
+        }
+    }
+
     /// Places a graph: one part for each device that runs something, if they are several.
     pub(super) fn place(&self, mut expanded: ExpandedGraph) -> Result<Placed> {
         if self.options.devices.names.len() > 1 {
-            expanded.lower(self.options.compile.lower, registry())?;
+            expanded.lower(self.lowered(), registry())?;
         }
         let mut places = None;
         let expanded = expanded.try_map(|graph| {
@@ -318,7 +331,7 @@ impl Session {
         cluster: &dyn Cluster,
     ) -> Result<Option<Vec<Partition<PrunedGraph>>>> {
         let devices = &self.options.devices;
-        let lower = self.options.compile.lower;
+        let lower = self.lowered();
         let mut places = Vec::new();
         let pruned = expand_for_placement(pruned.clone(), lower, registry())?;
         let pruned = &pruned.try_map(|graph| {

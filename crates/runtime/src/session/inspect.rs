@@ -94,7 +94,7 @@ impl Session {
     /// INVALID_ARGUMENT if a node asks for a device that the session does not have; those of compiling the
     /// signature.
     pub fn explain_placement(&self, signature: Option<&Signature>) -> Result<Vec<PlacedNode>> {
-        let lower = self.options.compile.lower;
+        let lower = self.lowered();
         let graph = match signature {
             None => self.graph(),
             Some(signature) => {

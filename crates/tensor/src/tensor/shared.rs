@@ -3,7 +3,7 @@
 use super::{Tensor, check_count};
 use crate::buffer::{Buffer, ByteOwner};
 use crate::memory::MemoryBlock;
-use crate::repr::Content;
+use crate::repr::{Content, ContentMut};
 use crate::storage::{Data, INLINE_BYTES};
 use crate::{DType, MappedFile, Shape};
 use ferroflow_base::{Result, internal};
@@ -46,6 +46,36 @@ impl Tensor {
     /// Returns whether the elements are in memory that the host does not reach.
     pub fn is_on_device(&self) -> bool {
         matches!(self.0.content(), Content::Dense(dense) if dense.is_on_device())
+    }
+
+    /// Returns whether the elements have no other owner, so that operations of the device that has them may overwrite
+    /// them.
+    pub fn is_sole_owner(&mut self) -> bool {
+        match self.0.content_mut() {
+            ContentMut::Scalar(_) => true,
+            ContentMut::Dense(dense) => dense.is_sole(),
+            ContentMut::Shared => false,
+        }
+    }
+
+    /// Returns the tensor with elements that the host reaches: those of a device are copied, which waits for it.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn on_host(&self) -> Result<Tensor> {
+        match self.is_on_device() {
+            false => Ok(self.clone()),
+            true => self.copied_to_host(),
+        }
+    }
+
+    #[cold]
+    fn copied_to_host(&self) -> Result<Tensor> {
+        let (block, offset) = self
+            .block()
+            .ok_or_else(|| internal!("a tensor on a device has no block"))?;
+        let bytes = block.read(offset, self.byte_len())?;
+        Tensor::from_bytes(self.dtype(), self.shape().clone(), &bytes)
     }
 
     /// # Errors

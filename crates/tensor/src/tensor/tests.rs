@@ -60,6 +60,25 @@ unsafe impl crate::MemoryBlock for Elsewhere {
     fn is_host(&self) -> bool {
         false
     }
+
+    fn read(&self, offset: usize, len: usize) -> Result<Vec<u8>> {
+        let bytes = (0..32u32).flat_map(|i| (i as f32).to_le_bytes());
+        Ok(bytes.skip(offset).take(len).collect())
+    }
+}
+
+#[test]
+fn tensors_of_a_device_are_copied_to_the_host() {
+    // SAFETY: as above.
+    let mut t = unsafe { Tensor::from_block(DType::Float, [4, 8].into(), Box::new(Elsewhere)) };
+    assert!(t.is_sole_owner() && !t.is_unique());
+    let mut part = t.view(9, [2].into()).unwrap();
+    assert!(!t.is_sole_owner() && !part.is_sole_owner());
+    let copy = part.on_host().unwrap();
+    assert_eq!(copy.slice::<f32>().unwrap(), [9.0, 10.0]);
+    drop(t);
+    assert!(part.is_sole_owner());
+    assert!(!copy.is_on_device() && copy.on_host().unwrap().same_value(&copy));
 }
 
 #[test]

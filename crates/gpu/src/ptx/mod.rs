@@ -3,8 +3,14 @@
 //! A thread computes [`Loop::width`] consecutive elements. Functions that PTX has no instruction for are those of
 //! `kernels/functions.cu`.
 
+mod functions;
+#[cfg(test)]
+mod tests;
+
 use ferroflow_opdef::{BinaryFn, Instruction, UnaryFn};
 use ferroflow_tensor::DType;
+use functions::{binary, unary};
+use smallvec::SmallVec;
 use std::fmt::Write as _;
 use std::hash::{Hash, Hasher};
 
@@ -27,13 +33,20 @@ pub(crate) enum Walk {
 }
 
 /// What is computed of operands: those of the loop, then the results of earlier steps.
-#[derive(Clone, Copy, PartialEq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Step {
     Unary(UnaryFn, usize),
     Binary(BinaryFn, usize, usize),
     /// The second operand where the first is not zero, else the third.
     Select(usize, usize, usize),
+    /// A function of `kernels/functions.cu`.
+    Call(&'static str, Args),
+    /// A number.
+    Number(f32),
 }
+
+/// The operands of a function.
+pub(crate) type Args = SmallVec<[usize; 6]>;
 
 impl From<Instruction> for Step {
     fn from(instruction: Instruction) -> Step {
@@ -49,11 +62,10 @@ impl From<Instruction> for Step {
 pub(crate) struct Loop {
     /// The dtype and the walk of each operand.
     pub(crate) operands: Vec<(DType, Walk)>,
-    /// What is computed of the operands, then of earlier results; the last one is the result. Empty: the
-    /// operand is converted.
+    /// What is computed of the operands, then of earlier results.
     pub(crate) steps: Vec<Step>,
-    /// The dtype of the result.
-    pub(crate) result: DType,
+    /// The dtypes of the results, with the number of the operand or step that each is.
+    pub(crate) results: Vec<(DType, usize)>,
     /// Elements of a thread: 1 or 4.
     pub(crate) width: usize,
 }
@@ -62,7 +74,7 @@ impl PartialEq for Loop {
     fn eq(&self, other: &Loop) -> bool {
         self.operands == other.operands
             && self.steps == other.steps
-            && self.result == other.result
+            && self.results == other.results
             && self.width == other.width
     }
 }
@@ -71,13 +83,15 @@ impl Eq for Loop {}
 
 impl Hash for Loop {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        (&self.operands, self.result, self.width).hash(state);
+        (&self.operands, &self.results, self.width).hash(state);
         for step in &self.steps {
-            // Functions that differ in a slope alone are compared.
+            // Functions and numbers that differ in a value alone are compared.
             match step {
                 Step::Unary(f, a) => (std::mem::discriminant(f), a).hash(state),
                 Step::Binary(f, a, b) => (std::mem::discriminant(f), a, b).hash(state),
                 Step::Select(c, a, b) => (c, a, b).hash(state),
+                Step::Call(name, args) => (name, args).hash(state),
+                Step::Number(_) => 0.hash(state),
             }
         }
     }
@@ -156,7 +170,7 @@ fn literal(value: f32) -> String {
 }
 
 impl Loop {
-    /// The module with the kernel. Its parameters: the result, the number of elements, then of each operand
+    /// The module with the kernel. Its parameters: the number of elements, the results, then of each operand
     /// its address, and the numbers of its walk.
     pub(crate) fn module(&self, functions: &Functions) -> String {
         let mut body = Body {
@@ -164,10 +178,8 @@ impl Loop {
             called: Vec::new(),
             n_floats: 0,
         };
-        let mut params = vec![
-            ".param .u64 result".to_string(),
-            ".param .u32 count".to_string(),
-        ];
+        let mut params = vec![".param .u32 count".to_string()];
+        params.extend((0..self.results.len()).map(|i| format!(".param .u64 y{i}")));
         let mut values: Vec<Vec<String>> = Vec::new();
         self.start(&mut body);
         for (i, (dtype, walk)) in self.operands.iter().enumerate() {
@@ -183,40 +195,20 @@ impl Loop {
             values.push(self.load(&mut body, i, *dtype, *walk));
         }
         for step in &self.steps {
-            let result = (0..self.width)
-                .map(|lane| {
-                    let to = body.float();
-                    match *step {
-                        Step::Unary(f, a) => unary(&mut body, f, &values[a][lane], &to),
-                        Step::Binary(f, a, b) => {
-                            let (a, b) = (&values[a][lane], &values[b][lane]);
-                            binary(&mut body, f, a, b, &to);
-                        }
-                        Step::Select(c, a, b) => {
-                            let [c, a, b] = [c, a, b].map(|i| &values[i][lane]);
-                            body.line(&format!("setp.neu.f32 %p2, {c}, 0f00000000;"));
-                            body.line(&format!("selp.f32 {to}, {a}, {b}, %p2;"));
-                        }
-                    }
-                    to
-                })
-                .collect();
+            let lanes = (0..self.width).map(|lane| compute(&mut body, step, &values, lane));
+            let result = lanes.collect();
             values.push(result);
         }
-        if let Some(results) = values.last() {
-            self.store(&mut body, results);
+        for (i, (dtype, value)) in self.results.iter().enumerate() {
+            self.store(&mut body, i, *dtype, &values[*value]);
         }
         let mut text = VERSION.to_string();
-        if body
-            .called
-            .iter()
-            .any(|f| matches!(*f, "ff_sin" | "ff_cos"))
-        {
+        let called: String = body.called.iter().map(|name| functions.get(name)).collect();
+        // Tables that functions read.
+        if called.contains("__cudart_") {
             text.push_str(&functions.globals);
         }
-        for name in &body.called {
-            text.push_str(functions.get(name));
-        }
+        text.push_str(&called);
         let _ = write!(
             text,
             ".visible .entry {ENTRY}(\n\t{}\n)\n{{\n\t.reg .pred %p<9>;\n\t.reg .b16 %h<9>;\n\t.reg .b32 %r<24>;\n\t.reg .b64 \
@@ -292,16 +284,16 @@ impl Loop {
         values
     }
 
-    fn store(&self, body: &mut Body, results: &[String]) {
-        body.line("ld.param.u64 %a1, [result];");
-        body.line(&format!("mul.wide.u32 %a2, %r1, {};", self.result.size()));
+    fn store(&self, body: &mut Body, i: usize, dtype: DType, results: &[String]) {
+        body.line(&format!("ld.param.u64 %a1, [y{i}];"));
+        body.line(&format!("mul.wide.u32 %a2, %r1, {};", dtype.size()));
         body.line("add.s64 %a1, %a1, %a2;");
         let narrow: Vec<String> = results
             .iter()
             .enumerate()
-            .map(|(lane, value)| narrow(body, self.result, value, lane + 1))
+            .map(|(lane, value)| narrow(body, dtype, value, lane + 1))
             .collect();
-        let kind = register(self.result).0;
+        let kind = register(dtype).0;
         match narrow.len() {
             1 => body.line(&format!("st.global.{kind} [%a1], {};", narrow[0])),
             n => body.line(&format!(
@@ -310,6 +302,33 @@ impl Loop {
             )),
         }
     }
+}
+
+/// Computes a step for one lane; returns where its result is.
+fn compute(body: &mut Body, step: &Step, values: &[Vec<String>], lane: usize) -> String {
+    if let Step::Number(value) = step {
+        return literal(*value);
+    }
+    let to = body.float();
+    let value = |i: usize| values[i][lane].as_str();
+    match step {
+        Step::Unary(f, a) => unary(body, *f, value(*a), &to),
+        Step::Binary(f, a, b) => binary(body, *f, value(*a), value(*b), &to),
+        Step::Select(c, a, b) => {
+            body.line(&format!("setp.neu.f32 %p2, {}, 0f00000000;", value(*c)));
+            body.line(&format!(
+                "selp.f32 {to}, {}, {}, %p2;",
+                value(*a),
+                value(*b)
+            ));
+        }
+        Step::Call(name, args) => {
+            let args: Vec<&str> = args.iter().map(|a| value(*a)).collect();
+            body.call(name, &args, &to);
+        }
+        Step::Number(_) => {}
+    }
+    to
 }
 
 /// The type of a load of a dtype, and its kind of registers.
@@ -345,6 +364,14 @@ fn widen(body: &mut Body, dtype: DType, from: &str) -> String {
     to
 }
 
+fn truncate(body: &mut Body, from: &str, to: &str, kind: &str, limit: &str, least: &str) {
+    let size = body.float();
+    body.line(&format!("abs.f32 {size}, {from};"));
+    body.line(&format!("setp.lt.f32 %p2, {size}, {limit};"));
+    body.line(&format!("cvt.rzi.{kind}.f32 {to}, {from};"));
+    body.line(&format!("selp.{kind} {to}, {to}, {least}, %p2;"));
+}
+
 /// Converts a float to the register that is stored, of lane 1 to 4.
 fn narrow(body: &mut Body, dtype: DType, from: &str, lane: usize) -> String {
     let (_, registers) = register(dtype);
@@ -373,200 +400,10 @@ fn narrow(body: &mut Body, dtype: DType, from: &str, lane: usize) -> String {
             body.line(&format!("selp.u16 {to}, 1, 0, %p2;"));
         }
         DType::Double => body.line(&format!("cvt.f64.f32 {to}, {from};")),
+        // What does not fit becomes the least number, as on CPUs.
+        DType::Int32 => truncate(body, from, &to, "s32", "0f4F000000", "-2147483648"),
+        DType::Int64 => truncate(body, from, &to, "s64", "0f5F000000", "-9223372036854775808"),
         _ => body.line(&format!("mov.b32 {to}, {from};")),
     }
     to
-}
-
-fn unary(body: &mut Body, f: UnaryFn, a: &str, to: &str) {
-    let simple = match f {
-        UnaryFn::Neg => "neg.f32",
-        UnaryFn::Abs => "abs.f32",
-        UnaryFn::Sqrt => "sqrt.rn.f32",
-        UnaryFn::Rsqrt => "rsqrt.approx.f32",
-        UnaryFn::Reciprocal => "rcp.rn.f32",
-        UnaryFn::Floor => "cvt.rmi.f32.f32",
-        UnaryFn::Ceil => "cvt.rpi.f32.f32",
-        UnaryFn::Round => "cvt.rni.f32.f32",
-        UnaryFn::Square => return body.line(&format!("mul.rn.f32 {to}, {a}, {a};")),
-        UnaryFn::Relu => {
-            let zero = literal(0.0);
-            body.line(&format!("setp.lt.f32 %p2, {a}, {zero};"));
-            return body.line(&format!("selp.f32 {to}, {zero}, {a}, %p2;"));
-        }
-        UnaryFn::LeakyRelu(alpha) => {
-            return body.call("ff_leaky_relu", &[a, &literal(alpha)], to);
-        }
-        UnaryFn::Exp => return body.call("ff_exp", &[a], to),
-        UnaryFn::Expm1 => return body.call("ff_expm1", &[a], to),
-        UnaryFn::Log => return body.call("ff_log", &[a], to),
-        UnaryFn::Log1p => return body.call("ff_log1p", &[a], to),
-        UnaryFn::Sin => return body.call("ff_sin", &[a], to),
-        UnaryFn::Cos => return body.call("ff_cos", &[a], to),
-        UnaryFn::Tanh => return body.call("ff_tanh", &[a], to),
-        UnaryFn::Sigmoid => return body.call("ff_sigmoid", &[a], to),
-        UnaryFn::Erf => return body.call("ff_erf", &[a], to),
-        UnaryFn::Erfc => return body.call("ff_erfc", &[a], to),
-        UnaryFn::Sign => return body.call("ff_sign", &[a], to),
-        UnaryFn::Relu6 => return body.call("ff_relu6", &[a], to),
-        UnaryFn::Elu => return body.call("ff_elu", &[a], to),
-        UnaryFn::Selu => return body.call("ff_selu", &[a], to),
-        UnaryFn::Softplus => return body.call("ff_softplus", &[a], to),
-        UnaryFn::Softsign => return body.call("ff_softsign", &[a], to),
-        UnaryFn::Swish => return body.call("ff_swish", &[a], to),
-        UnaryFn::HardSwish => return body.call("ff_hard_swish", &[a], to),
-        UnaryFn::Gelu => return body.call("ff_gelu", &[a], to),
-        UnaryFn::GeluTanh => return body.call("ff_gelu_tanh", &[a], to),
-    };
-    body.line(&format!("{simple} {to}, {a};"));
-}
-
-fn binary(body: &mut Body, f: BinaryFn, a: &str, b: &str, to: &str) {
-    let simple = match f {
-        BinaryFn::Add => "add.rn.f32",
-        BinaryFn::Sub => "sub.rn.f32",
-        BinaryFn::Mul => "mul.rn.f32",
-        BinaryFn::Div => "div.rn.f32",
-        BinaryFn::SquaredDifference => {
-            body.line(&format!("sub.rn.f32 {to}, {a}, {b};"));
-            return body.line(&format!("mul.rn.f32 {to}, {to}, {to};"));
-        }
-        BinaryFn::Maximum => return body.call("ff_maximum", &[a, b], to),
-        BinaryFn::Minimum => return body.call("ff_minimum", &[a, b], to),
-        BinaryFn::Pow => return body.call("ff_pow", &[a, b], to),
-    };
-    body.line(&format!("{simple} {to}, {a}, {b};"));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::library::text;
-
-    fn functions() -> Functions {
-        let compressed = include_bytes!("../kernels/functions.ptx.gz");
-        Functions::parse(&text(compressed).expect("compressed text"))
-    }
-
-    fn program(text: &str, n_inputs: usize) -> Vec<Step> {
-        let program = ferroflow_opdef::ElementwiseProgram::decode(text, n_inputs);
-        program
-            .expect(text)
-            .steps()
-            .iter()
-            .map(|s| (*s).into())
-            .collect()
-    }
-
-    /// All loops of which modules are made here: each function, walk, width and dtype.
-    fn loops() -> Vec<Loop> {
-        let f32 = DType::Float;
-        let unary = "Neg Abs Square Sqrt Rsqrt Reciprocal Exp Expm1 Log Log1p Sin Cos Tanh Sigmoid Erf Erfc Floor \
-                     Ceil Rint Sign Relu Relu6 LeakyRelu[0.3] Elu Selu Softplus Softsign _Swish _HardSwish _Gelu \
-                     _GeluTanh";
-        let mut all: Vec<Loop> = unary
-            .split_whitespace()
-            .map(|op| Loop {
-                operands: vec![(f32, Walk::Full)],
-                steps: program(&format!("{op}(0)"), 1),
-                result: f32,
-                width: 4,
-            })
-            .collect();
-        for op in "AddV2 Sub Mul RealDiv Maximum Minimum SquaredDifference Pow".split(' ') {
-            for (walk, width) in [(Walk::Scalar, 1), (Walk::Last, 4), (Walk::Middle, 4)] {
-                all.push(Loop {
-                    operands: vec![(f32, Walk::Full), (f32, walk)],
-                    steps: program(&format!("{op}(0,1);Tanh(2);Tanh(3)"), 2),
-                    result: f32,
-                    width,
-                });
-            }
-        }
-        let from = [
-            DType::Half,
-            DType::Bfloat16,
-            DType::Double,
-            DType::Int32,
-            DType::Int64,
-            DType::Uint8,
-            DType::Bool,
-            f32,
-        ];
-        for dtype in from {
-            for result in [f32, DType::Half, DType::Bfloat16] {
-                for width in [1, 4].into_iter().filter(|w| w * dtype.size() <= 16) {
-                    all.push(Loop {
-                        operands: vec![(dtype, Walk::Full)],
-                        steps: Vec::new(),
-                        result,
-                        width,
-                    });
-                }
-            }
-        }
-        all.push(Loop {
-            operands: vec![
-                (DType::Bool, Walk::Middle),
-                (f32, Walk::Full),
-                (f32, Walk::Scalar),
-            ],
-            steps: vec![Step::Select(0, 1, 2)],
-            result: f32,
-            width: 4,
-        });
-        all
-    }
-
-    /// Writes the modules to a folder, for an assembler: `PTX_DIR=DIR cargo test -p ferroflow-gpu`, then
-    /// `ptxas -arch=sm_90 FILE` for each file.
-    #[test]
-    fn modules_define_what_they_call() {
-        let functions = functions();
-        for (i, of) in loops().into_iter().enumerate() {
-            let module = of.module(&functions);
-            let calls = module
-                .lines()
-                .filter_map(|l| l.trim().strip_prefix("call.uni (r), "));
-            for call in calls {
-                let name = call.split(',').next().unwrap_or_default();
-                assert!(
-                    module.contains(&format!("(.param .b32 func_retval0) {name}(")),
-                    "{module}"
-                );
-            }
-            assert_eq!(module.matches(".entry").count(), 1, "{of:?}");
-            if let Some(dir) = std::env::var_os("PTX_DIR") {
-                let path = std::path::Path::new(&dir).join(format!("{i}.ptx"));
-                std::fs::write(path, module).expect("a folder");
-            }
-        }
-    }
-
-    #[test]
-    fn walks_read_their_parameters() {
-        let of = Loop {
-            operands: vec![
-                (DType::Float, Walk::Full),
-                (DType::Float, Walk::Last),
-                (DType::Float, Walk::Middle),
-                (DType::Float, Walk::Scalar),
-            ],
-            steps: program("AddV2(0,1);Mul(4,2);Sub(5,3)", 4),
-            result: DType::Float,
-            width: 1,
-        };
-        let module = of.module(&functions());
-        let (_, params) = module.split_once("elementwise(").expect("an entry");
-        let (params, _) = params.split_once(')').expect("parameters");
-        let names = params
-            .split(',')
-            .map(|p| p.trim().rsplit(' ').next().unwrap_or_default());
-        assert_eq!(
-            names.collect::<Vec<_>>(),
-            [
-                "result", "count", "x0", "x1", "n1", "x2", "n2", "inner2", "x3"
-            ]
-        );
-    }
 }

@@ -2,14 +2,17 @@
 //!
 //! Numbers are those of `cudnn_graph.h`, `cudnn_ops.h` and `cudnn_cnn.h`.
 
-use super::library::{Handle, measure, open};
+mod gradients;
+
+use super::library::{Handle, Loaded, Plans, measure, open};
+use super::lock;
 use crate::{StreamMemory, backend::Address};
 use ferroflow_base::{Result, internal, unimplemented_error};
 use ferroflow_tensor::{DType, Shape, Tensor};
-use libloading::Library;
-use std::collections::HashMap;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+pub use gradients::ConvGradient;
 
 const LIBRARIES: &[&str] = &["libcudnn.so.9", "libcudnn.so.8"];
 const NHWC: c_int = 1;
@@ -88,28 +91,32 @@ super::library::functions! {
         forward = b"cudnnConvolutionBiasActivationForward\0" (Handle, *const c_void, Handle, u64, Handle, u64, Handle,
                                                               c_int, u64, usize, *const c_void, Handle, u64, Handle,
                                                               u64, Handle, Handle, u64);
+        input_workspace = b"cudnnGetConvolutionBackwardDataWorkspaceSize\0" (Handle, Handle, Handle, Handle, Handle,
+                                                                             c_int, *mut usize);
+        input_gradient = b"cudnnConvolutionBackwardData\0" (Handle, *const c_void, Handle, u64, Handle, u64, Handle,
+                                                            c_int, u64, usize, *const c_void, Handle, u64);
+        filter_workspace = b"cudnnGetConvolutionBackwardFilterWorkspaceSize\0" (Handle, Handle, Handle, Handle, Handle,
+                                                                                c_int, *mut usize);
+        filter_gradient = b"cudnnConvolutionBackwardFilter\0" (Handle, *const c_void, Handle, u64, Handle, u64, Handle,
+                                                               c_int, u64, usize, *const c_void, Handle, u64);
     }
 }
 
 /// cuDNN for the computing stream of one device.
 pub struct Dnn {
-    library: Arc<Lib>,
+    library: Arc<Loaded<Functions>>,
     handle: Handle,
-    plans: Mutex<HashMap<Conv, Arc<Plan>>>,
+    plans: Plans<Conv, Plan>,
+    gradients: Plans<(Conv, ConvGradient), Plan>,
     /// A handle is for one thread at a time.
     enqueue: Mutex<()>,
     /// Memory that convolutions share, one after the other on the stream; each at least twice as large as the one before.
     workspaces: Mutex<Vec<Tensor>>,
 }
 
-struct Lib {
-    functions: Functions,
-    _library: Library,
-}
-
 /// A prepared convolution.
 struct Plan {
-    library: Arc<Lib>,
+    library: Arc<Loaded<Functions>>,
     input: Handle,
     filter: Handle,
     bias: Handle,
@@ -177,12 +184,13 @@ impl Dnn {
         let created = unsafe { (functions.create)(&raw mut handle) };
         check(created, "cudnnCreate")?;
         Ok(Dnn {
-            library: Arc::new(Lib {
+            library: Arc::new(Loaded {
                 functions,
                 _library: library,
             }),
             handle,
-            plans: Mutex::default(),
+            plans: Plans::default(),
+            gradients: Plans::default(),
             enqueue: Mutex::default(),
             workspaces: Mutex::default(),
         })
@@ -205,15 +213,7 @@ impl Dnn {
             side,
             at(args.y)?,
         ];
-        let known = lock(&self.plans).get(conv).cloned();
-        let plan = match known {
-            Some(plan) => plan,
-            None => {
-                let plan = Arc::new(self.plan(memory, conv, addresses)?);
-                lock(&self.plans).insert(conv.clone(), plan.clone());
-                plan
-            }
-        };
+        let plan = self.plans.of(conv, || self.plan(memory, conv, addresses))?;
         self.enqueue(memory, conv, &plan, addresses)
     }
 
@@ -387,10 +387,6 @@ impl Dnn {
         }
         Ok(plan)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn check_sizes(conv: &Conv, args: &ConvArgs) -> Result<()> {

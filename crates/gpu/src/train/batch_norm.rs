@@ -1,0 +1,242 @@
+//! Batch normalization with given statistics or those of the batch, and its gradient.
+
+use crate::elementwise::{self, grid};
+use crate::kernel::{FLOATS, GpuCtx, GpuKernel, Row, int, suffix};
+use crate::ptx::Step;
+use crate::reduce::parts;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_device::{Grid, TensorArg};
+use ferroflow_opdef::{BinaryFn, KernelBuild, UnaryFn};
+use ferroflow_tensor::{DType, Shape, Tensor};
+use std::sync::OnceLock;
+
+const FORMAT: &[(&str, &[&str])] = &[("data_format", &["NHWC"])];
+const T: &[(&str, &[DType])] = &[("T", &[DType::Float])];
+/// The statistics are floats.
+const T_U: &[(&str, &[DType])] = &[("T", FLOATS), ("U", &[DType::Float])];
+
+pub(crate) const ROWS: &[Row] = &[
+    Row::new("FusedBatchNorm", batch_norm)
+        .types(T)
+        .strings(FORMAT),
+    Row::new("FusedBatchNormV2", batch_norm)
+        .types(T_U)
+        .strings(FORMAT),
+    Row::new("FusedBatchNormV3", batch_norm)
+        .types(T_U)
+        .strings(FORMAT),
+    Row::new("FusedBatchNormGrad", gradient)
+        .types(T)
+        .strings(FORMAT),
+    Row::new("FusedBatchNormGradV2", gradient)
+        .types(T_U)
+        .strings(FORMAT),
+    Row::new("FusedBatchNormGradV3", gradient)
+        .types(T_U)
+        .strings(FORMAT),
+];
+
+/// Of x, scale, offset, mean, variance and epsilon: (x - mean) * (scale * rsqrt(variance + epsilon)) + offset.
+const NORMALIZE: [Step; 6] = [
+    Step::Binary(BinaryFn::Add, 4, 5),
+    Step::Unary(UnaryFn::Rsqrt, 6),
+    Step::Binary(BinaryFn::Mul, 1, 7),
+    Step::Binary(BinaryFn::Sub, 0, 3),
+    Step::Binary(BinaryFn::Mul, 9, 8),
+    Step::Binary(BinaryFn::Add, 10, 2),
+];
+
+/// Of dy, x, mean and three terms: term 0 * dy + term 1 * (x - mean) + term 2.
+const BACKWARD: [Step; 5] = [
+    Step::Binary(BinaryFn::Sub, 1, 2),
+    Step::Binary(BinaryFn::Mul, 6, 4),
+    Step::Binary(BinaryFn::Mul, 0, 3),
+    Step::Binary(BinaryFn::Add, 8, 7),
+    Step::Binary(BinaryFn::Add, 9, 5),
+];
+
+fn batch_norm(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let epsilon = build.attrs.float("epsilon")?;
+    let trains = build.attrs.bool("is_training")?;
+    let factor = build.attrs.float("exponential_avg_factor").unwrap_or(1.0);
+    let (is_v3, on_device) = (build.def.name == "FusedBatchNormV3", OnceLock::new());
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let inputs = (0..5).map(|i| ctx.input(i));
+        let mut inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
+        let shape = inputs[0].shape().clone();
+        if shape.rank() != 4 {
+            return Err(invalid_argument!("input must be 4 or 5-dimensional{shape}"));
+        }
+        let channels = shape[3];
+        // The first step of a running mean has none yet.
+        let n_params = if trains && factor == 1.0 { 3 } else { 5 };
+        let wrong = |t: &&Tensor| t.shape().dims() != [channels];
+        if let Some(wrong) = inputs[1..n_params].iter().find(wrong) {
+            return Err(invalid_argument!(
+                "scale, offset, mean and variance must have {channels} elements, not the shape {}",
+                wrong.shape()
+            ));
+        }
+        // Running mean and variance, then those that the gradient reads.
+        let mut statistics = [3, 4, 3, 4].map(|i| inputs[i].clone());
+        if shape.num_elements() == 0 {
+            for t in &mut statistics[..2] {
+                *t = ctx.alloc(t.dtype(), [channels])?;
+                ctx.memory.fill(t, &f32::NAN.to_le_bytes())?;
+            }
+        } else if trains {
+            statistics = of_batch(ctx, &inputs, factor)?;
+            (inputs[3], inputs[4]) = (statistics[2].clone(), statistics[3].clone());
+        }
+        inputs.push(match on_device.get() {
+            Some(epsilon) => Tensor::clone(epsilon),
+            None => {
+                let epsilon = ctx.memory.upload(&Tensor::scalar(epsilon))?;
+                on_device.get_or_init(|| epsilon).clone()
+            }
+        });
+        let y = ctx.alloc(inputs[0].dtype(), shape)?;
+        elementwise::run(ctx, &NORMALIZE, &inputs, &y)?;
+        ctx.set_output(0, y)?;
+        for (i, t) in statistics.into_iter().enumerate() {
+            ctx.set_output(i + 1, t)?;
+        }
+        match is_v3 {
+            true => ctx.set_output(5, Tensor::scalar(0.0f32)),
+            false => Ok(()),
+        }
+    }))
+}
+
+/// How the sums of columns are distributed: blocks, and in how many parts each column is.
+fn blocks_of(n: usize, channels: usize) -> (Grid, usize) {
+    let columns = channels.div_ceil(32);
+    let n_parts = parts(n, columns);
+    let grid = Grid {
+        blocks: [columns as u32, n_parts as u32, 1],
+        threads: [32, 8, 1],
+        shared_bytes: 0,
+    };
+    (grid, n_parts)
+}
+
+/// The new running mean and variance, and the batch's own.
+fn of_batch(ctx: &GpuCtx, inputs: &[Tensor], factor: f32) -> Result<[Tensor; 4]> {
+    let x = &inputs[0];
+    let channels = x.shape()[3];
+    let n = x.num_elements() / channels;
+    int(x.num_elements())?;
+    let of = suffix(x.dtype())?;
+    let (blocks, n_parts) = blocks_of(n, channels);
+    let sums = ctx.alloc(DType::Float, [n_parts * 2 * channels])?;
+    let (rows, columns) = (TensorArg::I32(int(n)?), TensorArg::I32(int(channels)?));
+    let args = [
+        TensorArg::Tensor(x),
+        TensorArg::Tensor(&sums),
+        rows,
+        columns,
+    ];
+    ctx.run(&format!("norm_parts_{of}"), &blocks, &args)?;
+    let vector = || ctx.alloc(DType::Float, [channels]);
+    let results = [vector()?, vector()?, vector()?, vector()?];
+    let [new_mean, new_variance, mean, variance] = &results;
+    let args = [
+        TensorArg::Tensor(x),
+        TensorArg::Tensor(&sums),
+        TensorArg::Tensor(&inputs[3]),
+        TensorArg::Tensor(&inputs[4]),
+        TensorArg::Tensor(mean),
+        TensorArg::Tensor(variance),
+        TensorArg::Tensor(new_mean),
+        TensorArg::Tensor(new_variance),
+        rows,
+        columns,
+        TensorArg::I32(int(n_parts)?),
+        TensorArg::F32(factor),
+    ];
+    ctx.run(&format!("norm_finish_{of}"), &grid(channels), &args)?;
+    Ok(results)
+}
+
+fn gradient(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    let epsilon = build.attrs.float("epsilon")?;
+    let trains = i32::from(build.attrs.bool("is_training")?);
+    Ok(Box::new(move |ctx: &mut GpuCtx| {
+        let inputs = (0..5).map(|i| ctx.input(i));
+        let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
+        let [dy, x, scale, mean, variance] = &inputs[..] else {
+            return Err(invalid_argument!("five inputs are needed"));
+        };
+        let shape = x.shape().clone();
+        if shape.rank() != 4 {
+            return Err(invalid_argument!("input must be 4 or 5-dimensional{shape}"));
+        }
+        if *dy.shape() != shape {
+            return Err(invalid_argument!(
+                "x and y_backprop must have same shape, but x has shape {shape} and y_backprop has shape {}",
+                dy.shape()
+            ));
+        }
+        let channels = shape[3];
+        for (t, name) in [
+            (scale, "scale"),
+            (mean, "saved mean"),
+            (variance, "saved variance"),
+        ] {
+            if t.shape().dims() != [channels] {
+                return Err(invalid_argument!(
+                    "{name} must have the same number of elements as the channels of x, got {} and {channels}",
+                    t.shape()
+                ));
+            }
+        }
+        let dx = ctx.alloc(x.dtype(), shape)?;
+        let vector = |n: usize| ctx.alloc(DType::Float, [n]);
+        let (d_scale, d_offset, terms) =
+            (vector(channels)?, vector(channels)?, vector(3 * channels)?);
+        for t in [&d_scale, &d_offset] {
+            crate::data::zero(ctx, t)?;
+        }
+        if dx.num_elements() > 0 {
+            int(dx.num_elements())?;
+            let n = dx.num_elements() / channels;
+            let (blocks, n_parts) = blocks_of(n, channels);
+            let sums = vector(n_parts * 2 * channels)?;
+            let (rows, columns) = (TensorArg::I32(int(n)?), TensorArg::I32(int(channels)?));
+            let [d, input, m, to] = [dy, x, mean, &sums].map(TensorArg::Tensor);
+            let name = format!("norm_grad_parts_{}", suffix(x.dtype())?);
+            ctx.run(&name, &blocks, &[d, input, m, to, rows, columns])?;
+            let args = [
+                TensorArg::Tensor(&sums),
+                TensorArg::Tensor(scale),
+                TensorArg::Tensor(variance),
+                TensorArg::Tensor(&d_scale),
+                TensorArg::Tensor(&d_offset),
+                TensorArg::Tensor(&terms),
+                rows,
+                columns,
+                TensorArg::I32(int(n_parts)?),
+                TensorArg::F32(epsilon),
+                TensorArg::I32(trains),
+            ];
+            ctx.run("norm_grad_finish", &grid(channels), &args)?;
+            let term = |i: usize| terms.view(i * channels, Shape::from([channels]));
+            let operands = [
+                dy.clone(),
+                x.clone(),
+                mean.clone(),
+                term(0)?,
+                term(1)?,
+                term(2)?,
+            ];
+            elementwise::run(ctx, &BACKWARD, &operands, &dx)?;
+        }
+        ctx.set_output(0, dx)?;
+        ctx.set_output(1, d_scale)?;
+        ctx.set_output(2, d_offset)?;
+        for i in 3..5 {
+            ctx.set_output(i, Tensor::zeros(DType::Float, Shape::from([0]))?)?;
+        }
+        Ok(())
+    }))
+}
