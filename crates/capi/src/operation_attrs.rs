@@ -103,7 +103,7 @@ unsafe fn single(node: &Node, name: *const c_char) -> Result<&AttrValue> {
     }
 }
 
-/// The elements of a list attr; none of a list of another kind, which is no error in TensorFlow.
+/// The elements of a list attr; none of a list of another kind, which TensorFlow does not refuse.
 fn items((value, name): (&AttrValue, String), kind: AttrType) -> Result<&[AttrValue]> {
     match value {
         AttrValue::List(list) if list.first().and_then(kind_of) == Some(kind_number(kind)) => {

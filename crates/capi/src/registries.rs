@@ -146,7 +146,7 @@ pub unsafe extern "C" fn TF_LoadPluggableDeviceLibrary(
 /// What a function of the client is told about each log line.
 pub type LogListener = Option<unsafe extern "C" fn(*const c_char)>;
 
-/// Gives what PrintV2 prints to a function, instead of the standard streams.
+/// Passes what PrintV2 prints to a function, instead of to the standard streams.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn TF_RegisterLogListener(listener: LogListener) {
     if let Some(listener) = listener {

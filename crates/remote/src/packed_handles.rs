@@ -115,7 +115,7 @@ impl RemoteContext {
 }
 
 /// A function with an additional argument for each tensor of its packed arguments, which are numbered and have the
-/// devices of their tensors. Nodes that ask for one of these read the tensor that is there.
+/// devices of their tensors. Nodes that ask for one of these read its tensor.
 fn with_components(
     function: &FunctionDef,
     name: String,

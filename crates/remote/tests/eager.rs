@@ -306,7 +306,7 @@ fn an_output_stays_on_the_task_that_computed_it() {
         let answer = answer(&world, 0, both).unwrap();
         assert_eq!(answer.device, [device(1), String::new()]);
         assert_eq!(answer.shape.len(), 2);
-        // Whoever reads it there needs no task but that one.
+        // Reading it there takes no task but that one.
         let read = |task| {
             let args = [Arg::Handle(id, task, FLOAT)];
             let read = operation(-1, "Identity", task, &args, &t("T"));

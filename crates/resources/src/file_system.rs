@@ -44,7 +44,7 @@ pub fn io_error(path: &str, error: &std::io::Error) -> Status {
 pub fn glob(pattern: &str) -> Result<Vec<String>> {
     let Some(system) = files::file_system_of(pattern)? else {
         let path = local_path(pattern);
-        // `file://`, if it is there.
+        // `file://`, if the pattern has it.
         let (scheme, _) = pattern.split_at(pattern.len() - path.len());
         let found = match_parts(path).into_iter();
         return Ok(found.map(|path| format!("{scheme}{path}")).collect());

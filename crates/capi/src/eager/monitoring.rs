@@ -14,7 +14,7 @@ struct Metric<C> {
 }
 
 impl<C> Metric<C> {
-    /// A metric. Another one of its name gives its place in TensorFlow's registry to it.
+    /// A metric. It takes the place that another one of its name has in TensorFlow's registry.
     fn new() -> Metric<C> {
         Metric {
             cells: Mutex::default(),

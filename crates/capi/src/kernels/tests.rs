@@ -295,7 +295,7 @@ fn labels_and_priorities_choose_kernels() {
     };
     // SAFETY: the objects live.
     unsafe {
-        // One that is there before its op.
+        // One that is registered before its op.
         kernel(multiply::<2>, 0, None);
         let op = TF_NewOpDefinitionBuilder(c"TestsChoose".as_ptr());
         TF_OpDefinitionBuilderAddInput(op, c"x: float".as_ptr());
