@@ -133,6 +133,12 @@ def dataset_cardinalities(b):
                         D.range(7).interleave(D.range), D.range(7).batch(2).rebatch(3),
                         D.range(7).batch(2, drop_remainder=True).unbatch(), D.random(seed=1)):
         n_of(api_dataset._variant_tensor)
+    for some in (D.range(7), D.range(7).repeat()):
+        for api_dataset in (some.group_by_window(lambda x: x % 2, lambda key, group: group, 3), some.filter(above_two),
+                            some.flat_map(D.range), some.interleave(D.range, num_parallel_calls=2), some.window(2),
+                            some.shuffle(2), some.batch(2).rebatch(3), some.batch(2).unbatch(),
+                            some.take_while(above_two), some.unique(), some.padded_batch(2)):
+            n_of(api_dataset._variant_tensor)
 
 
 @case("v1")

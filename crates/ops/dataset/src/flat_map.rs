@@ -8,8 +8,8 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, StepServices};
 use ferroflow_resources::dataset::{
-    CapturedFunction, Components, Dataset, DatasetIterator, Prefetch, Source, State,
-    returned_dataset,
+    CapturedFunction, Components, Dataset, DatasetIterator, INFINITE, Prefetch, Source, State,
+    UNKNOWN, returned_dataset,
 };
 use ferroflow_sync::Pool;
 use std::sync::Arc;
@@ -166,6 +166,8 @@ struct Interleave {
     block: usize,
     /// Elements of each dataset that are computed ahead; 0 for none.
     ahead: usize,
+    /// Whether an input without end is known to give a dataset without end.
+    is_endless: bool,
 }
 
 struct InterleaveIterator {
@@ -217,6 +219,7 @@ fn interleave(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             cycle,
             block,
             ahead: 0,
+            is_endless: false,
         }))
     })
 }
@@ -253,6 +256,7 @@ fn legacy(build: &KernelBuild, has_sloppy: bool) -> Result<Box<dyn OpKernel>> {
             cycle,
             block,
             ahead,
+            is_endless: false,
         }))
     })
 }
@@ -299,6 +303,7 @@ fn parallel(ctx: &KernelCtx, name: &str, n: usize, ahead: usize, calls: usize) -
         cycle,
         block,
         ahead,
+        is_endless: true,
     }))
 }
 
@@ -311,6 +316,13 @@ impl Source for Interleave {
             at: 0,
             in_block: 0,
         }))
+    }
+
+    fn cardinality(&self) -> i64 {
+        match self.input.cardinality() {
+            INFINITE if self.is_endless => INFINITE,
+            _ => UNKNOWN,
+        }
     }
 
     fn inputs(&self) -> Vec<Arc<Dataset>> {

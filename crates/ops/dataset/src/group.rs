@@ -7,7 +7,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, Op, OpKernel, StepServices};
 use ferroflow_resources::dataset::{
-    CapturedFunction, Components, Dataset, DatasetIterator, Source, State, UNKNOWN,
+    CapturedFunction, Components, Dataset, DatasetIterator, INFINITE, Source, State, UNKNOWN,
     returned_dataset,
 };
 use ferroflow_tensor::{DType, Tensor};
@@ -129,6 +129,13 @@ impl Source for GroupByWindow {
             sizes: BTreeMap::new(),
             current: None,
         }))
+    }
+
+    fn cardinality(&self) -> i64 {
+        match self.input.cardinality() {
+            INFINITE => INFINITE,
+            _ => UNKNOWN,
+        }
     }
 
     fn inputs(&self) -> Vec<Arc<Dataset>> {
