@@ -34,12 +34,17 @@ fn gather(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 /// # Errors
 /// INVALID_ARGUMENT if a number that is with the host is outside; those of the device.
 pub(crate) fn gather_rows(ctx: &GpuCtx, x: &Tensor, i: usize, along: usize) -> Result<Tensor> {
-    let at = ctx.pass(i)?;
     if x.shape().rank() == 0 {
         return Err(invalid_argument!("params must be at least 1 dimensional"));
     }
     let rows = x.shape()[along];
     ctx.check(i, Box::new(move |at| check_indices(at, rows)))?;
+    gather_at(ctx, x, &ctx.input(i)?, along)
+}
+
+/// As [`gather_rows`], of the numbers in `at`, which are on the device.
+pub(crate) fn gather_at(ctx: &GpuCtx, x: &Tensor, at: &Tensor, along: usize) -> Result<Tensor> {
+    let rows = x.shape()[along];
     let outer: usize = x.shape()[..along].iter().product();
     let inner: usize = x.shape()[along + 1..].iter().product();
     let (left, right) = (&x.shape()[..along], &x.shape()[along + 1..]);
@@ -53,7 +58,6 @@ pub(crate) fn gather_rows(ctx: &GpuCtx, x: &Tensor, i: usize, along: usize) -> R
     if y.num_elements() == 0 {
         return Ok(y);
     }
-    let indices = ctx.input(i)?;
     let mut bytes = x.dtype().size();
     let mut unit = 1;
     while bytes < 16 && (inner * x.dtype().size()).is_multiple_of(bytes * 2) {
@@ -66,7 +70,7 @@ pub(crate) fn gather_rows(ctx: &GpuCtx, x: &Tensor, i: usize, along: usize) -> R
     let count = outer * at.num_elements() * inner / unit;
     let args = [
         TensorArg::Tensor(x),
-        TensorArg::Tensor(&indices),
+        TensorArg::Tensor(at),
         TensorArg::Tensor(&y),
         TensorArg::I32(int(count)?),
         TensorArg::I32(int(rows)?),

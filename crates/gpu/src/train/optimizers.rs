@@ -5,12 +5,14 @@ use super::rules::{Program, RULES};
 use super::scatter::scatter_rows;
 use super::variables::{placed, rewrite};
 use crate::elementwise::run_all;
-use crate::gather::gather_rows;
+use crate::gather::{check_indices, gather_at};
 use crate::kernel::{FLOATS, GpuCtx, GpuKernel, Row};
 use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_functors::indices;
 use ferroflow_opdef::KernelBuild;
 use ferroflow_resources::resource::{Var, lock, placed_mut, variable};
 use ferroflow_tensor::{DType, Shape, Tensor};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Rows of the optimizers, dense and sparse.
@@ -120,7 +122,7 @@ impl GpuKernel for Optimizer {
 }
 
 impl Optimizer {
-    /// Updates the rows that input `i` numbers, each of which it has once.
+    /// Updates the rows that input `i` numbers, one after another where a row is numbered several times.
     fn rows(
         &self,
         ctx: &GpuCtx,
@@ -144,10 +146,39 @@ impl Optimizer {
                  {gradient}"
             ));
         }
-        let mut operands = Vec::new();
+        let rows = shape[0];
+        ctx.check(i, Box::new(move |at| check_indices(at, rows)))?;
         for value in values.iter_mut() {
             **value = placed(ctx, value)?;
-            operands.push(gather_rows(ctx, value, i, 0)?);
+        }
+        let numbers = ctx.host(i)?;
+        let passes = passes(&indices::ints(&numbers)?);
+        if passes.len() <= 1 {
+            return self.distinct_rows(ctx, values, others, &ctx.input(i)?);
+        }
+        let at = self.gradient - self.n_vars;
+        let mut others = others.to_vec();
+        let gradient = others[at].clone();
+        for pass in passes {
+            let positions = ctx.memory.upload(&Tensor::vector(&pass)?)?;
+            others[at] = gather_at(ctx, &gradient, &positions, 0)?;
+            let indices = gather_at(ctx, &ctx.input(i)?, &positions, 0)?;
+            self.distinct_rows(ctx, values, &others, &indices)?;
+        }
+        Ok(())
+    }
+
+    /// Updates the rows that `at` numbers, each of which it has once.
+    fn distinct_rows(
+        &self,
+        ctx: &GpuCtx,
+        values: &mut [&mut Tensor],
+        others: &[Tensor],
+        at: &Tensor,
+    ) -> Result<()> {
+        let mut operands = Vec::new();
+        for value in values.iter() {
+            operands.push(gather_at(ctx, value, at, 0)?);
         }
         let n = operands.len();
         operands.extend_from_slice(others);
@@ -155,8 +186,42 @@ impl Optimizer {
         let to: Vec<(&Tensor, usize)> = to.map(|(t, at)| (t, *at)).collect();
         run_all(ctx, &self.program.steps, &operands, &to)?;
         for (value, rows) in values.iter_mut().zip(&operands) {
-            scatter_rows(ctx, value, i, rows)?;
+            scatter_rows(ctx, value, at, rows)?;
         }
         Ok(())
+    }
+}
+
+/// The positions of numbers in as few groups as the most frequent number needs: each group has a number once, and the
+/// groups keep the order of equal numbers.
+fn passes(numbers: &[i64]) -> Vec<Vec<i64>> {
+    let mut seen: BTreeMap<i64, usize> = BTreeMap::new();
+    let mut passes: Vec<Vec<i64>> = Vec::new();
+    for (position, number) in (0..).zip(numbers) {
+        let pass = seen.entry(*number).or_default();
+        match passes.get_mut(*pass) {
+            Some(positions) => positions.push(position),
+            None => passes.push(vec![position]),
+        }
+        *pass += 1;
+    }
+    passes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_numbers_are_in_different_passes() {
+        let rows: [(&[i64], &[&[i64]]); 4] = [
+            (&[], &[]),
+            (&[3, 1, 2], &[&[0, 1, 2]]),
+            (&[3, 1, 3, 1, 3], &[&[0, 1], &[2, 3], &[4]]),
+            (&[5, 5], &[&[0], &[1]]),
+        ];
+        for (numbers, expect) in rows {
+            assert_eq!(passes(numbers), expect);
+        }
     }
 }

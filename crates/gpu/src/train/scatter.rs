@@ -87,32 +87,33 @@ fn check_segments(ids: &Tensor, n: usize) -> Result<()> {
     }
 }
 
-/// Replaces the rows of a variable's value that input `i` numbers; a value that others have is copied first.
+/// Replaces the rows of a variable's value that `at` numbers, which is on the device; a value that others have is copied
+/// first. Of rows that are numbered twice, any update may be the last.
 ///
 /// # Errors
 /// Those of the device.
 pub(crate) fn scatter_rows(
     ctx: &GpuCtx,
     value: &mut Tensor,
-    i: usize,
+    at: &Tensor,
     updates: &Tensor,
 ) -> Result<()> {
     let rows = value.shape()[0];
-    let (inner, count) = sizes(ctx, value, i)?;
+    let (inner, count) = sizes(value, at);
     let name = |of: &str| format!("scatter_{}_{of}", updates.dtype().size());
-    enqueue(ctx, value, i, updates, &name, &[count, rows, inner], None)
+    enqueue(ctx, value, at, updates, &name, &[count, rows, inner], None)
 }
 
-/// The elements of a row, and of the rows that input `i` numbers.
-fn sizes(ctx: &GpuCtx, value: &Tensor, i: usize) -> Result<(usize, usize)> {
+/// The elements of a row, and of the rows that `at` numbers.
+fn sizes(value: &Tensor, at: &Tensor) -> (usize, usize) {
     let inner: usize = value.shape()[1..].iter().product();
-    Ok((inner, inner * ctx.pass(i)?.num_elements()))
+    (inner, inner * at.num_elements())
 }
 
 fn enqueue(
     ctx: &GpuCtx,
     value: &mut Tensor,
-    i: usize,
+    at: &Tensor,
     updates: &Tensor,
     name: &dyn Fn(&str) -> String,
     sizes: &[usize; 3],
@@ -121,8 +122,7 @@ fn enqueue(
     if sizes[0] == 0 {
         return Ok(());
     }
-    let indices = ctx.input(i)?;
-    let name = name(index_suffix(indices.dtype()));
+    let name = name(index_suffix(at.dtype()));
     if !value.is_sole_owner() {
         let copy = ctx.alloc(value.dtype(), value.shape().clone())?;
         ctx.memory.copy_tensor(&copy, value)?;
@@ -131,7 +131,7 @@ fn enqueue(
     let is_scalar = updates.num_elements() == 1 && sizes[0] != 1;
     let mut args = vec![
         TensorArg::Tensor(updates),
-        TensorArg::Tensor(&indices),
+        TensorArg::Tensor(at),
         TensorArg::Tensor(value),
     ];
     for size in sizes {
@@ -172,14 +172,15 @@ fn scatter(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         ctx.check(1, Box::new(move |at| check_indices(at, rows)))?;
         *value = placed(ctx, value)?;
         if factor.is_none() {
-            return scatter_rows(ctx, value, 1, &updates);
+            return scatter_rows(ctx, value, &ctx.input(1)?, &updates);
         }
-        let (inner, count) = sizes(ctx, value, 1)?;
+        let indices = ctx.input(1)?;
+        let (inner, count) = sizes(value, &indices);
         let name = |of: &str| format!("scatter_add_{of}");
         enqueue(
             ctx,
             value,
-            1,
+            &indices,
             &updates,
             &name,
             &[count, rows, inner],
