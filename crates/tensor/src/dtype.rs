@@ -33,6 +33,18 @@ macro_rules! dtypes {
         pub enum DType { $($variant = $num,)* }
 
         impl DType {
+    /// What an element of 2 or 4 bits is in a byte, of which TensorFlow sets and reads the lower bits only: signed ones
+    /// are extended. None for other dtypes.
+    pub(crate) fn narrow(self) -> Option<fn(u8) -> u8> {
+        match self {
+            DType::Int4 => Some(|byte| ((byte << 4).cast_signed() >> 4).cast_unsigned()),
+            DType::Uint4 => Some(|byte| byte & 15),
+            DType::Int2 => Some(|byte| ((byte << 6).cast_signed() >> 6).cast_unsigned()),
+            DType::Uint2 => Some(|byte| byte & 3),
+            _ => None,
+        }
+    }
+
             /// Every dtype, by number.
             pub const ALL: &'static [DType] = &[$(DType::$variant,)*];
 

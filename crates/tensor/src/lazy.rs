@@ -34,12 +34,11 @@ impl LazyTensor {
     ) -> Option<Self> {
         let bytes = shape.num_elements().checked_mul(dtype.size())?;
         let inside = range.end <= (*file).as_ref().len() && range.start <= range.end;
-        (dtype.is_plain() && dtype != DType::Bool && inside && bytes == range.len()).then(|| {
-            LazyTensor {
-                dtype,
-                shape,
-                repr: Repr::Mapped(file, range),
-            }
+        let is_as_stored = dtype.is_plain() && dtype != DType::Bool && dtype.narrow().is_none();
+        (is_as_stored && inside && bytes == range.len()).then(|| LazyTensor {
+            dtype,
+            shape,
+            repr: Repr::Mapped(file, range),
         })
     }
 

@@ -7,6 +7,7 @@ use crate::{DType, Element, Item, PartialShape, Shape};
 use bytes::Bytes;
 use ferroflow_base::{Result, internal, invalid_argument};
 use std::any::Any;
+use std::borrow::Cow;
 use std::mem::transmute_copy;
 use std::sync::Arc;
 
@@ -220,10 +221,12 @@ impl Tensor {
             }
             return Ok(t);
         }
+        let narrow = dtype.narrow();
+        let bytes = narrow.map_or(Cow::from(bytes), |f| bytes.iter().map(|b| f(*b)).collect());
         // SAFETY: every byte pattern is valid for plain dtypes other than bool, and the new tensor
         // is its buffer's only owner.
         if let Some(to) = unsafe { t.bytes_mut() } {
-            to.copy_from_slice(bytes);
+            to.copy_from_slice(&bytes);
         }
         Ok(t)
     }

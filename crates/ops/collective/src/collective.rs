@@ -47,7 +47,17 @@ pub(crate) const OPS: &[Op] = &[
          int; group_key: int; instance_key: int; shape: shape; communication_hint: \
          string = 'auto'; timeout_seconds: float = 0.0 | stateful distributed",
     )
-    .shape(shapes::from_shape_attr)
+    .shape(|ctx| {
+        // The attr does not count, see the kernel.
+        if let Some(rank) = ctx.input(0).rank() {
+            let rest = ctx.input(0);
+            ctx.set(
+                0,
+                indices::partial(rank, |i| rest.dim(i as isize).filter(|_| i > 0)),
+            );
+        }
+        Ok(())
+    })
     .cost(Cost::Async)
     .kernel(gather),
     Op::new(
@@ -274,13 +284,14 @@ impl Collective {
         let int =
             |x: i64| i32::try_from(x).map_err(|_| invalid_argument!("key {x} is out of range"));
         let shape = match (&self.shape, self.kind, inputs) {
+            // The attr of version 1 does not count: TensorFlow's Python sets it to [0].
+            (_, CollectiveKind::Gather, [part, ..]) => gathered_shape(part, size)?,
             (Some(shape), ..) => shape
                 .to_full()
                 .ok_or_else(|| invalid_argument!("attr shape {shape} is not fully known"))?,
             (None, CollectiveKind::Receive, [_, _, _, shape]) => {
                 Shape::checked(&indices::ints(shape)?)?
             }
-            (None, CollectiveKind::Gather, [part, ..]) => gathered_shape(part, size)?,
             (None, CollectiveKind::ReduceScatter { .. }, [part, ..]) => part_shape(part, size)?,
             (None, _, [part, ..]) => part.shape().clone(),
             _ => return Err(internal!("a collective needs an input")),

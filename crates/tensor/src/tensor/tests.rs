@@ -36,6 +36,24 @@ fn items_of_every_dtype() {
 }
 
 #[test]
+fn narrow_integers_from_bytes_are_extended() {
+    let rows = [
+        (DType::Int4, vec![1i8, -3, 7, -8]),
+        (DType::Uint4, vec![1, 13, 7, 8]),
+        (DType::Int2, vec![1, 1, -1, 0]),
+        (DType::Uint2, vec![1, 1, 3, 0]),
+    ];
+    for (dtype, expect) in rows {
+        // TensorFlow sets the lower half of a byte only.
+        let t = Tensor::from_bytes(dtype, Shape::from([4]), &[0x01, 0x0d, 0x07, 0x08]).unwrap();
+        assert_eq!(
+            t.bitcast(DType::Int8).unwrap().slice::<i8>().unwrap(),
+            expect
+        );
+    }
+}
+
+#[test]
 fn bools_from_bytes_are_normalised() {
     let t = Tensor::from_bytes(DType::Bool, Shape::from([3]), &[0, 1, 7]).unwrap();
     assert_eq!(t.slice::<bool>().unwrap(), [false, true, true]);
