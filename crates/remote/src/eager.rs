@@ -8,7 +8,7 @@ use crate::function_tasks;
 use crate::master::Master;
 use crate::master_session::lock;
 use crate::task::Task;
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_model::proto::{
     CloseContextRequest, CloseContextResponse, CreateContextRequest, CreateContextResponse,
     EnqueueRequest, EnqueueResponse, KeepAliveRequest, KeepAliveResponse,
@@ -35,7 +35,7 @@ impl EagerService {
         }
     }
 
-    /// `CreateContext`. A context of the same id is replaced by one with a higher view id.
+    /// `CreateContext`. A context of the same id is replaced by one with the same or a higher view id.
     ///
     /// # Errors
     /// INVALID_ARGUMENT if the context exists or the cluster is malformed.
@@ -46,7 +46,7 @@ impl EagerService {
         let peers = Arc::new(self.task.peers.of_cluster(&cluster));
         let is_old = |contexts: &HashMap<u64, Arc<RemoteContext>>| {
             let known = contexts.get(&id);
-            known.is_some_and(|old| old.view() >= request.context_view_id)
+            known.is_some_and(|old| old.view() > request.context_view_id)
         };
         if !is_old(&lock(&self.contexts)) {
             self.task.coordination.join(&def, &name, &peers)?;
@@ -178,6 +178,11 @@ impl EagerService {
     ) -> Result<RunComponentFunctionResponse> {
         let context = self.find(request.context_id)?;
         let operation = request.operation.unwrap_or_default();
+        if !operation.is_function || !operation.is_component_function {
+            return Err(internal!(
+                "RunComponentFunction request can only be used to execute component functions."
+            ));
+        }
         let response = context.run_component(&operation, &request.output_num, cancel)?;
         Ok(RunComponentFunctionResponse {
             shape: response.shape,

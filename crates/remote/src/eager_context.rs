@@ -235,10 +235,10 @@ impl RemoteContext {
     /// Those of the item.
     pub(crate) fn run_item(&self, item: QueueItem, cancel: &CancelToken) -> Result<QueueResponse> {
         let empty = QueueResponse::default();
-        match item
-            .item
-            .ok_or_else(|| invalid_argument!("the queue has an empty item"))?
-        {
+        let Some(item) = item.item else {
+            return Ok(empty);
+        };
+        match item {
             Item::Operation(operation) => return self.execute(&operation, cancel),
             Item::HandleToDecref(handle) => {
                 let removed = lock(&self.tensors).remove(&(handle.op_id, handle.output_num));
@@ -531,8 +531,13 @@ fn run(call: &EagerCall, inputs: Vec<Tensor>, options: &RunOptions) -> Result<Ve
 
 impl Drop for RemoteContext {
     fn drop(&mut self) {
-        self.task.rendezvous.cleanup(self.id);
-        self.task.sessions.remove(&session_of(self.id));
+        let handle = session_of(self.id);
+        let current = self.task.sessions.get(&handle);
+        // A newer context of the client may have taken its place.
+        if current.is_some_and(|session| Arc::ptr_eq(&session, &self.session)) {
+            self.task.rendezvous.cleanup(self.id);
+            self.task.sessions.remove(&handle);
+        }
     }
 }
 

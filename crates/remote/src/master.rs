@@ -117,7 +117,8 @@ impl Master {
         };
         let handle = format!("{:016x}", random_u64());
         let timeout = millis(config.operation_timeout_in_ms);
-        let limited = timeout.map(|t| cancel.with_timeout(t));
+        // A client that waits as long must still hear which task is missing.
+        let limited = timeout.map(|t| cancel.with_timeout(t * 9 / 10));
         let cancel = limited.as_ref().unwrap_or(cancel);
         let peers = self.task.peers_of(&config)?;
         let connected =

@@ -3,7 +3,7 @@
 
 use crate::eager_context::RemoteContext;
 use crate::master_session::lock;
-use ferroflow_base::{Result, not_found};
+use ferroflow_base::{Result, invalid_argument, not_found};
 use ferroflow_model::proto::operation::{Input, input};
 use ferroflow_model::proto::send_packed_handle_op::handle;
 use ferroflow_model::proto::{
@@ -26,8 +26,11 @@ impl RemoteContext {
     /// Keeps the tensors of a packed handle.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if a tensor is malformed.
+    /// INVALID_ARGUMENT if there are no tensors, or one is malformed.
     pub(crate) fn keep_packed(&self, packed: &SendPackedHandleOp) -> Result<()> {
+        if packed.handles.is_empty() {
+            return Err(invalid_argument!("Handles should not be empty."));
+        }
         let handles = packed.handles.iter().filter_map(|h| h.item.as_ref());
         let components = handles.map(|handle| {
             Ok(match handle {

@@ -372,6 +372,30 @@ fn nodes_read_the_tensor_of_their_device_of_a_packed_handle() {
 }
 
 #[test]
+fn a_repeated_context_takes_the_place_of_the_first() {
+    let world = World::new(2, 0);
+    contexts(&world);
+    // As of a client that got no answer.
+    contexts(&world);
+    variable(&world, 1, 1, 5.0);
+    let library = "function {
+        signature {
+            name: '__value' is_stateful: true
+            input_arg { name: 'v' type: DT_RESOURCE }
+            output_arg { name: 'y' type: DT_FLOAT }
+        }
+        node_def { name: 'r' op: 'ReadVariableOp' input: 'v'
+            attr { key: 'dtype' value { type: DT_FLOAT } } }
+        node_def { name: 'n' op: 'Neg' input: 'r:value:0' attr { key: 'T' value { type: DT_FLOAT } } }
+        ret { key: 'y' value: 'n:y:0' }
+    }";
+    register(&world, 0, library);
+    let args = [Arg::Handle(1, 1, RESOURCE)];
+    let called = enqueue(&world, 0, operation(-1, "__value", 0, &args, ""));
+    assert_eq!(called.unwrap(), [-5.0]);
+}
+
+#[test]
 fn a_function_says_that_another_task_lost_its_context() {
     let world = World::new(2, 0);
     contexts(&world);

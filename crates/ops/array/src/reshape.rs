@@ -58,10 +58,12 @@ fn check_unknown(from: &PartialShape, to: &Shape) -> Result<()> {
         .flatten()
         .try_fold(1usize, |n, d| n.checked_mul(*d));
     match known {
-        Some(known) if known > 0 && to.num_elements() % known != 0 => Err(invalid_argument!(
-            "Dimension size must be evenly divisible by {known} but is {}",
-            to.num_elements()
-        )),
+        Some(known) if known > 0 && !to.num_elements().is_multiple_of(known) => {
+            Err(invalid_argument!(
+                "Dimension size must be evenly divisible by {known} but is {}",
+                to.num_elements()
+            ))
+        }
         _ => Ok(()),
     }
 }

@@ -124,6 +124,8 @@ impl Tasks {
             context_id: CONTEXT,
             operation: Some(Operation {
                 func_step_id: -3,
+                is_function: true,
+                is_component_function: true,
                 ..call("f", 8)
             }),
             output_num: vec![0],

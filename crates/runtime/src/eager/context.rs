@@ -371,7 +371,11 @@ impl CallDef {
                 Given::List(n) => *n as usize,
             };
             let Some((mine, others)) = rest.split_at_checked(n) else {
-                return Err(internal!("op {}: inputs were lost", self.def.name));
+                return Err(invalid_argument!(
+                    "op {} expects more than {} inputs",
+                    self.def.name,
+                    inputs.len()
+                ));
             };
             rest = others;
             let set = |full: &mut Attrs, name: &ferroflow_opdef::Name, value: AttrValue| {
