@@ -48,7 +48,7 @@ impl ContextFunctions {
             let values = def.node_def.iter().flat_map(|node| node.attr.values());
             for value in values.filter_map(|value| value.value.as_ref()) {
                 let called = match value {
-                    attr_value::Value::Func(called) => std::slice::from_ref(called),
+                    attr_value::Value::Func(called) => std::slice::from_ref(&**called),
                     attr_value::Value::List(list) => &list.func[..],
                     _ => &[],
                 };
