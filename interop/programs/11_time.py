@@ -10,6 +10,8 @@ with session() as s:
 with session(operation_timeout_in_ms=200) as s:
     show("a session's limit", lambda: s.run(take))
 s = session()
+# The master has the session from here on.
+s.run(tf.constant(1))
 failed = []
 
 
