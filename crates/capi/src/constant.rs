@@ -35,7 +35,7 @@ pub unsafe extern "C" fn TF_TryEvaluateConstant(
 }
 
 /// The value of an output that depends only on constants and on shapes that are known, not on control inputs
-/// (`core/common_runtime/eval_const_tensor.cc`). There is none either if computing it fails.
+/// (`core/common_runtime/eval_const_tensor.cc`). One that cannot be computed is unknown, too.
 fn evaluate_constant(graph: &Arc<GraphState>, output: Output) -> Result<Option<Tensor>> {
     let inner = graph.lock();
     inner.graph.dtype(output)?;

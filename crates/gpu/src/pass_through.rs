@@ -7,16 +7,7 @@ use ferroflow_functors::shapes::reshape_to;
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
 
-const PLAIN: &[DType] = &[
-    DType::Float,
-    DType::Half,
-    DType::Bfloat16,
-    DType::Double,
-    DType::Int32,
-    DType::Int64,
-    DType::Bool,
-];
-const ANY: &[(&str, &[DType])] = &[("T", PLAIN)];
+const ANY: &[(&str, &[DType])] = crate::data::T;
 /// Lists, whose elements may be on the device, and handles of variables.
 const HANDLES: &[(&str, &[DType])] = &[("T", &[DType::Variant, DType::Resource])];
 

@@ -26,7 +26,7 @@ impl RemoteContext {
     /// Keeps the tensors of a packed handle.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if there are no tensors, or one is malformed.
+    /// INVALID_ARGUMENT if the handle is empty, or a tensor is malformed.
     pub(crate) fn keep_packed(&self, packed: &SendPackedHandleOp) -> Result<()> {
         if packed.handles.is_empty() {
             return Err(invalid_argument!("Handles should not be empty."));

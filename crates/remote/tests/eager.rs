@@ -371,6 +371,28 @@ fn nodes_read_the_tensor_of_their_device_of_a_packed_handle() {
     assert_eq!(enqueue(&world, 0, read).unwrap(), [1.0]);
 }
 
+/// Registers a function of task 0 that negates a variable.
+fn register_negated(world: &World) {
+    let library = "function {
+        signature {
+            name: '__negated' is_stateful: true
+            input_arg { name: 'v' type: DT_RESOURCE }
+            output_arg { name: 'y' type: DT_FLOAT }
+        }
+        node_def { name: 'r' op: 'ReadVariableOp' input: 'v'
+            attr { key: 'dtype' value { type: DT_FLOAT } } }
+        node_def { name: 'n' op: 'Neg' input: 'r:value:0' attr { key: 'T' value { type: DT_FLOAT } } }
+        ret { key: 'y' value: 'n:y:0' }
+    }";
+    register(world, 0, library);
+}
+
+/// Calls the function with the variable 1 of task 1.
+fn negated(world: &World) -> Result<Vec<f32>, Status> {
+    let args = [Arg::Handle(1, 1, RESOURCE)];
+    enqueue(world, 0, operation(-1, "__negated", 0, &args, ""))
+}
+
 #[test]
 fn a_repeated_context_takes_the_place_of_the_first() {
     let world = World::new(2, 0);
@@ -378,21 +400,8 @@ fn a_repeated_context_takes_the_place_of_the_first() {
     // As of a client that got no answer.
     contexts(&world);
     variable(&world, 1, 1, 5.0);
-    let library = "function {
-        signature {
-            name: '__value' is_stateful: true
-            input_arg { name: 'v' type: DT_RESOURCE }
-            output_arg { name: 'y' type: DT_FLOAT }
-        }
-        node_def { name: 'r' op: 'ReadVariableOp' input: 'v'
-            attr { key: 'dtype' value { type: DT_FLOAT } } }
-        node_def { name: 'n' op: 'Neg' input: 'r:value:0' attr { key: 'T' value { type: DT_FLOAT } } }
-        ret { key: 'y' value: 'n:y:0' }
-    }";
-    register(&world, 0, library);
-    let args = [Arg::Handle(1, 1, RESOURCE)];
-    let called = enqueue(&world, 0, operation(-1, "__value", 0, &args, ""));
-    assert_eq!(called.unwrap(), [-5.0]);
+    register_negated(&world);
+    assert_eq!(negated(&world).unwrap(), [-5.0]);
 }
 
 #[test]
@@ -400,23 +409,8 @@ fn a_function_says_that_another_task_lost_its_context() {
     let world = World::new(2, 0);
     contexts(&world);
     variable(&world, 1, 1, 5.0);
-    let library = "function {
-        signature {
-            name: '__read' is_stateful: true
-            input_arg { name: 'v' type: DT_RESOURCE }
-            output_arg { name: 'y' type: DT_FLOAT }
-        }
-        node_def { name: 'r' op: 'ReadVariableOp' input: 'v'
-            attr { key: 'dtype' value { type: DT_FLOAT } } }
-        node_def { name: 'n' op: 'Neg' input: 'r:value:0' attr { key: 'T' value { type: DT_FLOAT } } }
-        ret { key: 'y' value: 'n:y:0' }
-    }";
-    register(&world, 0, library);
-    let call = || {
-        let args = [Arg::Handle(1, 1, RESOURCE)];
-        enqueue(&world, 0, operation(-1, "__read", 0, &args, ""))
-    };
-    assert_eq!(call().unwrap(), [-5.0]);
+    register_negated(&world);
+    assert_eq!(negated(&world).unwrap(), [-5.0]);
     // As after a restart.
     let close = CloseContextRequest {
         context_id: CONTEXT,
@@ -425,7 +419,7 @@ fn a_function_says_that_another_task_lost_its_context() {
     let closed: Result<CloseContextResponse, Status> =
         world.call(1, "eager.EagerService/CloseContext", close);
     closed.unwrap();
-    let error = call().expect_err("task 1 has no context");
+    let error = negated(&world).expect_err("task 1 has no context");
     assert_eq!(error.code(), tonic::Code::Aborted, "{error}");
     // By these, coordinators of parameter servers find out which task restarted.
     let expected = format!("Unable to find a context_id matching the specified one ({CONTEXT}).");
