@@ -1,5 +1,6 @@
 //! Errors as values: TensorFlow's codes, a message, and notes added on the way up.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// A result whose error is a [`Status`].
@@ -75,6 +76,7 @@ impl Code {
     }
 }
 
+#[derive(Clone)]
 struct Inner {
     code: Code,
     message: String,
@@ -82,6 +84,7 @@ struct Inner {
     node: Option<String>,
     /// Index of the note that names the node.
     node_note: Option<usize>,
+    payloads: BTreeMap<String, Vec<u8>>,
 }
 
 /// An error: a [`Code`], a message and the notes that callers added. One pointer wide.
@@ -93,6 +96,7 @@ struct Inner {
 /// assert_eq!(s.to_string(),
 ///     "INVALID_ARGUMENT: expected rank 2, got 3\n\t [[{{node dense/MatMul}} = MatMul]]");
 /// ```
+#[derive(Clone)]
 pub struct Status(Box<Inner>);
 
 impl Status {
@@ -105,6 +109,7 @@ impl Status {
             notes: Vec::new(),
             node: None,
             node_note: None,
+            payloads: BTreeMap::new(),
         }))
     }
 
@@ -139,6 +144,37 @@ impl Status {
         self.0.node.as_deref()
     }
 
+    /// Adds a payload: a serialized message under the URL of its type, for programs that handle the error
+    /// (`absl::Status::SetPayload`).
+    ///
+    /// ```
+    /// use ferroflow_base::aborted;
+    /// let s = aborted!("the task restarted").with_payload("type.googleapis.com/Restarted", "");
+    /// assert_eq!(s.payloads().next(), Some(("type.googleapis.com/Restarted", &b""[..])));
+    /// ```
+    #[must_use]
+    pub fn with_payload(
+        mut self,
+        type_url: impl Into<String>,
+        message: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.0.payloads.insert(type_url.into(), message.into());
+        self
+    }
+
+    /// Returns the payloads, in the order of their type URLs.
+    pub fn payloads(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        let payloads = self.0.payloads.iter();
+        payloads.map(|(url, message)| (url.as_str(), message.as_slice()))
+    }
+
+    /// Returns the error with the payloads of another.
+    #[must_use]
+    pub fn with_payloads_of(mut self, other: &Status) -> Self {
+        self.0.payloads.extend(other.0.payloads.clone());
+        self
+    }
+
     /// Adds a line of context, outermost last.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
@@ -157,18 +193,6 @@ impl Status {
                 .push(format!("\t [[{{{{node {node}}}}} = {op}]]"));
         }
         self
-    }
-}
-
-impl Clone for Status {
-    fn clone(&self) -> Self {
-        Status(Box::new(Inner {
-            code: self.0.code,
-            message: self.0.message.clone(),
-            notes: self.0.notes.clone(),
-            node: self.0.node.clone(),
-            node_note: self.0.node_note,
-        }))
     }
 }
 

@@ -23,6 +23,13 @@ impl TF_Status {
 
     pub(crate) fn set(&mut self, error: &Status) {
         self.set_text(error.code() as c_int, unescaped(&error.to_client_text()));
+        for (url, payload) in error.payloads() {
+            // Values end at the first NUL, as clients of this interface read them.
+            let value = payload.split(|byte| *byte == 0).next().unwrap_or_default();
+            if let (Ok(url), Ok(value)) = (CString::new(url), CString::new(value)) {
+                self.payloads.insert(url, value);
+            }
+        }
     }
 
     fn set_text(&mut self, code: c_int, message: impl Into<Vec<u8>>) {

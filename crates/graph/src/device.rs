@@ -15,7 +15,9 @@ use std::sync::Arc;
 ///     assert!(DeviceSpec::parse(name).unwrap().matches(cpu), "{name}");
 /// }
 /// assert!(!DeviceSpec::parse("/device:GPU:0").unwrap().matches(cpu));
-/// assert!(DeviceSpec::parse("cpu 0").is_err());
+/// for name in ["cpu 0", "/job:", "/job:a b/task:0", "/task:-1", "//cpu:0", "/device:CPU:x"] {
+///     assert!(DeviceSpec::parse(name).is_err(), "{name}");
+/// }
 /// assert_eq!(DeviceSpec::parse("/cpu:7").unwrap().to_string(), "/device:CPU:7");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -35,36 +37,46 @@ impl DeviceSpec {
     pub fn parse(name: &str) -> Result<DeviceSpec> {
         let bad = || invalid_argument!("Malformed device specification '{name}'");
         let mut spec = DeviceSpec::default();
-        let Some(rest) = name.strip_prefix('/') else {
-            return match name {
-                "" => Ok(spec),
-                _ => Err(bad()),
-            };
-        };
-        for part in rest.split('/').filter(|p| !p.is_empty()) {
-            let (key, value) = part.split_once(':').unwrap_or((part, "*"));
-            let number = |text: &str| match text {
-                "*" => Ok(None),
-                text => text.parse().map(Some).map_err(|_| bad()),
-            };
-            match key {
-                "job" if value != "*" => spec.job = Some(value.to_string()),
-                "job" => {}
-                "replica" => spec.replica = number(value)?,
-                "task" => spec.task = number(value)?,
-                "device" => {
-                    let (kind, index) = value.split_once(':').unwrap_or((value, "*"));
-                    spec.kind = (kind != "*").then(|| kind.to_uppercase());
-                    spec.index = number(index)?;
-                }
-                kind if kind.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') => {
-                    spec.kind = Some(kind.to_uppercase());
-                    spec.index = number(value)?;
-                }
-                _ => return Err(bad()),
-            }
+        if name.is_empty() || name == "/" {
+            return Ok(spec);
+        }
+        for part in name.strip_prefix('/').ok_or_else(bad)?.split('/') {
+            spec.read(part).ok_or_else(bad)?;
         }
         Ok(spec)
+    }
+
+    /// Reads a part between slashes; `None` if it is malformed.
+    fn read(&mut self, part: &str) -> Option<()> {
+        // `*` leaves a part open.
+        let word = |text: &str| {
+            let is_word = text.starts_with(|c: char| c.is_ascii_alphabetic())
+                && text.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
+            match text {
+                "*" => Some(None),
+                text => is_word.then(|| Some(text.to_string())),
+            }
+        };
+        let number = |text: &str| match text {
+            "*" => Some(None),
+            text if text.starts_with('+') => None,
+            text => text.parse().ok().map(Some),
+        };
+        match part.split_once(':')? {
+            ("job", job) => self.job = word(job)?,
+            ("replica", replica) => self.replica = number(replica)?,
+            ("task", task) => self.task = number(task)?,
+            ("device", device) => {
+                let (kind, index) = device.split_once(':').unwrap_or((device, "*"));
+                self.kind = word(kind)?.map(|kind| kind.to_uppercase());
+                self.index = number(index)?;
+            }
+            (kind, index) => {
+                self.kind = Some(word(kind)??.to_uppercase());
+                self.index = number(index)?;
+            }
+        }
+        Some(())
     }
 
     /// Whether the device of this full name is meant.

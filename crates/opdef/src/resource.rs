@@ -7,14 +7,15 @@ use std::any::{Any, TypeId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-/// The container of resources whose op does not name one.
+/// The container of resources whose op does not name one, except on tasks of clusters.
 pub const DEFAULT_CONTAINER: &str = "localhost";
 
 type Shared = Arc<dyn Any + Send + Sync>;
 
 /// Named, typed resources in named containers, as in TensorFlow's resource manager.
 ///
-/// Resources of different types may have the same name.
+/// Resources of different types may have the same name. An empty name of a container is that of the default
+/// container.
 ///
 /// ```
 /// use ferroflow_opdef::{DEFAULT_CONTAINER, Resources};
@@ -33,9 +34,7 @@ pub struct Resources {
 
 impl Default for Resources {
     fn default() -> Self {
-        let containers = Arc::<Containers>::default();
-        let own = SessionState::beside(&containers, Services::default());
-        Resources { containers, own }
+        Resources::with_default_container(DEFAULT_CONTAINER)
     }
 }
 
@@ -92,22 +91,23 @@ type Container = FxHashMap<(TypeId, String), Shared>;
 
 struct Containers {
     id: u64,
+    /// The name of the default container.
+    default: Box<str>,
     by_name: Mutex<FxHashMap<String, Container>>,
 }
 
 impl Containers {
-    fn lock(&self) -> MutexGuard<'_, FxHashMap<String, Container>> {
-        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Default for Containers {
-    fn default() -> Self {
+    fn new(default: &str) -> Self {
         static NEXT_ID: AtomicU64 = AtomicU64::new(0);
         Containers {
             id: NEXT_ID.fetch_add(1, Ordering::Relaxed),
+            default: default.into(),
             by_name: Mutex::default(),
         }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, FxHashMap<String, Container>> {
+        self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -129,6 +129,29 @@ fn find_or_make<T: Any + Send + Sync>(
 }
 
 impl Resources {
+    /// Returns no resources, in containers of which the default one has this name: the job, on a task of a
+    /// cluster (TensorFlow's `ResourceMgr` of a device).
+    ///
+    /// ```
+    /// use ferroflow_opdef::Resources;
+    /// let resources = Resources::with_default_container("ps");
+    /// resources.lookup_or_create("", "n", || Ok(7u32)).unwrap();
+    /// assert_eq!(*resources.lookup::<u32>("ps", "n").unwrap(), 7);
+    /// ```
+    pub fn with_default_container(name: &str) -> Resources {
+        let containers = Arc::new(Containers::new(name));
+        let own = SessionState::beside(&containers, Services::default());
+        Resources { containers, own }
+    }
+
+    /// Returns the container that an attr names: the default one if it is empty.
+    pub fn container<'a>(&'a self, attr: &'a str) -> &'a str {
+        match attr {
+            "" => &self.containers.default,
+            name => name,
+        }
+    }
+
     pub(crate) fn dataset_graphs_slot(&self) -> &OnceLock<Arc<dyn DatasetGraphs>> {
         &self.own.services.dataset_graphs
     }
@@ -202,6 +225,7 @@ impl Resources {
         node: &str,
         make: impl FnOnce(&str) -> Result<T>,
     ) -> Result<(String, Arc<T>)> {
+        let container = self.container(container);
         let name = format!("_{}_{node}", self.own.id);
         let found = self.lookup_or_create(container, &name, || make(&name))?;
         let key = (container.to_string(), TypeId::of::<T>(), name.clone());
@@ -230,6 +254,7 @@ impl Resources {
     /// # Errors
     /// NOT_FOUND if there is none.
     pub fn lookup<T: Any + Send + Sync>(&self, container: &str, name: &str) -> Result<Arc<T>> {
+        let container = self.container(container);
         let containers = self.lock();
         let found = containers
             .get(container)
@@ -252,6 +277,7 @@ impl Resources {
         name: &str,
         make: impl FnOnce() -> Result<T>,
     ) -> Result<Arc<T>> {
+        let container = self.container(container);
         let mut containers = self.lock();
         let in_container = containers.entry(container.to_string()).or_default();
         find_or_make(in_container, name, make)
@@ -267,6 +293,7 @@ impl Resources {
         name: &str,
         value: Arc<T>,
     ) -> Result<()> {
+        let container = self.container(container);
         let mut containers = self.lock();
         let in_container = containers.entry(container.to_string()).or_default();
         let key = (TypeId::of::<T>(), name.to_string());
@@ -285,7 +312,7 @@ impl Resources {
         counts: impl Fn(&(dyn Any + Send + Sync)) -> bool,
     ) -> bool {
         let containers = self.lock();
-        let found = containers.get(container);
+        let found = containers.get(self.container(container));
         found.is_some_and(|c| c.is_empty() || c.values().any(|value| counts(&**value)))
     }
 
@@ -294,6 +321,7 @@ impl Resources {
     /// # Errors
     /// NOT_FOUND if there is none.
     pub fn remove<T: Any + Send + Sync>(&self, container: &str, name: &str) -> Result<()> {
+        let container = self.container(container);
         let mut containers = self.lock();
         let removed = containers
             .get_mut(container)
@@ -303,7 +331,7 @@ impl Resources {
 
     /// Removes all resources of a container.
     pub fn clear(&self, container: &str) {
-        self.lock().remove(container);
+        self.lock().remove(self.container(container));
     }
 }
 

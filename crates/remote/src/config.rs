@@ -53,18 +53,28 @@ pub(crate) type Addresses = BTreeMap<String, BTreeMap<u32, String>>;
 /// Returns the addresses of a cluster by job and task.
 ///
 /// # Errors
-/// INVALID_ARGUMENT if a task has a negative number.
+/// INVALID_ARGUMENT if a task has a negative number or an address without host and port.
 pub(crate) fn addresses(cluster: &ClusterDef) -> Result<Addresses> {
     let jobs = cluster.job.iter().map(|job| {
         let tasks = job.tasks.iter().map(|(index, address)| {
             let index = u32::try_from(*index).map_err(|_| {
                 invalid_argument!("task {index} of job '{}' has no valid number", job.name)
             })?;
+            check_address(address)?;
             Ok((index, address.clone()))
         });
         Ok((job.name.clone(), tasks.collect::<Result<_>>()?))
     });
     jobs.collect()
+}
+
+fn check_address(address: &str) -> Result<()> {
+    match address.rsplit_once(':') {
+        Some((host, port)) if !host.contains('/') && port.parse::<u16>().is_ok() => Ok(()),
+        _ => Err(invalid_argument!(
+            "Could not interpret \"{address}\" as a host-port pair."
+        )),
+    }
 }
 
 /// The text form of a cluster.

@@ -41,6 +41,11 @@ impl EagerService {
     /// INVALID_ARGUMENT if the context exists or the cluster is malformed.
     pub fn create_context(&self, request: CreateContextRequest) -> Result<CreateContextResponse> {
         let id = request.context_id;
+        if id == 0 {
+            return Err(invalid_argument!(
+                "Failed to initialize remote for worker context due to invalid context id"
+            ));
+        }
         let def = request.server_def.unwrap_or_default();
         let (name, cluster) = self.place(&def)?;
         let peers = Arc::new(self.task.peers.of_cluster(&cluster));

@@ -247,7 +247,9 @@ impl RemoteContext {
             }
             Item::SendTensor(sent) => {
                 for (i, proto) in (0..).zip(&sent.tensors) {
-                    let tensor = self.decode(proto)?;
+                    let tensor = self.decode(proto);
+                    let tensor =
+                        tensor.map_err(|e| e.prefixed("Unable to parse tensor proto: "))?;
                     lock(&self.tensors).insert((sent.op_id, i), tensor);
                 }
             }
@@ -319,14 +321,7 @@ impl RemoteContext {
                 Ok(tensor)
             }
             Some(owner) => self.copy_from(&owner, handle, cancel),
-            None => Err(invalid_argument!(
-                "Unable to find the relevant tensor remote_handle: Op ID: {}, Output num: {}. One \
-                 possible cause is that the tensor was accessed after deallocation in a distributed \
-                 worker setup.  Try setting `os.environ['TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE']='False'` \
-                 in your client to disable async streaming behavior to see if it fixes the problem.",
-                handle.op_id,
-                handle.output_num
-            )),
+            None => Err(no_tensor(handle)),
         }
     }
 
@@ -343,6 +338,11 @@ impl RemoteContext {
 
     /// Runs an op or a function.
     fn execute(&self, operation: &Operation, cancel: &CancelToken) -> Result<QueueResponse> {
+        let device = &operation.device;
+        if !operation.is_function && !device.is_empty() && !self.devices().names().contains(device)
+        {
+            return Err(invalid_argument!("{device} unknown device."));
+        }
         let mut inputs = self.inputs(operation, cancel)?;
         let attrs = attrs_of_proto(&operation.attrs)?;
         let mut elsewhere = Vec::new();
@@ -559,6 +559,24 @@ pub(crate) fn no_context(id: u64) -> Status {
          restarted, or the context was GC'd?",
         id as i64
     )
+}
+
+/// The error of a handle without a tensor, whose payload says where it was found
+/// (`tensorflow.core.platform.ErrorSourceProto`).
+#[cold]
+fn no_tensor(handle: &RemoteTensorHandle) -> Status {
+    const SOURCE: &str = "type.googleapis.com/tensorflow.core.platform.ErrorSourceProto";
+    // `error_source: EAGER_REMOTE_MGR`.
+    const EAGER_REMOTE_MGR: [u8; 2] = [8, 5];
+    let error = invalid_argument!(
+        "Unable to find the relevant tensor remote_handle: Op ID: {}, Output num: {}. One possible cause is that \
+         the tensor was accessed after deallocation in a distributed worker setup.Try setting \
+         `os.environ['TF_ENABLE_EAGER_CLIENT_STREAMING_ENQUEUE']='False'` in your client to disable async \
+         streaming behavior to see if it fixes the problem.",
+        handle.op_id,
+        handle.output_num
+    );
+    error.with_payload(SOURCE, EAGER_REMOTE_MGR)
 }
 
 /// The device of the resource that a tensor is the handle of, if another task or this one named it.

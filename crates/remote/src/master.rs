@@ -189,7 +189,7 @@ impl Master {
         cluster: Option<Arc<GrpcCluster>>,
     ) -> SessionOptions {
         let resources = match isolates_state(config) {
-            true => Resources::default(),
+            true => Resources::with_default_container(&self.task.server.task.job),
             false => self.task.resources.fork_session(),
         };
         self.task.join_collectives(&resources, own_devices, peers);

@@ -370,36 +370,34 @@ impl Peer {
         const PATH: &str = "/tensorflow.eager.EagerService/RunComponentFunction";
         match e.message().contains(ORIGIN) {
             true => e,
-            false => Status::new(
-                e.code(),
-                self.with_origin(&ferroflow_rpc::message(&e), PATH),
-            ),
+            false => self.with_origin(e, PATH),
         }
     }
 
     fn unreachable(&self, path: &str, why: &str) -> Status {
         let text = format!("failed to connect to {}: {why}", self.task);
-        Status::new(Code::Unavailable, self.with_origin(&text, path))
+        self.with_origin(Status::new(Code::Unavailable, text), path)
     }
 
     /// The status of a failed call. One without a cause comes from the task itself.
     fn status(&self, path: &str, e: &tonic::Status) -> Status {
-        let code = match std::error::Error::source(e) {
-            Some(cause) => return self.unreachable(path, &deepest(cause)),
-            None => Code::from_number(e.code() as i32).unwrap_or(Code::Unknown),
-        };
-        Status::new(code, self.with_origin(e.message(), path))
+        match std::error::Error::source(e) {
+            Some(cause) => self.unreachable(path, &deepest(cause)),
+            None => self.with_origin(ferroflow_rpc::from_tonic(e), path),
+        }
     }
 
-    /// The text of an error with the task that it comes from, unless a master tells of its session.
-    fn with_origin(&self, message: &str, path: &str) -> String {
+    /// The error with the task that it comes from in its text, unless a master tells of its session.
+    fn with_origin(&self, e: Status, path: &str) -> Status {
         if path.starts_with(MASTER) {
-            return message.to_string();
+            return e;
         }
-        format!(
-            "{message}\n{ORIGIN} {} while calling {path}:\n:{{}}",
+        let text = format!(
+            "{}\n{ORIGIN} {} while calling {path}:\n:{{}}",
+            ferroflow_rpc::message(&e),
             self.task
-        )
+        );
+        Status::new(e.code(), text).with_payloads_of(&e)
     }
 }
 

@@ -7,7 +7,9 @@ use crate::master_session::lock;
 use crate::peers::{Peer, Peers};
 use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
 use ferroflow_model::proto::{RecvTensorRequest, RecvTensorResponse};
-use ferroflow_runtime::{CancelToken, LocalRendezvous, RecvDone, Rendezvous, StepTable};
+use ferroflow_runtime::{
+    CancelToken, DeviceSpec, LocalRendezvous, RecvDone, Rendezvous, StepTable,
+};
 use ferroflow_tensor::Tensor;
 use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, OnceLock, mpsc};
@@ -129,6 +131,41 @@ pub(crate) struct Pushing {
     pub(crate) tasks: Vec<u64>,
     /// The parts of other tasks that ended without an error, at the master: nothing is left of these.
     pub(crate) ended: AtomicUsize,
+}
+
+/// The parts of a key under which a tensor travels (TensorFlow: `Rendezvous::ParsedKey`).
+pub(crate) struct RendezvousKey<'a> {
+    /// The device that sends.
+    pub(crate) source: &'a str,
+    /// Its incarnation.
+    pub(crate) incarnation: u64,
+}
+
+impl RendezvousKey<'_> {
+    /// Parses a key.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT unless it has five parts: two devices by their full names, the incarnation of the first, a
+    /// name and an iteration.
+    pub(crate) fn parse(key: &str) -> Result<RendezvousKey<'_>> {
+        let parse = || {
+            let mut parts = key.split(';');
+            let source = parts.next().filter(|name| is_full_name(name))?;
+            let incarnation = u64::from_str_radix(parts.next()?, 16).ok()?;
+            parts.next().filter(|name| is_full_name(name))?;
+            let rest = [parts.next()?, parts.next()?];
+            let is_whole = rest.iter().all(|part| !part.is_empty()) && parts.next().is_none();
+            is_whole.then_some(RendezvousKey {
+                source,
+                incarnation,
+            })
+        };
+        parse().ok_or_else(|| invalid_argument!("Invalid  rendezvous key: {key}"))
+    }
+}
+
+fn is_full_name(device: &str) -> bool {
+    TaskName::of_device(device).is_some() && DeviceSpec::parse(device).is_ok()
 }
 
 /// How a session names this task and reaches the others.

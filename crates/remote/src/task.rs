@@ -13,7 +13,7 @@ use crate::security::Security;
 use crate::worker_session::WorkerSessions;
 use ferroflow_base::Result;
 use ferroflow_model::proto::{CleanupAllRequest, CleanupAllResponse, ConfigProto};
-use ferroflow_runtime::{DEFAULT_CONTAINER, DeviceSpec, Pool, Resources, RunOptions};
+use ferroflow_runtime::{DeviceSpec, Pool, Resources, RunOptions};
 use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::task::JoinSet;
@@ -72,7 +72,7 @@ impl Task {
         Task {
             devices,
             pool,
-            resources: Resources::default(),
+            resources: Resources::with_default_container(&server.task.job),
             peers: Arc::new(peers),
             rendezvous: RendezvousManager::new(handles.clone()),
             sessions: WorkerSessions::default(),
@@ -145,7 +145,7 @@ impl Task {
     /// Clears containers, the default one if none is named.
     pub(crate) fn clear(&self, containers: &[String]) {
         match containers {
-            [] => self.resources.clear(DEFAULT_CONTAINER),
+            [] => self.resources.clear(""),
             some => some.iter().for_each(|c| self.resources.clear(c)),
         }
     }

@@ -8,6 +8,7 @@ use crate::master::Master;
 use crate::master_session::lock;
 use crate::partial_steps::PartialSteps;
 use crate::recent_requests::RecentRequests;
+use crate::rendezvous::RendezvousKey;
 use crate::task::Task;
 use crate::worker_session::{WorkerGraph, WorkerSession};
 use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
@@ -100,7 +101,7 @@ impl Worker {
             }
         };
         let resources = match request.isolate_session_state {
-            true => Resources::default(),
+            true => Resources::with_default_container(&name.job),
             false => self.task.resources.fork_session(),
         };
         self.task.join_collectives(&resources, &devices, &peers);
@@ -132,10 +133,10 @@ impl Worker {
         session.ok_or_else(|| match context_of(handle) {
             // Part of a function, which other workers run by RunComponentFunction.
             Some(context) => no_context(context),
-            None => aborted!(
+            None => possibly_restarted(aborted!(
                 "Session handle is not found: {handle}. Possibly this worker (\"{}\") just restarted.",
                 self.task.server.task
-            ),
+            )),
         })
     }
 
@@ -153,7 +154,10 @@ impl Worker {
         let schedules_recvs = graph_options.is_some_and(|o| o.enable_recv_scheduling);
         let graph = request.graph_def.unwrap_or_default();
         if let Some(node) = graph.node.iter().find(|n| n.device.is_empty()) {
-            return Err(invalid_argument!("Missing device name in: {}", node.name));
+            return Err(invalid_argument!(
+                "Node '{}' is missing a device specification",
+                node.name
+            ));
         }
         let receivers = receivers(&graph, &session.name);
         let signature = Signature {
@@ -182,6 +186,7 @@ impl Worker {
         let registered = WorkerGraph {
             session: graph,
             callable,
+            signature,
             receivers,
         };
         lock(&session.graphs).insert(handle.clone(), Arc::new(registered));
@@ -204,7 +209,10 @@ impl Worker {
         )?;
         match lock(&session.graphs).remove(&request.graph_handle) {
             Some(_) => Ok(DeregisterGraphResponse {}),
-            None => Err(no_graph(&request.graph_handle)),
+            None => Err(aborted!(
+                "Graph handle is not found: {}. Possibly, this worker just restarted.",
+                request.graph_handle
+            )),
         }
     }
 
@@ -253,28 +261,30 @@ impl Worker {
 
     /// Checks the device that sends under a key, and returns it.
     fn check_source<'a>(&self, key: &'a str) -> Result<&'a str> {
-        let parts: Vec<&str> = key.split(';').collect();
-        let [source, incarnation, _, _, _] = parts[..] else {
-            return Err(invalid_argument!("Invalid  rendezvous key: {key}"));
-        };
-        let incarnation = u64::from_str_radix(incarnation, 16)
-            .map_err(|_| invalid_argument!("Invalid  rendezvous key: {key}"))?;
+        let RendezvousKey {
+            source,
+            incarnation,
+        } = RendezvousKey::parse(key)?;
         let device = self.task.devices.local(source)?;
         match device.incarnation == incarnation {
             true => Ok(source),
-            false => Err(aborted!(
+            false => Err(possibly_restarted(aborted!(
                 "RecvTensor expects a different device incarnation: {incarnation} vs. {}. Your worker job \
                  (\"{}\") was probably restarted. Check your worker job for the reason why it was \
                  restarted.",
                 device.incarnation,
                 self.task.server.task
-            )),
+            ))),
         }
     }
 }
 
-pub(crate) fn no_graph(handle: &str) -> Status {
-    aborted!("Graph handle is not found: {handle}. Possibly, this worker just restarted.")
+/// Marks an error that a restart of the worker may have caused, as coordinators look for it.
+#[cold]
+fn possibly_restarted(error: Status) -> Status {
+    const RESTARTED: &str =
+        "type.googleapis.com/tensorflow.distributed_runtime.WorkerPossiblyRestarted";
+    error.with_payload(RESTARTED, "")
 }
 
 /// The other tasks that a graph sends to.

@@ -3,7 +3,7 @@
 use crate::device::{Devices, TaskName};
 use crate::master_session::lock;
 use crate::peers::Peers;
-use ferroflow_runtime::{Callable, Resources, Session};
+use ferroflow_runtime::{Callable, Resources, Session, Signature};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
@@ -27,6 +27,7 @@ pub(crate) struct WorkerSession {
 pub(crate) struct WorkerGraph {
     pub(crate) session: Session,
     pub(crate) callable: Arc<Callable>,
+    pub(crate) signature: Signature,
     /// The other tasks that it sends to.
     pub(crate) receivers: Vec<TaskName>,
 }

@@ -1,12 +1,13 @@
 //! The steps of a [`Worker`]: `RunGraph`, and parts that come over a link.
 
+use crate::cost_graph::cost_graph;
 use crate::master_session::lock;
-use crate::rendezvous::{StepRendezvous, take_later};
+use crate::rendezvous::{RendezvousKey, StepRendezvous, take_later};
 use crate::step_stats::StepTrace;
-use crate::worker::{Worker, no_graph};
+use crate::worker::Worker;
 use crate::worker_session::{WorkerGraph, WorkerSession};
-use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
-use ferroflow_model::proto::{NamedTensorProto, RunGraphRequest, RunGraphResponse};
+use ferroflow_base::{Code, Result, Status, aborted, internal, invalid_argument};
+use ferroflow_model::proto::{ExecutorOpts, NamedTensorProto, RunGraphRequest, RunGraphResponse};
 use ferroflow_rpc::Calls;
 use ferroflow_runtime::{CancelToken, NodeClass, Rendezvous, RunOptions, TraceSink};
 use ferroflow_tensor::Tensor;
@@ -22,6 +23,7 @@ struct WorkerStep {
     rendezvous: Arc<StepRendezvous>,
     options: RunOptions,
     trace: Option<Arc<StepTrace>>,
+    observed: ExecutorOpts,
     recv_key: Vec<String>,
     /// The step's number.
     id: i64,
@@ -180,7 +182,8 @@ impl Worker {
             request.create_worker_session_called,
         )?;
         let graph = lock(&session.graphs).get(&request.graph_handle).cloned();
-        let graph = graph.ok_or_else(|| no_graph(&request.graph_handle))?;
+        let no_graph = || aborted!("Graph handle is not found: {}", request.graph_handle);
+        let graph = graph.ok_or_else(no_graph)?;
         let rendezvous = self.task.rendezvous.get(request.step_id as u64);
         rendezvous.initialize(&session.name, &session.peers())?;
         if request.create_worker_session_called {
@@ -191,7 +194,8 @@ impl Worker {
                 return Err(e);
             }
         }
-        let wants_stats = request.exec_opts.is_some_and(|o| o.record_timeline);
+        let observed = request.exec_opts.unwrap_or_default();
+        let wants_stats = observed.record_timeline || observed.record_costs;
         let trace = wants_stats.then(Arc::<StepTrace>::default);
         let options = RunOptions {
             cancel: Some(cancel.clone()),
@@ -206,6 +210,7 @@ impl Worker {
             rendezvous,
             options,
             trace,
+            observed,
             recv_key: request.recv_key.clone(),
             id: request.step_id,
             started: Instant::now(),
@@ -239,16 +244,22 @@ impl Worker {
         let recv = step.recv_key.iter().map(|key| {
             let tensor = take(&step.rendezvous, key);
             let tensor = tensor.map_err(|e| {
-                e.prefixed(&format!(
-                    "Failed to fetch outputs for step {}. (key: {key}) ",
-                    step.id
-                ))
+                internal!(
+                    "Failed to fetch outputs for step {}. (Original error message: {})",
+                    step.id,
+                    ferroflow_rpc::message(&e)
+                )
             })?;
             Ok(NamedTensorProto {
                 name: key.clone(),
                 tensor: Some(self.task.handles.encode(&tensor, session.devices.first())?),
             })
         });
+        let recv = recv.collect::<Result<_>>()?;
+        let graphs = match step.observed.record_partition_graphs || step.observed.record_costs {
+            true => graph.session.partition_graphs(&graph.signature)?,
+            false => Vec::new(),
+        };
         let stats = step.trace.as_ref().map(|trace| {
             let (first, names) = (session.devices.first(), session.devices.names());
             let placement = graph.callable.placement();
@@ -261,9 +272,15 @@ impl Worker {
             trace.add_constants(constants.map(|(_, n)| n.name.as_str()));
             trace.finish(device_of, &graph.session.inputs())
         });
+        let costs = stats.as_ref().filter(|_| step.observed.record_costs);
         Ok(RunGraphResponse {
-            recv: recv.collect::<Result<_>>()?,
+            recv,
+            cost_graph: costs.map(|stats| cost_graph(&graphs, stats)),
             step_stats: stats,
+            partition_graph: match step.observed.record_partition_graphs {
+                true => graphs,
+                false => Vec::new(),
+            },
             ..Default::default()
         })
     }
@@ -273,10 +290,13 @@ impl Worker {
         rendezvous: &Arc<StepRendezvous>,
         sent: Vec<NamedTensorProto>,
     ) -> Result<()> {
-        for NamedTensorProto { name, tensor } in sent {
+        for (i, NamedTensorProto { name, tensor }) in sent.into_iter().enumerate() {
             let mut proto = tensor.unwrap_or_default();
             proto.tensor_shape = proto.tensor_shape.filter(|s| !s.unknown_rank);
-            let tensor = self.task.handles.decode(&proto)?;
+            let tensor = self.task.handles.decode(&proto).map_err(|e| {
+                invalid_argument!("Invalid TensorProto for feed value {i}: {}", e.message())
+            })?;
+            RendezvousKey::parse(&name)?;
             rendezvous.send(&name, Some(tensor))?;
         }
         Ok(())

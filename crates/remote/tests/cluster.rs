@@ -286,7 +286,20 @@ fn wrong_requests_to_a_worker_are_errors() {
         ..Default::default()
     };
     let lost = "Session handle is not found: none. Possibly this worker";
-    check(&world, "RegisterGraph", unknown, Code::Aborted, lost);
+    check(
+        &world,
+        "RegisterGraph",
+        unknown.clone(),
+        Code::Aborted,
+        lost,
+    );
+    let answer: Result<RegisterGraphResponse, Status> =
+        world.call(0, "WorkerService/RegisterGraph", unknown);
+    let details = answer.unwrap_err().details().to_vec();
+    let details = String::from_utf8_lossy(&details);
+    // Coordinators look for it.
+    let restarted = "type.googleapis.com/tensorflow.distributed_runtime.WorkerPossiblyRestarted";
+    assert!(details.contains(restarted), "{details:?}");
     let homeless = RegisterGraphRequest {
         graph_def: Some(graph("n = NoOp()")),
         ..Default::default()
@@ -296,7 +309,7 @@ fn wrong_requests_to_a_worker_are_errors() {
         "RegisterGraph",
         homeless,
         code,
-        "Missing device name in: n",
+        "Node 'n' is missing a device specification",
     );
     let run = RunGraphRequest {
         graph_handle: "7".to_string(),
@@ -338,6 +351,124 @@ fn wrong_requests_to_a_worker_are_errors() {
         };
         check(&world, "RecvTensor", request, code, part);
     }
+}
+
+#[test]
+fn keys_and_tensors_of_steps_are_checked() {
+    let world = World::new(1, 0);
+    let register = RegisterGraphRequest {
+        graph_def: Some(graph("n = NoOp() @0")),
+        ..Default::default()
+    };
+    let registered: RegisterGraphResponse = world
+        .call(0, "WorkerService/RegisterGraph", register)
+        .unwrap();
+    let device = "/job:w/replica:0/task:0/device:CPU:0";
+    let good = format!("{device};0000000000000001;{device};x;0:0");
+    let short = TensorProto {
+        dtype: DataType::DtFloat as i32,
+        tensor_content: vec![0; 3].into(),
+        ..Default::default()
+    };
+    let sends = [
+        ("garbage", None, "Invalid  rendezvous key: garbage"),
+        (&*good, Some(short), "Invalid TensorProto for feed value 0"),
+    ];
+    let run = |step_id| RunGraphRequest {
+        graph_handle: registered.graph_handle.clone(),
+        step_id,
+        ..Default::default()
+    };
+    for (step, (name, tensor, part)) in (20..).zip(sends) {
+        let float = TensorProto {
+            dtype: DataType::DtFloat as i32,
+            float_val: vec![1.0],
+            ..Default::default()
+        };
+        let sent = NamedTensorProto {
+            name: name.to_string(),
+            tensor: Some(tensor.unwrap_or(float)),
+        };
+        let request = RunGraphRequest {
+            send: vec![sent],
+            ..run(step)
+        };
+        check(&world, "RunGraph", request, Code::InvalidArgument, part);
+    }
+    let request = RunGraphRequest {
+        recv_key: vec!["garbage".to_string()],
+        ..run(30)
+    };
+    let part = "Failed to fetch outputs for step 30. (Original error message: Invalid  rendezvous key: garbage)";
+    check(&world, "RunGraph", request, Code::Internal, part);
+}
+
+#[test]
+fn a_worker_reports_what_it_ran() {
+    let world = World::new(1, 0);
+    let lines = "c = Const{dtype=type: DT_FLOAT; value=tensor { dtype: DT_FLOAT tensor_shape { } float_val: 6 }}() @0
+                 t = Print{T=type: DT_FLOAT; U=list { type: DT_FLOAT }}(c, c) @0";
+    let register = RegisterGraphRequest {
+        graph_def: Some(graph(lines)),
+        ..Default::default()
+    };
+    let registered: RegisterGraphResponse = world
+        .call(0, "WorkerService/RegisterGraph", register)
+        .unwrap();
+    // As a stock master asks: (costs, graphs).
+    for (record_costs, record_partition_graphs) in [(false, false), (true, false), (false, true)] {
+        let request = RunGraphRequest {
+            graph_handle: registered.graph_handle.clone(),
+            step_id: 40,
+            exec_opts: Some(ExecutorOpts {
+                record_costs,
+                record_partition_graphs,
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let answer: RunGraphResponse = world.call(0, "WorkerService/RunGraph", request).unwrap();
+        let graphs = answer.partition_graph.iter().flat_map(|g| &g.node);
+        let graphs: Vec<&str> = graphs.map(|n| n.name.as_str()).collect();
+        assert_eq!(graphs.contains(&"t"), record_partition_graphs, "{graphs:?}");
+        let costs = answer.cost_graph.unwrap_or_default();
+        let t = costs.node.iter().find(|n| n.name == "t");
+        assert_eq!(t.is_some_and(|t| t.device.ends_with("CPU:0")), record_costs);
+        assert_eq!(answer.step_stats.is_some(), record_costs);
+    }
+}
+
+#[test]
+fn the_default_container_is_the_job() {
+    let world = World::new(1, 0);
+    let lines = |container: &str| {
+        let var = format!(
+            "VarHandleOp{{dtype=type: DT_FLOAT; shape=shape {{ }}; shared_name=s: 'v'; container=s: '{container}'}}"
+        );
+        format!(
+            "x = Placeholder{{dtype=type: DT_FLOAT}}() @0\nv = {var}() @0\n\
+             set = AssignVariableOp{{dtype=type: DT_FLOAT}}(v, x) @0\n\
+             get = ReadVariableOp{{dtype=type: DT_FLOAT}}(v) @0\ny = Neg{T}(x) @0"
+        )
+    };
+    let session = |container: &str| {
+        let session = world.session(&lines(container), ConfigProto::default());
+        session.unwrap()
+    };
+    world.step(&session(""), 7.0, "y:0", "set").unwrap();
+    let read = |container: &str| world.step(&session(container), 0.0, "get:0", "").ok();
+    let values = ["", "w", "localhost"].map(read);
+    assert_eq!(values, [Some(7.0), Some(7.0), None]);
+    // Of its containers, a client may name this one.
+    let reset = |container: &str| {
+        let request = ResetRequest {
+            container: vec![container.to_string()],
+            ..Default::default()
+        };
+        let _: ResetResponse = world.call(0, "MasterService/Reset", request).unwrap();
+        read("")
+    };
+    assert_eq!(["localhost", "w"].map(reset), [Some(7.0), None]);
 }
 
 #[test]

@@ -472,11 +472,17 @@ fn messages_of_others_are_checked() {
     let answer: Result<CompleteInstanceResponse, Status> =
         world.call(0, "WorkerService/CompleteInstance", instance);
     assert_eq!(answer.unwrap_err().code(), Code::FailedPrecondition);
-    let group = CompleteGroupRequest {
-        group_size: -1,
-        ..Default::default()
-    };
-    let answer: Result<CompleteGroupResponse, Status> =
-        world.call(0, "WorkerService/CompleteGroup", group);
-    assert_eq!(answer.unwrap_err().code(), Code::InvalidArgument);
+    for (device_attributes, code) in [
+        (Some(device), Code::InvalidArgument),
+        (None, Code::Internal),
+    ] {
+        let group = CompleteGroupRequest {
+            group_size: -1,
+            device_attributes,
+            ..Default::default()
+        };
+        let answer: Result<CompleteGroupResponse, Status> =
+            world.call(0, "WorkerService/CompleteGroup", group);
+        assert_eq!(answer.unwrap_err().code(), code);
+    }
 }

@@ -427,3 +427,39 @@ fn a_function_says_that_another_task_lost_its_context() {
     let origin = "/job:w/replica:0/task:1 while calling /tensorflow.eager.EagerService";
     assert!(error.message().contains(origin), "{error}");
 }
+
+#[test]
+fn operations_that_cannot_run_here_are_refused() {
+    let world = World::new(1, 0);
+    contexts(&world);
+    let missing = Arg::Handle(777, 0, FLOAT);
+    let rows = [
+        (
+            operation(
+                5,
+                "Neg",
+                0,
+                &[missing],
+                "attr { key: 'T' value { type: DT_FLOAT } }",
+            ),
+            "Unable to find the relevant tensor remote_handle: Op ID: 777",
+            "ErrorSourceProto",
+        ),
+        (
+            operation(6, "NoOp", 8, &[], ""),
+            "/job:w/replica:0/task:8/device:CPU:0 unknown device.",
+            "",
+        ),
+    ];
+    for (item, text, payload) in rows {
+        let error = answer(&world, 0, item).expect_err(text);
+        assert_eq!(error.code(), tonic::Code::InvalidArgument, "{error}");
+        assert!(error.message().contains(text), "{error}");
+        let details = String::from_utf8_lossy(error.details()).into_owned();
+        assert!(details.contains(payload), "{details:?}");
+    }
+    let empty = CreateContextRequest::default();
+    let made: Result<CreateContextResponse, Status> =
+        world.call(0, "eager.EagerService/CreateContext", empty);
+    assert_eq!(made.unwrap_err().code(), tonic::Code::InvalidArgument);
+}

@@ -5,7 +5,7 @@
 
 use crate::string_handle::string_handle;
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
-use ferroflow_opdef::{Attrs, DEFAULT_CONTAINER, KernelBuild, KernelCtx, OpKernel, Resources};
+use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, OpKernel, Resources};
 use ferroflow_tensor::{DType, ResourceHandle, Shape, Tensor};
 use std::any::Any;
 use std::borrow::Cow;
@@ -86,13 +86,13 @@ impl Var {
     }
 }
 
-/// Returns container and name of the variable of a VarHandleOp with these attrs.
+/// Returns the attrs of a VarHandleOp that say which variable it is: container, empty for the default one, and name.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if an attr is missing.
 pub fn container_and_name(attrs: &Attrs) -> Result<(String, String)> {
-    let name = attrs.str("shared_name")?.to_string();
-    Ok((container(attrs.str("container")?), name))
+    let attr = |name| attrs.str(name).map(str::to_string);
+    Ok((attr("container")?, attr("shared_name")?))
 }
 
 /// A resource type that handles refer to.
@@ -320,7 +320,7 @@ impl ContainerInfo {
     /// Returns the name of anonymous resources: each execution creates one.
     pub fn anonymous() -> ContainerInfo {
         ContainerInfo {
-            container: DEFAULT_CONTAINER.to_string(),
+            container: String::new(),
             name: ANONYMOUS.to_string(),
             is_private_to_kernel: false,
         }
@@ -335,7 +335,7 @@ impl ContainerInfo {
         let shared = build.attrs.str("shared_name")?;
         let by_node = build.attrs.bool("use_node_name_sharing").unwrap_or(false);
         Ok(ContainerInfo {
-            container: container(build.attrs.str("container")?),
+            container: build.attrs.str("container")?.to_string(),
             name: match shared {
                 "" => build.node.to_string(),
                 shared => shared.to_string(),
@@ -345,8 +345,8 @@ impl ContainerInfo {
     }
 
     /// Returns the container.
-    pub fn container(&self) -> &str {
-        &self.container
+    pub fn container<'a>(&'a self, resources: &'a Resources) -> &'a str {
+        resources.container(&self.container)
     }
 
     /// Returns the resource, created if needed, and its name.
@@ -367,14 +367,6 @@ impl ContainerInfo {
         }
         let found = resources.lookup_or_create(container, name, || make(name))?;
         Ok((name.into(), found))
-    }
-}
-
-/// Returns the container that the attr names, or the default one.
-pub fn container(attr: &str) -> String {
-    match attr {
-        "" => DEFAULT_CONTAINER.to_string(),
-        name => name.to_string(),
     }
 }
 
@@ -408,7 +400,7 @@ impl<T: Resource, F: Fn(&KernelCtx) -> Result<T> + Send + Sync> HandleKernel<T, 
 
     #[cold]
     fn find(&self, ctx: &KernelCtx, resources: &Resources) -> Result<(Tensor, Arc<T>)> {
-        let container = self.container_info.container();
+        let container = self.container_info.container(resources);
         if self.container_info.name == ANONYMOUS {
             let made = Arc::new((self.make)(ctx)?);
             return Ok(((self.wrap)(container, ANONYMOUS, made.clone())?, made));

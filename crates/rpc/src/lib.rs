@@ -20,7 +20,7 @@ mod wire;
 pub use calls::{Calls, MAX_STEPS, UnderWay, finish};
 pub use deadline::{client_timeout, deadline_exceeded};
 pub use pem::{TlsOptions, TlsPem};
-pub use status::{message, to_tonic};
+pub use status::{from_tonic, message, to_tonic};
 #[cfg(feature = "tls")]
 pub use tls::{
     ServerName, TlsAcceptor, TlsConnector, server_name, tls_acceptor, tls_config, tls_connector,

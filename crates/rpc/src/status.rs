@@ -1,6 +1,8 @@
 //! Errors in the form that TensorFlow's clients expect.
 
-use ferroflow_base::Status;
+use ferroflow_base::{Code, Status};
+use prost::Message;
+use std::collections::BTreeMap;
 
 /// Returns the message of an error in TensorFlow's form: the text, the notes, and the node in double braces,
 /// by which clients find the line of the program that created it.
@@ -16,7 +18,77 @@ pub fn message(status: &Status) -> String {
     text
 }
 
-/// Returns the gRPC status of an error.
+/// The payloads of an error in the details of its gRPC status
+/// (`tensorflow.distributed_runtime.GrpcPayloadContainer`).
+#[derive(Clone, PartialEq, Message)]
+struct Payloads {
+    #[prost(btree_map = "string, bytes", tag = "1")]
+    payloads: BTreeMap<String, Vec<u8>>,
+}
+
+/// The type URL of the payload that says that the details could not be read.
+const PAYLOADS_LOST: &str = "type.googleapis.com/tensorflow.distributed_runtime.GrpcPayloadsLost";
+
+/// Returns the gRPC status of an error, whose details are the payloads.
+///
+/// ```
+/// use ferroflow_base::aborted;
+/// let e = aborted!("restarted").with_payload("type.googleapis.com/Restarted", [1, 2]);
+/// let back = ferroflow_rpc::from_tonic(&ferroflow_rpc::to_tonic(&e));
+/// assert_eq!(back.payloads().collect::<Vec<_>>(), e.payloads().collect::<Vec<_>>());
+/// ```
 pub fn to_tonic(status: &Status) -> tonic::Status {
-    tonic::Status::new(tonic::Code::from_i32(status.code() as i32), message(status))
+    let payloads = status.payloads();
+    let container = Payloads {
+        payloads: payloads
+            .map(|(url, payload)| (url.to_string(), payload.to_vec()))
+            .collect(),
+    };
+    let code = tonic::Code::from_i32(status.code() as i32);
+    match container.payloads.is_empty() {
+        true => tonic::Status::new(code, message(status)),
+        false => {
+            tonic::Status::with_details(code, message(status), container.encode_to_vec().into())
+        }
+    }
+}
+
+/// Returns the error of a gRPC status, with its payloads.
+pub fn from_tonic(status: &tonic::Status) -> Status {
+    let code = Code::from_number(status.code() as i32).unwrap_or(Code::Unknown);
+    let error = Status::new(code, status.message());
+    match Payloads::decode(status.details()) {
+        Ok(container) => {
+            let payloads = container.payloads.into_iter();
+            payloads.fold(error, |e, (url, payload)| e.with_payload(url, payload))
+        }
+        Err(_) => error.with_payload(PAYLOADS_LOST, ""),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(status: &tonic::Status, payloads: &[(&str, &[u8])]) {
+        let error = from_tonic(status);
+        assert_eq!(error.message(), status.message());
+        assert_eq!(error.payloads().collect::<Vec<_>>(), payloads);
+    }
+
+    #[test]
+    fn payloads_are_the_details() {
+        let plain = Status::new(Code::Aborted, "a");
+        assert!(to_tonic(&plain).details().is_empty());
+        check(&to_tonic(&plain), &[]);
+        let with = plain.with_payload("u", [7, 0]).with_payload("t", "");
+        // A map of two entries as TensorFlow serializes it.
+        let bytes = b"\n\x03\n\x01t\n\x07\n\x01u\x12\x02\x07\0";
+        assert_eq!(to_tonic(&with).details(), bytes);
+        check(&to_tonic(&with), &[("t", b""), ("u", &[7, 0])]);
+        let damaged = b"\n\xff".to_vec().into();
+        let damaged = tonic::Status::with_details(tonic::Code::Aborted, "a", damaged);
+        check(&damaged, &[(PAYLOADS_LOST, b"")]);
+    }
 }

@@ -43,7 +43,8 @@ pub(crate) fn freeze(
         if node.class() != NodeClass::VarHandle {
             continue;
         }
-        let found = reads.entry(container_and_name(&node.attrs)?);
+        let (container, name) = container_and_name(&node.attrs)?;
+        let found = reads.entry((resources.container(&container).to_string(), name));
         let readers = found.or_insert_with(|| Some(Vec::new()));
         for &(reader, slot) in consumers.of(id) {
             match graph.node(reader).op() {

@@ -79,8 +79,7 @@ impl TFE_Op {
         if self.device_text() == name {
             return Ok(());
         }
-        let is_path = name.starts_with('/') && !name.contains("//");
-        let spec = parse(name).ok().filter(|_| is_path).ok_or_else(|| {
+        let spec = parse(name).map_err(|_| {
             invalid_argument!(
                 "Malformed device specification '{name}' in eager op: {}",
                 self.name_text()

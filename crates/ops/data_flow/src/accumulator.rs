@@ -170,9 +170,10 @@ fn create(build: &KernelBuild, kind: Kind) -> Result<Box<dyn OpKernel>> {
             Ok(Waiting::new(empty, Order::First))
         };
         let (name, found) = place.find::<Shared>(ctx.resources(), make)?;
-        let container = place.container();
+        let container = place.container(ctx.resources());
         if kind != Kind::Resource {
-            return ctx.set_output(0, string_handle::string_handle(container, &name, found)?);
+            let handle = string_handle::string_handle(container, &name, found)?;
+            return ctx.set_output(0, handle);
         }
         let handle = ResourceHandle {
             container: container.into(),

@@ -133,7 +133,8 @@ fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 indices::list(&shapes)
             ));
         }
-        let handle = string_handle::string_handle(place.container(), &name, barrier)?;
+        let container = place.container(ctx.resources());
+        let handle = string_handle::string_handle(container, &name, barrier)?;
         ctx.set_output(0, handle)
     }))
 }

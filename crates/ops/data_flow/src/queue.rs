@@ -214,7 +214,7 @@ pub(crate) fn create(build: &KernelBuild, op: &'static str) -> Result<Box<dyn Op
             return ctx.set_output(0, handle);
         }
         let handle = ResourceHandle {
-            container: place.container().into(),
+            container: place.container(ctx.resources()).into(),
             name: (*name).into(),
             value: Some(queue),
             origin: None,

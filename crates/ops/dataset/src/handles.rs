@@ -1,7 +1,7 @@
 //! Iterators by text: what IteratorToStringHandle returns, and a client may feed.
 
 use ferroflow_base::{Result, invalid_argument, not_found};
-use ferroflow_opdef::{DEFAULT_CONTAINER, KernelCtx};
+use ferroflow_opdef::KernelCtx;
 use ferroflow_resources::resource::{Resource, handle, resource};
 use ferroflow_tensor::{ResourceHandle, Shape, Tensor};
 use std::collections::HashMap;
@@ -23,9 +23,7 @@ impl<T: Resource> StringHandles<T> {
         };
         let name = "string handles";
         ctx.resources()
-            .lookup_or_create(DEFAULT_CONTAINER, name, || {
-                Ok(StringHandles(Mutex::new(empty())))
-            })
+            .lookup_or_create("", name, || Ok(StringHandles(Mutex::new(empty()))))
     }
 
     fn lock(&self) -> MutexGuard<'_, Table<T>> {

@@ -5,7 +5,7 @@ use crate::sparse_parts::{Rows, checked_shape, fitting};
 use ferroflow_base::{Result, invalid_argument, resource_exhausted};
 use ferroflow_functors::sparse::check_ordered;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_resources::resource::{ContainerInfo, container};
+use ferroflow_resources::resource::ContainerInfo;
 use ferroflow_resources::sparse_tensors::{SparseParts, SparseTensorsMap};
 use ferroflow_tensor::{DType, Item, PartialShape, Shape, Tensor, dispatch_items};
 use std::sync::Arc;
@@ -72,7 +72,7 @@ impl Target {
             name => name,
         };
         Ok(Target {
-            container: container(build.attrs.str("container")?),
+            container: build.attrs.str("container")?.to_string(),
             name: name.to_string(),
         })
     }

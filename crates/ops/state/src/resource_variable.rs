@@ -11,8 +11,8 @@ use ferroflow_functors::numeric::Num;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_resources::resource::{
-    ContainerInfo, HandleKernel, Var, container, handle, handle_tensor, resolve, unreadable,
-    value_mut, value_of, variable,
+    ContainerInfo, HandleKernel, Var, handle, handle_tensor, resolve, unreadable, value_mut,
+    value_of, variable,
 };
 use ferroflow_tensor::{
     Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
@@ -197,10 +197,11 @@ fn var_handles(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         for (i, (c, name)) in containers.iter().zip(&names).enumerate() {
-            let place = container(c);
             let resources = ctx.resources();
-            let var = resources.lookup_or_create(&place, name, || Ok(Var::default()))?;
-            ctx.set_output(i, handle_tensor(&place, name, var)?)?;
+            let container = resources.container(c);
+            let var = resources.lookup_or_create(container, name, || Ok(Var::default()))?;
+            let handle = handle_tensor(container, name, var)?;
+            ctx.set_output(i, handle)?;
         }
         Ok(())
     }))

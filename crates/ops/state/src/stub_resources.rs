@@ -21,7 +21,7 @@ pub(crate) const OPS: &[Op] = &[
         Ok(Box::new(move |ctx: &mut KernelCtx| {
             // The handle has a name only: another op creates the resource.
             let handle = ResourceHandle {
-                container: container.as_str().into(),
+                container: ctx.resources().container(&container).into(),
                 name: name.as_str().into(),
                 value: None,
                 origin: None,

@@ -84,7 +84,8 @@ fn create(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             }
             *owner = Some(var.clone());
         }
-        ctx.set_output(0, handle_tensor(place.container(), &name, var)?)
+        let handle = handle_tensor(place.container(ctx.resources()), &name, var)?;
+        ctx.set_output(0, handle)
     }))
 }
 

@@ -208,10 +208,16 @@ impl Groups {
     /// Joins a group and waits for its other members.
     ///
     /// # Errors
-    /// INTERNAL if the size or the kind of device differs from that of other members or the group is full;
+    /// INTERNAL if there is no device, or the size or the kind of device differs from that of other members, or
+    /// the group is full;
     /// FAILED_PRECONDITION if the device has restarted since it joined. The error is that of all members.
     pub(crate) async fn join(&self, request: CompleteGroupRequest) -> Result<Arc<Group>> {
-        let device = request.device_attributes.unwrap_or_default();
+        let device = request.device_attributes.ok_or_else(|| {
+            internal!(
+                "CompleteGroupRequest device_attributes is not set. Make sure you're running the same version of \
+                 Tensorflow on all workers."
+            )
+        })?;
         let size = usize::try_from(request.group_size).ok().filter(|n| *n > 0);
         let size = size.ok_or_else(|| {
             invalid_argument!(

@@ -37,7 +37,6 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The collectives of a task.
 pub(crate) struct CollectiveManager {
-    own: TaskName,
     /// The task that forms groups, if it is another one.
     leader: Mutex<Option<TaskName>>,
     groups: Groups,
@@ -57,7 +56,6 @@ impl CollectiveManager {
         carrier: Option<&Arc<dyn Carrier>>,
     ) -> Arc<Self> {
         let manager = Arc::new(CollectiveManager {
-            own: own.clone(),
             leader: Mutex::default(),
             groups: Groups::default(),
             instances: Instances::default(),
@@ -151,11 +149,12 @@ impl CollectiveManager {
         let device = devices.local(&request.src_device)?;
         if request.src_incarnation != 0 && request.src_incarnation != device.incarnation {
             return Err(failed_precondition!(
-                "RecvBuf expects a different device incarnation: {} vs. {}. Your worker job (\"{}\") \
-                 was probably restarted. Check your worker job for the reason why it was restarted.",
+                "RecvBuf expects a different device incarnation: {} vs. {}. Your worker job that contains the \
+                 device (\"{}\") was probably restarted. Check your worker job for the reason why it was \
+                 restarted.",
                 request.src_incarnation,
                 device.incarnation,
-                self.own
+                request.src_device
             ));
         }
         let buffers = self.buffers.step(request.step_id);

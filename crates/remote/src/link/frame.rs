@@ -4,6 +4,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use ferroflow_model::proto::{RunGraphRequest, TensorProto};
 use ferroflow_tensor::{DType, Shape, Tensor};
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncRead, AsyncReadExt};
@@ -82,6 +83,8 @@ pub(super) struct Failure {
     code: i32,
     #[prost(string, tag = "2")]
     message: String,
+    #[prost(btree_map = "string, bytes", tag = "3")]
+    payloads: BTreeMap<String, Vec<u8>>,
 }
 
 impl Failure {
@@ -89,12 +92,19 @@ impl Failure {
         Failure {
             code: status.code() as i32,
             message: ferroflow_rpc::message(status),
+            payloads: status
+                .payloads()
+                .map(|(url, payload)| (url.to_string(), payload.to_vec()))
+                .collect(),
         }
     }
 
     pub(super) fn status(self) -> Status {
         let code = Code::from_number(self.code).unwrap_or(Code::Unknown);
-        Status::new(code, self.message)
+        let payloads = self.payloads.into_iter();
+        payloads.fold(Status::new(code, self.message), |e, (url, payload)| {
+            e.with_payload(url, payload)
+        })
     }
 }
 
