@@ -38,7 +38,8 @@ fn compare(root: &Path, python: &Path) -> Res {
     };
     run("run.py", &[])?;
     run("cluster_graphs.py", &["--graphs", "12"])?;
-    run("cluster_faults.py", &["--rounds", "3", "--longest", "3"])
+    run("cluster_faults.py", &["--rounds", "3", "--longest", "3"])?;
+    run("ray_cluster.py", &[])
 }
 
 /// Returns the Python of a virtual environment with the packages of `requirements.txt`.

@@ -1,4 +1,4 @@
-//! `ferroflow cluster up`, and servers whose task is in the environment.
+//! `ferroflow cluster up`, and servers whose task is in the environment, as the manifest for Kubernetes has it.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
@@ -69,9 +69,7 @@ fn up_starts_and_stops_all_tasks() {
 
 #[test]
 fn launchers_say_which_task_it_is() {
-    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    let port = free.local_addr().expect("bound").port().to_string();
-    drop(free);
+    let port = free_port().to_string();
     let args = ["server", "--first-port", &port];
     let mpi = [
         ("OMPI_COMM_WORLD_RANK", "0"),
@@ -81,4 +79,71 @@ fn launchers_say_which_task_it_is() {
     let mut server = Process::start(&args, &mpi);
     let lines = server.lines_until("TARGET");
     assert_eq!(lines, [format!("TARGET grpc://127.0.0.1:{port}")]);
+}
+
+/// A port that nothing listens on.
+fn free_port() -> u16 {
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    free.local_addr().expect("bound").port()
+}
+
+/// The value of the environment variable TF_CONFIG in a container of a manifest, and the arguments of the container.
+fn containers(manifest: &str) -> Vec<(Vec<String>, String)> {
+    let after = |lines: &[&str], start: &str| {
+        let mut lines = lines.iter().map(|l| l.trim());
+        let found = lines.find_map(|l| l.strip_prefix(start).map(str::to_string));
+        found.unwrap_or_else(|| panic!("no {start} in {lines:?}"))
+    };
+    let lines: Vec<&str> = manifest.lines().collect();
+    let starts = lines.iter().enumerate();
+    let starts = starts.filter(|(_, l)| l.trim() == "- name: task");
+    let container = |(at, _)| {
+        let lines = &lines[at..];
+        assert_eq!(after(lines, "command: "), "[/ferroflow]");
+        let args = after(lines, "args: ").replace(['[', ']', '"'], "");
+        let config = lines.iter().position(|l| l.trim() == "- name: TF_CONFIG");
+        let value = after(&lines[config.expect("TF_CONFIG")..], "value: ");
+        let args = args.split(", ").map(str::to_string).collect();
+        (args, value.trim_matches('\'').to_string())
+    };
+    starts.map(container).collect()
+}
+
+#[test]
+fn the_manifest_starts_each_task_and_answers_its_probes() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/cluster");
+    let manifest = std::fs::read_to_string(folder.join("kubernetes.yaml")).expect("an example");
+    let tasks = |line: &str| line.trim().strip_prefix("{\"worker\"").map(str::len);
+    let cluster = manifest.lines().find(|l| tasks(l).is_some());
+    let mut cluster = cluster.expect("a cluster").trim().to_string();
+    while let Some(end) = cluster.find(".ferroflow:2222\"") {
+        let start = cluster[..end].rfind('"').expect("a name");
+        let name = start + 1..end + ".ferroflow:2222".len();
+        cluster.replace_range(name, &format!("127.0.0.1:{}", free_port()));
+    }
+    let containers = containers(&manifest);
+    assert_eq!(containers.len(), 2);
+    for ((args, config), index) in containers.iter().zip([1, 0]) {
+        // As Kubernetes expands variables.
+        let config = config.replace("$(CLUSTER)", &cluster);
+        let config = config.replace("$(INDEX)", &index.to_string());
+        let monitor = free_port().to_string();
+        let args: Vec<&str> = args
+            .iter()
+            .map(|arg| match arg.as_str() {
+                "2223" => &monitor,
+                arg => arg,
+            })
+            .collect();
+        let mut task = Process::start(&args, &[("TF_CONFIG", &config)]);
+        let target = task.lines_until("TARGET").pop().unwrap_or_default();
+        let port = target.rsplit(':').next().unwrap_or_default();
+        assert!(cluster.contains(&format!(":{port}\"")), "{target} {cluster}");
+        let mut probe = TcpStream::connect(format!("127.0.0.1:{monitor}")).expect("a monitor");
+        let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        std::io::Write::write_all(&mut probe, request).expect("sent");
+        let status = BufReader::new(probe).lines().next();
+        assert_eq!(status.expect("an answer").expect("text"), "HTTP/1.1 200 OK");
+        assert_eq!(terminate(&mut task), Some(0));
+    }
 }

@@ -148,8 +148,10 @@ fn listed(dtype: DType, shape: Shape, proto: &TensorProto) -> Result<Tensor> {
         | DType::Float8E4m3fn
         | DType::Float8E4m3fnuz
         | DType::Float8E4m3b11fnuz
-        | DType::Float8E5m2fnuz => {
+        | DType::Float8E5m2fnuz
+        | DType::Float4E2m1fn => {
             let n = shape.num_elements();
+            Tensor::zeros(dtype, shape.clone())?;
             let last = proto.float8_val.last().copied().unwrap_or_default();
             let mut bytes = proto.float8_val.to_vec();
             bytes.resize(n, last);

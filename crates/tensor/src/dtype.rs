@@ -38,7 +38,7 @@ macro_rules! dtypes {
     pub(crate) fn narrow(self) -> Option<fn(u8) -> u8> {
         match self {
             DType::Int4 => Some(|byte| ((byte << 4).cast_signed() >> 4).cast_unsigned()),
-            DType::Uint4 => Some(|byte| byte & 15),
+            DType::Uint4 | DType::Float4E2m1fn => Some(|byte| byte & 15),
             DType::Int2 => Some(|byte| ((byte << 6).cast_signed() >> 6).cast_unsigned()),
             DType::Uint2 => Some(|byte| byte & 3),
             _ => None,
@@ -112,6 +112,7 @@ dtypes! {
     Uint4 = 30, "uint4", 1;
     Int2 = 31, "int2", 1;
     Uint2 = 32, "uint2", 1;
+    Float4E2m1fn = 33, "float4_e2m1fn", 1;
 }
 
 impl DType {

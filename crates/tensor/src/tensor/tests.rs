@@ -42,6 +42,7 @@ fn narrow_integers_from_bytes_are_extended() {
         (DType::Uint4, vec![1, 13, 7, 8]),
         (DType::Int2, vec![1, 1, -1, 0]),
         (DType::Uint2, vec![1, 1, 3, 0]),
+        (DType::Float4E2m1fn, vec![1, 13, 7, 8]),
     ];
     for (dtype, expect) in rows {
         // TensorFlow sets the lower half of a byte only.
