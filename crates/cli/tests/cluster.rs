@@ -138,7 +138,10 @@ fn the_manifest_starts_each_task_and_answers_its_probes() {
         let mut task = Process::start(&args, &[("TF_CONFIG", &config)]);
         let target = task.lines_until("TARGET").pop().unwrap_or_default();
         let port = target.rsplit(':').next().unwrap_or_default();
-        assert!(cluster.contains(&format!(":{port}\"")), "{target} {cluster}");
+        assert!(
+            cluster.contains(&format!(":{port}\"")),
+            "{target} {cluster}"
+        );
         let mut probe = TcpStream::connect(format!("127.0.0.1:{monitor}")).expect("a monitor");
         let request = b"GET /healthz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
         std::io::Write::write_all(&mut probe, request).expect("sent");

@@ -27,7 +27,7 @@ pub struct Numpy {
 }
 
 static NUMPY: PyOnceLock<Numpy> = PyOnceLock::new();
-static DTYPES: [PyOnceLock<Py<PyAny>>; 33] = [const { PyOnceLock::new() }; 33];
+static DTYPES: [PyOnceLock<Py<PyAny>>; 34] = [const { PyOnceLock::new() }; 34];
 
 /// Returns numpy.
 pub fn numpy(py: Python<'_>) -> PyResult<&Numpy> {

@@ -145,14 +145,14 @@ impl RendezvousKey<'_> {
     /// Parses a key.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT unless it has five parts: two devices by their full names, the incarnation of the first, a
-    /// name and an iteration.
+    /// INVALID_ARGUMENT unless it has five parts: a device, its incarnation, another device, a name and an iteration.
     pub(crate) fn parse(key: &str) -> Result<RendezvousKey<'_>> {
         let parse = || {
             let mut parts = key.split(';');
-            let source = parts.next().filter(|name| is_full_name(name))?;
+            let is_device = |name: &&str| DeviceSpec::parse(name).is_ok();
+            let source = parts.next().filter(is_device)?;
             let incarnation = u64::from_str_radix(parts.next()?, 16).ok()?;
-            parts.next().filter(|name| is_full_name(name))?;
+            parts.next().filter(is_device)?;
             let rest = [parts.next()?, parts.next()?];
             let is_whole = rest.iter().all(|part| !part.is_empty()) && parts.next().is_none();
             is_whole.then_some(RendezvousKey {
@@ -162,10 +162,6 @@ impl RendezvousKey<'_> {
         };
         parse().ok_or_else(|| invalid_argument!("Invalid  rendezvous key: {key}"))
     }
-}
-
-fn is_full_name(device: &str) -> bool {
-    TaskName::of_device(device).is_some() && DeviceSpec::parse(device).is_ok()
 }
 
 /// How a session names this task and reaches the others.

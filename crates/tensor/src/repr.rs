@@ -46,6 +46,7 @@ enum Head {
     S30 = 30,
     S31 = 31,
     S32 = 32,
+    S33 = 33,
     D1 = 65,
     D2 = 66,
     D3 = 67,
@@ -78,16 +79,17 @@ enum Head {
     D30 = 94,
     D31 = 95,
     D32 = 96,
+    D33 = 97,
 }
 
 const DENSE: u64 = 64;
 
-const _: () = assert!(DType::ALL.len() == 32);
+const _: () = assert!(DType::ALL.len() == 33);
 
 impl Head {
     #[inline]
     const fn scalar(dtype: DType) -> Head {
-        // SAFETY: dtype numbers are 1 to 32 without a gap, and each has a variant.
+        // SAFETY: dtype numbers are 1 to 33 without a gap, and each has a variant.
         unsafe { std::mem::transmute::<u64, Head>(dtype as u64) }
     }
 
