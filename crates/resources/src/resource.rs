@@ -6,7 +6,7 @@
 use crate::string_handle::string_handle;
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found};
 use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, OpKernel, Resources};
-use ferroflow_tensor::{DType, ResourceHandle, Shape, Tensor};
+use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor};
 use std::any::Any;
 use std::borrow::Cow;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -71,6 +71,71 @@ impl Var {
             *value = moved(value)?;
         }
         Ok(())
+    }
+
+    /// Assigns a value (AssignVariableOp). `declared` is the shape of an old-style variable; with `validate` the
+    /// shape must not change.
+    ///
+    /// ```
+    /// use ferroflow_resources::resource::Var;
+    /// use ferroflow_tensor::Tensor;
+    /// let var = Var::default();
+    /// var.assign(Tensor::scalar(1.0f32), None, true).unwrap();
+    /// assert!(var.assign(Tensor::scalar(1i32), None, true).is_err());
+    /// ```
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for another dtype than the value's, or another shape.
+    pub fn assign(
+        &self,
+        value: Tensor,
+        declared: Option<&PartialShape>,
+        validate: bool,
+    ) -> Result<()> {
+        if let Some(declared) = declared.filter(|declared| !declared.matches(value.shape())) {
+            return Err(invalid_argument!(
+                "Assign requires shapes of both tensors to match. lhs shape= {declared} rhs shape= {}",
+                value.shape()
+            ));
+        }
+        let mut current = self.write();
+        if let Some(old) = &*current {
+            if old.dtype() != value.dtype() {
+                return Err(invalid_argument!(
+                    "Trying to assign variable with wrong dtype. Expected {} got {}",
+                    old.dtype(),
+                    value.dtype()
+                ));
+            }
+            if validate && old.shape() != value.shape() {
+                return Err(invalid_argument!(
+                    "Trying to assign to variable with tensor with wrong shape. Expected {} got {}",
+                    old.shape(),
+                    value.shape()
+                ));
+            }
+        }
+        let old = current.replace(value);
+        // Values are dropped without the lock: they may be large.
+        drop(current);
+        drop(old);
+        Ok(())
+    }
+
+    /// Checks the shape of a tensor that is added to or subtracted from a value of shape `current`.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it has another shape.
+    pub fn check_update(&self, current: &Shape, by: &Shape) -> Result<()> {
+        match self.is_reference {
+            _ if current == by => Ok(()),
+            true => Err(invalid_argument!(
+                "Parameters and update must be the same size"
+            )),
+            false => Err(invalid_argument!(
+                "Cannot update variable with shape {current} using a Tensor with shape {by}, shapes must be equal."
+            )),
+        }
     }
 
     /// Returns a number that changes with every write.

@@ -101,35 +101,7 @@ fn assign(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let value = ctx.input(1)?;
         let var = variable(ctx.engine(), 0)?;
-        if let Some(declared) = &declared
-            && !declared.matches(value.shape())
-        {
-            return Err(invalid_argument!(
-                "Assign requires shapes of both tensors to match. lhs shape= {declared} rhs shape= {}",
-                value.shape()
-            ));
-        }
-        let mut current = var.write();
-        if let Some(old) = &*current {
-            if old.dtype() != value.dtype() {
-                return Err(invalid_argument!(
-                    "Trying to assign variable with wrong dtype. Expected {} got {}",
-                    old.dtype(),
-                    value.dtype()
-                ));
-            }
-            if validate && old.shape() != value.shape() {
-                return Err(invalid_argument!(
-                    "Trying to assign to variable with tensor with wrong shape. Expected {} got {}",
-                    old.shape(),
-                    value.shape()
-                ));
-            }
-        }
-        let old = current.replace(value);
-        drop(current);
-        drop(old);
-        Ok(())
+        var.assign(value, declared.as_ref(), validate)
     }))
 }
 
@@ -144,16 +116,7 @@ fn add(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         let (by, var) = (ctx.input(1)?, variable(ctx.engine(), 0)?);
         let mut current = var.write();
         let value = placed_mut(ctx.engine(), 0, &mut current, dtype)?;
-        if value.shape() != by.shape() {
-            return Err(match var.is_reference() {
-                true => invalid_argument!("Parameters and update must be the same size"),
-                false => invalid_argument!(
-                    "Cannot update variable with shape {} using a Tensor with shape {}, shapes must be equal.",
-                    value.shape(),
-                    by.shape()
-                ),
-            });
-        }
+        var.check_update(value.shape(), by.shape())?;
         let steps = [Step::Binary(function, 0, 1)];
         rewrite(ctx, &mut [value], &steps, &[by], &[2])
     }))

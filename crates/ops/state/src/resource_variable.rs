@@ -15,7 +15,7 @@ use ferroflow_resources::resource::{
     value_of, variable,
 };
 use ferroflow_tensor::{
-    Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
+    Complex32, Complex64, DType, PartialShape, Tensor, bf16, dispatch, dispatch_items, f16,
 };
 use std::any::Any;
 
@@ -240,35 +240,7 @@ fn assign(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let value = ctx.take_input(1)?;
         let var = variable(ctx, 0)?;
-        if let Some(declared) = &declared
-            && !declared.matches(value.shape())
-        {
-            return Err(invalid_argument!(
-                "Assign requires shapes of both tensors to match. lhs shape= {declared} rhs shape= {}",
-                value.shape()
-            ));
-        }
-        let mut current = var.write();
-        if let Some(old) = &*current {
-            if old.dtype() != value.dtype() {
-                return Err(invalid_argument!(
-                    "Trying to assign variable with wrong dtype. Expected {} got {}",
-                    old.dtype(),
-                    value.dtype()
-                ));
-            }
-            if validate && old.shape() != value.shape() {
-                return Err(invalid_argument!(
-                    "Trying to assign to variable with tensor with wrong shape. Expected {} got {}",
-                    old.shape(),
-                    value.shape()
-                ));
-            }
-        }
-        let old = current.replace(value);
-        drop(current);
-        drop(old);
-        Ok(())
+        var.assign(value, declared.as_ref(), validate)
     }))
 }
 
@@ -286,7 +258,7 @@ fn update(build: &KernelBuild, subtract: bool) -> Result<Box<dyn OpKernel>> {
                 let mut value = var.write();
                 let target = value_mut(ctx, 0, &mut value, dtype)?;
                 let by = ctx.input(1)?;
-                check_shapes(&var, target.shape(), by.shape())?;
+                var.check_update(target.shape(), by.shape())?;
                 for (to, by) in target.slice_mut::<$T>()?.iter_mut().zip(by.slice::<$T>()?) {
                     *to = f(*to, *by);
                 }
@@ -302,20 +274,6 @@ fn update(build: &KernelBuild, subtract: bool) -> Result<Box<dyn OpKernel>> {
                 => kernel!(T, <T as Num>::add, <T as Num>::sub), else Err(build.unsupported(dtype)))
         }
     }
-}
-
-fn check_shapes(var: &Var, variable: &Shape, by: &Shape) -> Result<()> {
-    if variable == by {
-        return Ok(());
-    }
-    if var.is_reference() {
-        return Err(invalid_argument!(
-            "Parameters and update must be the same size"
-        ));
-    }
-    Err(invalid_argument!(
-        "Cannot update variable with shape {variable} using a Tensor with shape {by}, shapes must be equal."
-    ))
 }
 
 fn variable_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
