@@ -5,6 +5,7 @@ use ferroflow_model::proto::{self, attr_value::Value as Proto};
 use ferroflow_model::{shape_from_proto, tensor_from_proto};
 use ferroflow_opdef::{AttrValue, Attrs, FuncRef, Name, OpDef, PACKED};
 use ferroflow_tensor::{DType, MappedFile};
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// The scope of attrs.
@@ -29,7 +30,10 @@ impl AttrScope<'_> {
             .filter(|(name, _)| *name != PACKED)
             .map(|(name, value)| {
                 let static_name = def.and_then(|d| d.attr(name)).map(|a| a.name.clone());
-                let value = self.attr(value);
+                let value = match name.starts_with('_') {
+                    true => self.attr(&without_symbols(value)),
+                    false => self.attr(value),
+                };
                 let value = value.map_err(|e| e.note(format!("in attr '{name}'")))?;
                 Ok((
                     static_name.unwrap_or_else(|| Name::Owned(name.clone())),
@@ -92,6 +96,29 @@ impl AttrScope<'_> {
     }
 }
 
+/// Makes symbolic dimensions unknown: TensorFlow's optimizer numbers them from −2 down, in attrs that it adds.
+fn without_symbols(value: &proto::AttrValue) -> Cow<'_, proto::AttrValue> {
+    let is_symbolic = |s: &proto::TensorShapeProto| s.dim.iter().any(|d| d.size < -1);
+    let any = match &value.value {
+        Some(Proto::Shape(s)) => is_symbolic(s),
+        Some(Proto::List(l)) => l.shape.iter().any(is_symbolic),
+        _ => false,
+    };
+    if !any {
+        return Cow::Borrowed(value);
+    }
+    let mut value = value.clone();
+    let shapes = match &mut value.value {
+        Some(Proto::Shape(s)) => std::slice::from_mut(s),
+        Some(Proto::List(l)) => &mut l.shape[..],
+        _ => &mut [],
+    };
+    for dim in shapes.iter_mut().flat_map(|s| &mut s.dim) {
+        dim.size = dim.size.max(-1);
+    }
+    Cow::Owned(value)
+}
+
 pub(crate) fn import_dtype(number: i32) -> Result<DType> {
     match DType::from_number(number) {
         Some(dtype) => Ok(dtype),
@@ -107,5 +134,41 @@ pub(crate) fn dtype_of(value: &proto::AttrValue) -> Option<DType> {
     match value.value {
         Some(Proto::Type(number)) => DType::from_number(number),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflow_model::graph_from_text;
+
+    /// The attrs of a node that has these in text form.
+    #[track_caller]
+    fn check(attrs: &str, expect: &str) {
+        let text = format!("node {{ name: 'n' op: 'n' {attrs} }}");
+        let node = graph_from_text(&text).expect("valid").node.remove(0);
+        let scope = AttrScope {
+            file: None,
+            instance: None,
+        };
+        let shown = match scope.attrs(&node.attr, None) {
+            Ok(attrs) => format!("{:?}", attrs.get("_input_shapes").or(attrs.get("shape"))),
+            Err(e) => e.to_string(),
+        };
+        assert!(shown.contains(expect), "{shown}");
+    }
+
+    #[test]
+    fn only_annotations_have_symbolic_dimensions() {
+        let shape = "shape { dim { size: -7 } dim { size: 3 } }";
+        let list = format!("list {{ {shape} }}");
+        check(
+            &format!("attr {{ key: '_input_shapes' value {{ {list} }} }}"),
+            "[?,3]",
+        );
+        check(
+            &format!("attr {{ key: 'shape' value {{ {shape} }} }}"),
+            "INVALID_ARGUMENT: dimension -7 is neither",
+        );
     }
 }

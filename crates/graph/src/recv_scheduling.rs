@@ -158,8 +158,12 @@ pub fn schedule_recvs(graph: &mut Graph, registry: &Registry) -> Result<()> {
             None => {
                 let n = order.partition_point(|(time, _)| *time < wanted * epoch);
                 let mut before = order[..n].iter().rev().map(|(_, id)| *id);
-                let last = before
-                    .find(|id| frames.after(graph, *id).is_none() && frames.of(*id).is_none());
+                let last = before.find(|id| {
+                    // Nothing comes after a result.
+                    graph.node(*id).class() != NodeClass::Retval
+                        && frames.after(graph, *id).is_none()
+                        && frames.of(*id).is_none()
+                });
                 let added = last.map(|last| trigger_after(graph, last, wanted, registry));
                 let added = added.transpose()?;
                 triggers.insert(wanted, added);
@@ -298,6 +302,15 @@ mod tests {
              c = Neg{_start_time=825}(b)\nr = _Recv{_start_time=900}\nq = _Recv{_start_time=901}\n\
              d = Mul{_start_time=1000}(c, r)\ne = Mul{_start_time=1000}(d, q)",
             &["synch_75 -> r", "synch_75 -> q", "b -> synch_75"],
+        );
+    }
+
+    #[test]
+    fn results_are_not_awaited() {
+        check(
+            "x = Placeholder{_start_time=0}\na = Neg{_start_time=1}(x)\nz = _Retval{T=float,index=0,_start_time=2}(a)\n\
+             r = _Recv{_start_time=50}\ny = Mul{_start_time=50}(a, r)",
+            &["synch_44 -> r", "a -> synch_44"],
         );
     }
 

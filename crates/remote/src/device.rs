@@ -57,7 +57,7 @@ pub struct ServerDef {
     pub security: Security,
 }
 
-/// The parts of a server's default `ConfigProto` that apply to the server itself.
+/// A server's default `ConfigProto`: what applies to the server itself, and to all of its sessions.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerDefaults {
     /// Number of virtual CPU devices (`device_count`), if given.
@@ -66,6 +66,22 @@ pub struct ServerDefaults {
     pub threads: Option<usize>,
     /// The task that forms the groups of collectives (`collective_group_leader`); empty for this one.
     pub collective_leader: String,
+    /// The whole configuration, serialized: sessions begin with it, and what their clients set is merged into it.
+    pub session_config: Vec<u8>,
+}
+
+impl ServerDefaults {
+    /// Returns the configuration of a session for which a client asks for this one.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the default configuration does not decode.
+    pub(crate) fn session_config(&self, asked: &ConfigProto) -> Result<ConfigProto> {
+        let default = ConfigProto::decode(self.session_config.as_slice());
+        let mut config = default.map_err(|e| invalid_argument!("not a ConfigProto: {e}"))?;
+        let merged = config.merge(asked.encode_to_vec().as_slice());
+        merged.map_err(|e| invalid_argument!("not a ConfigProto: {e}"))?;
+        Ok(config)
+    }
 }
 
 impl From<&ConfigProto> for ServerDefaults {
@@ -78,6 +94,7 @@ impl From<&ConfigProto> for ServerDefaults {
             collective_leader: experimental
                 .map(|e| e.collective_group_leader.clone())
                 .unwrap_or_default(),
+            session_config: config.encode_to_vec(),
         }
     }
 }

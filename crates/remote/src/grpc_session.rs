@@ -96,7 +96,12 @@ impl Master {
         };
         let tasks = BTreeMap::from([(0, address.to_string())]);
         let handle = runtime()?.handle().clone();
-        let connections = Connections::new(Security::default(), random_u64(), handle.clone());
+        let connections = Connections::new(
+            Security::default(),
+            String::new(),
+            random_u64(),
+            handle.clone(),
+        );
         let cluster = BTreeMap::from([(name.job.clone(), tasks)]);
         let peer = Peers::new(&cluster, Arc::new(connections), handle).get(&name)?;
         Ok(Master {

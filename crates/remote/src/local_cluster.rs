@@ -93,7 +93,8 @@ impl LocalCluster {
             };
             let task = Task::with(&options, pool.clone(), |security, incarnation| {
                 let handle = runtime.handle().clone();
-                let connections = Connections::new(security, incarnation, handle.clone());
+                let connections =
+                    Connections::new(security, name.to_string(), incarnation, handle.clone());
                 let connections = Arc::new(connections.within(&cluster.directory));
                 Peers::of_addresses(addresses.clone(), connections, handle)
             });

@@ -106,7 +106,8 @@ impl Master {
         request: CreateSessionRequest,
         cancel: &CancelToken,
     ) -> Result<CreateSessionResponse> {
-        let config = request.config.unwrap_or_default();
+        let defaults = &self.task.server.defaults;
+        let config = defaults.session_config(&request.config.unwrap_or_default())?;
         check_threads(&config)?;
         let own_devices = match &config.cluster_def {
             None => self.task.devices.clone(),
@@ -164,6 +165,7 @@ impl Master {
     /// INVALID_ARGUMENT if the configuration is not supported; DEADLINE_EXCEEDED, which names the tasks that did not
     /// answer, after its `operation_timeout_in_ms`, if that is set.
     pub fn session_options(&self, config: &ConfigProto) -> Result<SessionOptions> {
+        let config = &self.task.server.defaults.session_config(config)?;
         check_threads(config)?;
         if config.cluster_def.is_some() {
             return Err(invalid_argument!(

@@ -12,6 +12,7 @@ use ferroflow_rpc::{self as rpc, AnyMessage, Frames};
 use ferroflow_runtime::CancelToken;
 use prost::Message;
 use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -49,8 +50,10 @@ struct Connection {
 }
 
 impl Connections {
-    pub(crate) fn new(security: Security, incarnation: u64, runtime: Handle) -> Self {
+    /// No connections yet, of the task of this name and incarnation.
+    pub(crate) fn new(security: Security, task: String, incarnation: u64, runtime: Handle) -> Self {
         let links = LinkOptions {
+            task,
             incarnation,
             token: security.token.clone().unwrap_or_default(),
             runtime,
@@ -389,16 +392,23 @@ impl Peer {
 
     /// The error with the task that it comes from in its text, unless a master tells of its session.
     fn with_origin(&self, e: Status, path: &str) -> Status {
-        if path.starts_with(MASTER) {
-            return e;
+        match path.starts_with(MASTER) {
+            true => e,
+            false => with_origin(&e, &self.task, path),
         }
-        let text = format!(
-            "{}\n{ORIGIN} {} while calling {path}:\n:{{}}",
-            ferroflow_rpc::message(&e),
-            self.task
-        );
-        Status::new(e.code(), text).with_payloads_of(&e)
     }
+}
+
+/// The call by which tensors come from another task.
+pub(crate) const RECV_TENSOR: &str = "/tensorflow.WorkerService/RecvTensor";
+
+/// The error of a call with the task that it comes from in its text.
+pub(crate) fn with_origin(e: &Status, task: impl fmt::Display, path: &str) -> Status {
+    let text = format!(
+        "{}\n{ORIGIN} {task} while calling {path}:\n:{{}}",
+        ferroflow_rpc::message(e)
+    );
+    Status::new(e.code(), text).with_payloads_of(e)
 }
 
 /// The text of the first cause of an error.

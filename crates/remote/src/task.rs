@@ -48,7 +48,8 @@ impl Task {
             options,
             Arc::new(Pool::new(threads)),
             |security, incarnation| {
-                let connections = Connections::new(security, incarnation, runtime.clone());
+                let own = options.server.task.to_string();
+                let connections = Connections::new(security, own, incarnation, runtime.clone());
                 Peers::new(&options.server.cluster, Arc::new(connections), runtime)
             },
         )
@@ -146,7 +147,11 @@ impl Task {
     pub(crate) fn clear(&self, containers: &[String]) {
         match containers {
             [] => self.resources.clear(""),
-            some => some.iter().for_each(|c| self.resources.clear(c)),
+            // An empty name is that of no container here.
+            some => {
+                let named = some.iter().filter(|c| !c.is_empty());
+                named.for_each(|c| self.resources.clear(c));
+            }
         }
     }
 

@@ -27,6 +27,8 @@ const CONNECT: Duration = Duration::from_secs(20);
 
 /// What all links of a task share.
 pub(crate) struct LinkOptions {
+    /// The name of the task that opens them; empty for a client.
+    pub(crate) task: String,
     pub(crate) incarnation: u64,
     pub(crate) token: String,
     pub(crate) runtime: Handle,
@@ -141,6 +143,7 @@ impl Link {
         let hello = Hello {
             incarnation: self.options.incarnation,
             token: self.options.token.clone(),
+            task: self.options.task.clone(),
         };
         let sent = writer.send(Kind::Hello, 0, &hello, None);
         sent.map_err(|e| io::Error::other(e.message().to_string()))?;

@@ -53,6 +53,9 @@ pub(super) struct Hello {
     /// The token of the cluster.
     #[prost(string, tag = "2")]
     pub(super) token: String,
+    /// The task's name; empty for a client.
+    #[prost(string, tag = "3")]
+    pub(super) task: String,
 }
 
 /// A part of a step whose tasks push what they send to each other.

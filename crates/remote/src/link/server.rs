@@ -4,6 +4,7 @@ use super::frame::{Failure, Hello, Kind, MAGIC, Push, Reader, RunPart, malformed
 use super::watch;
 use super::writer::Writer;
 use crate::master_session::lock;
+use crate::peers::{RECV_TENSOR, with_origin};
 use crate::service::Endpoint;
 use ferroflow_base::{Result, Status, internal};
 use ferroflow_model::proto::{RecvBufRequest, RunGraphResponse};
@@ -40,8 +41,8 @@ impl LinkServer {
     /// Serves a connection until it is lost. Its calls are cancelled then, and so are the steps that the
     /// other task takes part in.
     pub(crate) async fn serve(self, stream: TcpStream) {
-        let (incarnation, lost) = match self.accept(stream).await {
-            Ok((incarnation, mut reader, accepted)) => {
+        let (hello, lost) = match self.accept(stream).await {
+            Ok((hello, mut reader, accepted)) => {
                 let progress = reader.progress.clone();
                 let lost = tokio::select! {
                     error = accepted.read(&mut reader) => error,
@@ -51,19 +52,24 @@ impl LinkServer {
                 accepted.writer.close(lost.kind());
                 let calls = std::mem::take(&mut *lock(&accepted.calls));
                 calls.into_values().for_each(|cancel| cancel.cancel());
-                (incarnation, lost)
+                (hello, lost)
             }
             Err(e) => return tracing::debug!("a link was not opened: {e}"),
         };
         let task = self.0.master.task();
         let reason = super::unavailable(&format!("Connection lost: {lost}"));
-        task.rendezvous.lose_task(incarnation, &reason);
+        // By its name, coordinators tell parameter servers from workers.
+        let reason = match hello.task.as_str() {
+            "" => reason,
+            name => with_origin(&reason, name, RECV_TENSOR),
+        };
+        task.rendezvous.lose_task(hello.incarnation, &reason);
     }
 
     async fn accept(
         &self,
         stream: TcpStream,
-    ) -> io::Result<(u64, Reader<tokio::net::tcp::OwnedReadHalf>, Arc<Accepted>)> {
+    ) -> io::Result<(Hello, Reader<tokio::net::tcp::OwnedReadHalf>, Arc<Accepted>)> {
         let (from, mut to) = stream.into_split();
         let mut reader = Reader::new(from);
         reader.magic().await?;
@@ -81,6 +87,7 @@ impl LinkServer {
         let own = Hello {
             incarnation: task.incarnation(),
             token: String::new(),
+            task: task.server.task.to_string(),
         };
         let sent = writer.send(Kind::Hello, 0, &own, None);
         sent.map_err(|e| io::Error::other(e.message().to_string()))?;
@@ -89,7 +96,7 @@ impl LinkServer {
             writer,
             calls: Mutex::default(),
         };
-        Ok((hello.incarnation, reader, Arc::new(accepted)))
+        Ok((hello, reader, Arc::new(accepted)))
     }
 }
 
