@@ -123,7 +123,7 @@ fn kernel(build: &KernelBuild, weights: usize, read: Reader) -> Result<Box<dyn O
     }, else Err(build.unsupported(dtype)))
 }
 
-/// Counts the numbers of a vector without weights, unless there are few for so many bins or one is negative.
+/// Counts the numbers of a vector without weights, unless they are fewer than the bins or one is negative.
 fn histogram<T: Num>(ctx: &KernelCtx) -> Result<Option<Tensor>> {
     let (data, size) = (ctx.input(0)?, ctx.input(1)?);
     let is_plain = data.shape().rank() == 1 && ctx.input(2)?.shape().dims() == [0];

@@ -265,7 +265,7 @@ impl<'a> Bits<'a> {
         let entry = table.look[self.peek(LOOK) as usize];
         let length = u32::from(entry >> 8);
         if length == 0 || length > self.count {
-            // It has more than the eight bits that are there.
+            // The code is longer than the eight bits that remain.
             return self.long_symbol(table, 9);
         }
         self.drop_bits(length);
