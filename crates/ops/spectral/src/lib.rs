@@ -5,7 +5,6 @@
 
 // codegen:begin
 mod fft;
-mod halves;
 mod transform;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.

@@ -1,6 +1,5 @@
 //! Transforms along the dimensions of tensors, and the plans they keep.
 
-use crate::halves::Halves;
 use ferroflow_base::{Result, internal};
 use ferroflow_fft::{ComplexToReal, Fft, FftDirection, FftError, Real, RealToComplex};
 use ferroflow_functors::strided::Strided;
@@ -25,7 +24,6 @@ type Last<P> = Mutex<Option<(usize, Arc<P>)>>;
 /// The plans of a kernel: one for each dimension that it transforms.
 pub(crate) struct Plans<T: Sample> {
     complex: [Last<dyn Fft<T>>; 3],
-    halves: Last<Halves<T>>,
     to_complex: Last<dyn RealToComplex<T>>,
     to_real: Last<dyn ComplexToReal<T>>,
 }
@@ -34,7 +32,6 @@ impl<T: Sample> Default for Plans<T> {
     fn default() -> Self {
         Plans {
             complex: Default::default(),
-            halves: Default::default(),
             to_complex: Default::default(),
             to_real: Default::default(),
         }
@@ -115,17 +112,6 @@ where
         let mut out = ctx.alloc(<Complex<T> as Element>::DTYPE, shape)?;
         let (x, width) = (x.slice::<T>()?, n / 2 + 1);
         let group = (BLOCK / n).max(1);
-        if n.is_multiple_of(2) {
-            let (plan, pairs) = (
-                planned(&self.halves, n, || Arc::new(Halves::new(n))),
-                x.as_chunks().0,
-            );
-            let spectra = out.slice_mut::<Complex<T>>()?;
-            par_chunks_mut(ctx.par(), spectra, group * width, 1, &|block, spectra| {
-                plan.transform(&pairs[block * group * (n / 2)..], spectra);
-            });
-            return Ok(out);
-        }
         let plan = planned(&self.to_complex, n, || T::real_to_complex(n));
         let failed = Mutex::new(None);
         par_chunks_mut(
