@@ -13,6 +13,7 @@ graph has 16 copies of the op (4 of large ones), all of which a step runs, witho
 import json
 import os
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -230,10 +231,19 @@ def main():
     if options.show:
         show([json.loads(line) for line in open(options.show)])
         return
+    threads = [int(n) for n in options.threads.split(",")]
+    if len(threads) > 1:
+        # Sessions of one process share their threads: each number has a process of its own.
+        with tempfile.TemporaryDirectory() as folder:
+            file = options.json or Path(folder) / "figures.jsonl"
+            for n in threads:
+                command = [sys.executable, __file__, *sys.argv[1:], "--threads", str(n), "--json", str(file)]
+                subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+            show([json.loads(line) for line in open(file)])
+        return
+    sizes = options.sizes.split(",")
     import tensorflow as tf
 
-    threads = [int(n) for n in options.threads.split(",")]
-    sizes = options.sizes.split(",")
     part, parts = (int(n) for n in options.part.split("/"))
     figures = []
     for op, make in list(cases().items())[part - 1::parts]:

@@ -56,6 +56,13 @@ def dataset_anonymous(b):
 
 
 @case("v1")
+def dataset_copied_to_devices(b):
+    from tensorflow.python.data.experimental.ops import prefetching_ops
+    for made in (prefetching_ops.copy_to_device, prefetching_ops.prefetch_to_device):
+        api(b, D.range(4).apply(made("/job:localhost/replica:0/task:0/device:CPU:0")), 4)
+
+
+@case("v1")
 def dataset_states(b):
     for dataset, before, after in ((numbers(0, 6, 1), 2, 4), (D.range(6).repeat(2), 7, 5),
                                    (D.range(9).skip(2).take(5), 3, 2), (D.range(6).shard(2, 1), 1, 2),

@@ -137,8 +137,11 @@ def dataset_cardinalities(b):
         for api_dataset in (some.group_by_window(lambda x: x % 2, lambda key, group: group, 3), some.filter(above_two),
                             some.flat_map(D.range), some.interleave(D.range, num_parallel_calls=2), some.window(2),
                             some.shuffle(2), some.batch(2).rebatch(3), some.batch(2).unbatch(),
-                            some.take_while(above_two), some.unique(), some.padded_batch(2)):
+                            some.take_while(above_two), some.unique(), some.padded_batch(2), some.enumerate(),
+                            some.enumerate(start=3)):
             n_of(api_dataset._variant_tensor)
+    for bounds in ((0, 2**63 - 1, 1), (5, 2**63 - 1, -1), (0, 2**63 - 2, 1), (-2, 5, 3)):
+        n_of(numbers(*bounds))
 
 
 @case("v1")

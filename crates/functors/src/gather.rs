@@ -7,6 +7,7 @@ use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::{Attrs, KernelCtx, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Item, PartialShape, Shape, Tensor};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Returns the error of an index out of range.
 #[cold]
@@ -205,26 +206,38 @@ pub fn gather_nd_rows<T: Item, I: Index>(
         ));
     }
     let coords = indices.slice::<I>()?;
-    let mut positions = Vec::with_capacity(n);
-    for i in 0..n {
-        let row = &coords[i * depth..(i + 1) * depth];
-        match row_position(row, shape) {
-            None if !ignore => return Err(bad_coords(ctx.node(), i, row, index_shape, shape)),
-            position => positions.push(position),
-        }
-    }
+    let row = |i: usize| &coords[i * depth..(i + 1) * depth];
     let mut out = ctx.alloc(params.dtype(), out_shape)?;
     let from = params.items::<T>()?;
-    par_rows(
+    let bad = AtomicUsize::new(usize::MAX);
+    let rows = (MIN_BLOCK / inner.max(1)).max(1);
+    par_chunks_mut(
         ctx.par(),
         out.items_mut::<T>()?,
-        inner,
-        &|i, to| match positions[i] {
-            Some(p) => to.clone_from_slice(&from[p * inner..(p + 1) * inner]),
-            None => to.fill(T::default()),
+        rows * inner,
+        1,
+        &|block, to| {
+            for (i, to) in (block * rows..).zip(to.chunks_exact_mut(inner.max(1))) {
+                match row_position(row(i), shape) {
+                    Some(p) => to.clone_from_slice(&from[p * inner..(p + 1) * inner]),
+                    None => {
+                        to.fill(T::default());
+                        bad.fetch_min(i, Ordering::Relaxed);
+                    }
+                }
+            }
         },
     );
-    Ok(out)
+    // Empty rows are not copied.
+    let unseen = if inner == 0 { 0..n } else { 0..0 };
+    let first_bad = unseen
+        .into_iter()
+        .find(|&i| row_position(row(i), shape).is_none())
+        .or(Some(bad.into_inner()).filter(|&i| i < n));
+    match first_bad {
+        Some(i) if !ignore => Err(bad_coords(ctx.node(), i, row(i), index_shape, shape)),
+        _ => Ok(out),
+    }
 }
 
 /// Returns the shape of coordinates in input 1 looked up in `params`.

@@ -6,12 +6,14 @@
 //! `vector.rs` and compiled for each instruction set of [`Isa`]; `table.rs` picks one at run
 //! time.
 //!
-//! Also here: [`lanes`] (eight integers), [`philox`] (random bits), [`special`] and [`special_gamma`] (special functions).
+//! Also here: [`columns`] (of matrices, as rows), [`lanes`] (eight integers), [`philox`] (random
+//! bits), [`special`] and [`special_gamma`] (special functions), [`triples`] (pixels of three bytes).
 //!
 //! Does not know: tensors, ops, graphs. Every exported function is safe and checks the sizes it is
 //! given.
 
 mod aligned;
+pub mod columns;
 pub mod conv;
 pub mod depthwise;
 pub mod each;
@@ -30,6 +32,7 @@ pub mod special;
 pub mod special_gamma;
 mod table;
 pub mod transpose;
+pub mod triples;
 pub mod truncate;
 mod vector;
 

@@ -219,7 +219,7 @@ macro_rules! isa {
                     unary!(s, x, p, s.abs(x)),
                     unary!(s, x, p, s.mul(x, x)),
                     unary!(s, x, p, s.sqrt(x)),
-                    unary!(s, x, p, s.div(s.splat(1.0), s.sqrt(x))),
+                    unary!(s, x, p, s.rsqrt(x)),
                     unary!(s, x, p, s.div(s.splat(1.0), x)),
                     unary!(s, x, p, f::exp(s, x)),
                     unary!(s, x, p, f::expm1(s, x)),

@@ -116,6 +116,11 @@ pub(crate) trait Simd: Lanes<T = f32> {
     /// Rounds toward zero.
     fn trunc(self, a: Self::V) -> Self::V;
 
+    /// `1 / √a`.
+    #[inline(always)]
+    fn rsqrt(self, a: Self::V) -> Self::V {
+        self.div(self.splat(1.0), self.sqrt(a))
+    }
     /// `c - a * b`.
     #[inline(always)]
     fn fnma(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {

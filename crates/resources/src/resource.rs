@@ -359,6 +359,36 @@ pub fn handle_tensor<T: Resource>(container: &str, name: &str, value: Arc<T>) ->
     Tensor::from_resources(Shape::scalar(), vec![handle])
 }
 
+/// What a handle names, kept until [`destroy_kept`].
+struct Kept {
+    _value: Arc<dyn Any + Send + Sync>,
+}
+
+/// Returns a handle of `value`, which lives until [`destroy_kept`], also without handles.
+///
+/// # Errors
+/// ALREADY_EXISTS if a value of this name is kept.
+pub fn kept_handle<T: Resource>(
+    ctx: &KernelCtx,
+    container: &str,
+    name: &str,
+    value: Arc<T>,
+) -> Result<Tensor> {
+    let kept = Kept {
+        _value: value.clone(),
+    };
+    ctx.resources().create(container, name, Arc::new(kept))?;
+    handle_tensor(container, name, value)
+}
+
+/// Stops to keep what a handle of [`kept_handle`] names; returns whether it was.
+pub fn destroy_kept(ctx: &KernelCtx, handle: &ResourceHandle) -> bool {
+    let removed = ctx
+        .resources()
+        .remove::<Kept>(&handle.container, &handle.name);
+    removed.is_ok()
+}
+
 /// Container and name of a resource, from the attrs `container` and `shared_name` (TensorFlow's
 /// class of this name in `core/framework/resource_mgr.h`).
 pub struct ContainerInfo {

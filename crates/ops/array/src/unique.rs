@@ -6,6 +6,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, Index, axis_in, constant};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, dispatch};
+use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::hash::Hash;
 
@@ -50,8 +51,9 @@ fn unique(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 /// Numbers the keys in order of first appearance; returns the number of each key, and the position
 /// of each number's first key.
 fn number<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>) -> (Vec<usize>, Vec<usize>) {
-    let mut seen = HashMap::new();
-    let (mut numbers, mut first) = (Vec::new(), Vec::new());
+    let mut seen = HashMap::with_hasher(RandomState::default());
+    let mut numbers = Vec::with_capacity(keys.size_hint().0);
+    let mut first = Vec::new();
     for (i, key) in keys.enumerate() {
         let next = first.len();
         let number = key.map_or(next, |key| *seen.entry(key).or_insert(next));

@@ -11,11 +11,13 @@ use ferroflow_base::{
 use ferroflow_functors::optional::Optional;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{
-    AttrValue, Cost, FUNCTION_LIBRARY, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
+    AttrValue, Cost, DEFAULT_CONTAINER, FUNCTION_LIBRARY, KernelBuild, KernelCtx, Op, OpKernel,
+    ShapeCtx,
 };
 use ferroflow_resources::dataset::{Components, Dataset, DatasetIterator, IteratorState};
-use ferroflow_resources::resource::{ContainerInfo, HandleKernel, Resource, resource};
+use ferroflow_resources::resource::{ContainerInfo, HandleKernel, Resource, kept_handle, resource};
 use ferroflow_tensor::{Bytes, DType, PartialShape, Tensor};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The ops of this file.
@@ -73,7 +75,7 @@ pub(crate) const OPS: &[Op] = &[
          | stateful",
     )
     .shape(shapes::scalar)
-    .kernel(anonymous),
+    .kernel(kept),
     Op::new(
         "AnonymousIteratorV2",
         "-> handle: resource, deleter: variant | output_types: list(type) >= 1; \
@@ -182,6 +184,15 @@ struct IteratorResource {
 }
 
 impl IteratorResource {
+    /// Returns an iterator without a dataset.
+    fn empty(dtypes: &[DType], shapes: &[PartialShape]) -> IteratorResource {
+        IteratorResource {
+            dtypes: dtypes.to_vec(),
+            shapes: shapes.to_vec(),
+            state: Mutex::new(None),
+        }
+    }
+
     fn spec(build: &KernelBuild) -> Result<(Vec<DType>, Vec<PartialShape>)> {
         let attrs = build.attrs;
         Ok((
@@ -332,12 +343,20 @@ fn get_next(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn anonymous(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let (dtypes, shapes) = IteratorResource::spec(build)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let made = IteratorResource {
-            dtypes: dtypes.clone(),
-            shapes: shapes.clone(),
-            state: Mutex::new(None),
-        };
-        set_anonymous(ctx, made)
+        set_anonymous(ctx, IteratorResource::empty(&dtypes, &shapes))
+    }))
+}
+
+/// Returns the kernel of the first version, whose iterator lives until DestroyResourceOp: handles made of its text
+/// name it in later steps.
+fn kept(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let (dtypes, shapes) = IteratorResource::spec(build)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let name = format!("AnonymousIterator{}", COUNT.fetch_add(1, Ordering::Relaxed));
+        let made = Arc::new(IteratorResource::empty(&dtypes, &shapes));
+        let handle = kept_handle(ctx, DEFAULT_CONTAINER, &name, made)?;
+        ctx.set_output(0, handle)
     }))
 }
 

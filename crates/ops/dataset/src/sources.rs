@@ -67,6 +67,11 @@ pub(crate) trait Indexed: Send + Sync + 'static {
     fn len(&self) -> Option<u64>;
     /// Returns the element at a position below `len`.
     fn at(&self, i: u64) -> Result<Components>;
+    /// Returns the number of elements that the dataset says it has.
+    fn cardinality(&self) -> i64 {
+        let len = self.len();
+        len.map_or(INFINITE, |n| i64::try_from(n).unwrap_or(i64::MAX))
+    }
 }
 
 /// The dataset of an indexed source.
@@ -86,8 +91,7 @@ impl<T: Indexed> Source for At<T> {
     }
 
     fn cardinality(&self) -> i64 {
-        let len = self.0.len();
-        len.map_or(INFINITE, |n| i64::try_from(n).unwrap_or(i64::MAX))
+        self.0.cardinality()
     }
 
     fn get(&self, index: u64, _: &StepServices) -> Result<Option<Components>> {
@@ -124,6 +128,8 @@ struct Range {
     start: i64,
     step: i64,
     len: u64,
+    /// Whether it stands for all numbers from `start` on, as that of `enumerate` does.
+    is_endless: bool,
     dtype: DType,
 }
 
@@ -136,6 +142,13 @@ impl Indexed for Range {
         let offset = i128::from(i) * i128::from(self.step);
         let value = i64::try_from(i128::from(self.start) + offset).unwrap_or(i64::MAX);
         Ok(vec![range_value(self.dtype, value)?])
+    }
+
+    fn cardinality(&self) -> i64 {
+        match self.is_endless {
+            true => INFINITE,
+            false => i64::try_from(self.len).unwrap_or(i64::MAX),
+        }
     }
 }
 
@@ -156,6 +169,7 @@ fn range(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             start,
             step,
             len: u64::try_from(len).unwrap_or(u64::MAX),
+            is_endless: stop == i64::MAX,
             dtype: spec.dtypes.first().copied().unwrap_or(DType::Int64),
         })))
     })

@@ -4,7 +4,6 @@
 
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
-use ferroflow_functors::strided::par_rows;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
@@ -173,25 +172,104 @@ fn each_pixel(ctx: &mut KernelCtx, f: impl Fn([f32; 3]) -> [f32; 3] + Sync) -> R
             "input must have 3 channels but instead has {channels} channels."
         ));
     }
-    let mut image = ctx.take_input(0)?;
-    par_rows(
-        ctx.par(),
-        image.slice_mut::<f32>()?,
-        3 * 1024,
-        &|_, pixels| map_pixels(pixels, &f),
-    );
+    mapped(ctx, &f)
+}
+
+/// Numbers that a thread computes in a row.
+const BLOCK: usize = 3 * 1024;
+
+/// Returns input 0 with other pixels, in its own storage if that is free.
+fn mapped<T: Element>(
+    ctx: &mut KernelCtx,
+    f: &(impl Fn([T; 3]) -> [T; 3] + Sync),
+) -> Result<Tensor> {
+    let n = ctx.input(0)?.num_elements();
+    if ctx.can_forward(0, T::DTYPE, n) {
+        let image = ctx.take_input(0)?;
+        return in_place(ctx, image, f);
+    }
+    let mut out = ctx.alloc(T::DTYPE, ctx.shape(0)?.clone())?;
+    let from = ctx.slice::<T>(0)?;
+    par_chunks_mut(ctx.par(), out.slice_mut()?, BLOCK, 1, &|i, to| {
+        let from = &from[i * BLOCK..][..to.len()];
+        vectorized(
+            #[inline(always)]
+            || {
+                let pixels = from.as_chunks().0.chunks(N);
+                for (from, to) in pixels.zip(to.as_chunks_mut().0.chunks_mut(N)) {
+                    let mut planes = Planes::read(from);
+                    planes.map(f);
+                    planes.write(to);
+                }
+            },
+        );
+    });
+    Ok(out)
+}
+
+fn in_place<T: Element>(
+    ctx: &KernelCtx,
+    mut image: Tensor,
+    f: &(impl Fn([T; 3]) -> [T; 3] + Sync),
+) -> Result<Tensor> {
+    par_chunks_mut(ctx.par(), image.slice_mut()?, BLOCK, 1, &|_, part| {
+        vectorized(
+            #[inline(always)]
+            || {
+                for pixels in part.as_chunks_mut().0.chunks_mut(N) {
+                    let mut planes = Planes::read(pixels);
+                    planes.map(f);
+                    planes.write(pixels);
+                }
+            },
+        );
+    });
     Ok(image)
 }
 
-fn map_pixels<T: Copy>(pixels: &mut [T], f: &impl Fn([T; 3]) -> [T; 3]) {
-    vectorized(
-        #[inline(always)]
-        || {
-            for pixel in pixels.as_chunks_mut().0 {
-                *pixel = f(*pixel);
+/// Pixels of a block.
+const N: usize = 64;
+
+/// The channels of a block of pixels, one by one: so that loops over them are vectorized.
+struct Planes<T>([[T; N]; 3]);
+
+impl<T: Element> Planes<T> {
+    #[inline(always)]
+    fn read(pixels: &[[T; 3]]) -> Self {
+        let mut planes = [[T::default(); N]; 3];
+        match pixels.first_chunk::<N>() {
+            Some(pixels) => separate(pixels, &mut planes),
+            None => {
+                let mut whole = [[T::default(); 3]; N];
+                whole[..pixels.len()].copy_from_slice(pixels);
+                separate(&whole, &mut planes);
             }
-        },
-    );
+        }
+        Planes(planes)
+    }
+
+    #[inline(always)]
+    fn map(&mut self, f: &impl Fn([T; 3]) -> [T; 3]) {
+        let [first, second, third] = &mut self.0;
+        for ((first, second), third) in first.iter_mut().zip(second).zip(third) {
+            [*first, *second, *third] = f([*first, *second, *third]);
+        }
+    }
+
+    #[inline(always)]
+    fn write(&self, pixels: &mut [[T; 3]]) {
+        let [first, second, third] = &self.0;
+        for (i, pixel) in pixels.iter_mut().enumerate().take(N) {
+            *pixel = [first[i], second[i], third[i]];
+        }
+    }
+}
+
+#[inline(always)]
+fn separate<T: Copy>(pixels: &[[T; 3]; N], [first, second, third]: &mut [[T; N]; 3]) {
+    for (i, pixel) in pixels.iter().enumerate() {
+        [first[i], second[i], third[i]] = *pixel;
+    }
 }
 
 fn hue(ctx: &mut KernelCtx) -> Result<Tensor> {
@@ -260,17 +338,20 @@ fn saturation(ctx: &mut KernelCtx) -> Result<Tensor> {
         let c = s * v;
         let m = v - c;
         let sector = h * 6.0;
-        let x = c * (1.0 - (sector.rem_euclid(2.0) - 1.0).abs());
-        let [r, g, b] = match sector as i32 {
-            0 => [c, x, 0.0],
-            1 => [x, c, 0.0],
-            2 => [0.0, c, x],
-            3 => [0.0, x, c],
-            4 => [x, 0.0, c],
-            5 => [c, 0.0, x],
-            _ => [0.0; 3],
+        let within = sector - 2.0 * (sector * 0.5).floor();
+        let x = c * (1.0 - (within - 1.0).abs());
+        let number = sector as i32;
+        // In two sectors each, a channel is the largest or the one in the middle.
+        let channel = |largest: [i32; 2], middle: [i32; 2]| {
+            let value = if middle.contains(&number) { x } else { 0.0 };
+            let value = if largest.contains(&number) { c } else { value };
+            value + m
         };
-        [r + m, g + m, b + m]
+        [
+            channel([0, 5], [1, 4]),
+            channel([1, 2], [0, 3]),
+            channel([3, 4], [2, 5]),
+        ]
     })
 }
 
@@ -292,28 +373,16 @@ fn convert(
             }
             None => return Err(invalid_argument!("input must be at least 1D{shape}")),
         }
-        let input = ctx.take_input(0)?;
         let out = match dtype {
-            DType::Double => converted(ctx, input, &double)?,
+            DType::Float => mapped(ctx, &single)?,
+            DType::Double => mapped(ctx, &double)?,
             _ => {
-                let wide = widened(ctx.par(), &input)?;
-                drop(input);
-                narrowed(ctx.par(), converted(ctx, wide, &single)?, dtype)?
+                let wide = widened(ctx.par(), ctx.input(0)?)?;
+                narrowed(ctx.par(), in_place(ctx, wide, &single)?, dtype)?
             }
         };
         ctx.set_output(0, out)
     }))
-}
-
-fn converted<T: Element>(
-    ctx: &KernelCtx,
-    mut t: Tensor,
-    f: &(impl Fn([T; 3]) -> [T; 3] + Sync),
-) -> Result<Tensor> {
-    par_rows(ctx.par(), t.slice_mut::<T>()?, 3 * 1024, &|_, pixels| {
-        map_pixels(pixels, f);
-    });
-    Ok(t)
 }
 
 fn number<T: Float>(x: f64) -> T {

@@ -1,5 +1,6 @@
 //! CropAndResize (TensorFlow: `core/kernels/image/crop_and_resize_op.cc`).
 
+use crate::resize::{Lerp, widen};
 use ferroflow_base::{Result, invalid_argument, out_of_range};
 use ferroflow_functors::half_conversion::floats;
 use ferroflow_functors::indices;
@@ -8,6 +9,7 @@ use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCt
 use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, PartialShape};
+use std::ops::Range;
 
 /// CropAndResize.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -117,48 +119,155 @@ fn compute(ctx: &mut KernelCtx, nearest: bool, outside: f32) -> Result<()> {
         ));
     }
     let image = floats(ctx.par(), ctx.input(0)?)?;
-    let (image, boxes) = (image.slice::<f32>()?, ctx.slice::<f32>(1)?);
     let mut out = ctx.alloc(DType::Float, shape_of(&[n, crop_h, crop_w, c])?)?;
-    let group = (4096 / (crop_w * c).max(1)).max(1);
+    if out.num_elements() == 0 {
+        return ctx.set_output(0, out);
+    }
+    let crops = Crops {
+        image: image.slice::<f32>()?,
+        size: [height, width],
+        channels: c,
+        first: indices.iter().map(|&b| b as usize * height).collect(),
+        boxes: ctx.slice::<f32>(1)?.as_chunks().0,
+        crop: [crop_h, crop_w],
+        outside,
+    };
+    let len = crop_w * c;
+    let rows = (MIN_TASK / len).max(1);
     par_chunks_mut(
         ctx.par(),
         out.slice_mut::<f32>()?,
-        crop_w * c,
-        group,
-        &|i, row| {
-            let (b, y) = (i / crop_h, i % crop_h);
-            let [y1, x1, y2, x2] = [0, 1, 2, 3].map(|k| boxes[4 * b + k]);
-            let base = indices[b] as usize * height;
-            let pixel = |y: usize, x: usize| &image[((base + y) * width + x) * c..][..c];
-            let Some(v) = position(y, crop_h, y1, y2, height) else {
-                return row.fill(outside);
-            };
+        rows * len,
+        1,
+        &|i, out| {
             vectorized(
                 #[inline(always)]
-                || {
-                    for (x, out) in row.chunks_exact_mut(c).enumerate() {
-                        let Some(h) = position(x, crop_w, x1, x2, width) else {
-                            out.fill(outside);
-                            continue;
-                        };
-                        if nearest {
-                            out.copy_from_slice(pixel(v.round() as usize, h.round() as usize));
-                            continue;
-                        }
-                        let (top, bottom) = (v.floor() as usize, v.ceil() as usize);
-                        let (left, right) = (h.floor() as usize, h.ceil() as usize);
-                        let (dy, dx) = (v - v.floor(), h - h.floor());
-                        let (tl, tr) = (pixel(top, left), pixel(top, right));
-                        let (bl, br) = (pixel(bottom, left), pixel(bottom, right));
-                        for (i, o) in out.iter_mut().enumerate() {
-                            let top = tl[i] + (tr[i] - tl[i]) * dx;
-                            let bottom = bl[i] + (br[i] - bl[i]) * dx;
-                            *o = top + (bottom - top) * dy;
-                        }
-                    }
+                || match nearest {
+                    true => crops.nearest(i * rows, out),
+                    false => crops.interpolated(i * rows, out),
                 },
             );
         },
     );
     ctx.set_output(0, out)
+}
+
+/// Least output elements per task.
+const MIN_TASK: usize = 8 * 1024;
+
+/// What crops are made of. Their rows are numbered over all boxes.
+struct Crops<'a> {
+    image: &'a [f32],
+    /// Height and width of the images.
+    size: [usize; 2],
+    channels: usize,
+    /// For each box, the first line of its image, over all images.
+    first: Vec<usize>,
+    boxes: &'a [[f32; 4]],
+    /// Height and width of the crops.
+    crop: [usize; 2],
+    outside: f32,
+}
+
+/// Positions on a line of the image for the columns of a crop, of which those of a range are inside.
+#[derive(Default)]
+struct Columns {
+    /// The box; `None` for none yet.
+    of: Option<usize>,
+    inside: Range<usize>,
+    at: Vec<Lerp>,
+}
+
+impl Crops<'_> {
+    /// Returns box and position of row `i`; no position if it is outside.
+    #[inline(always)]
+    fn row(&self, i: usize) -> (usize, Option<f32>) {
+        let (which, y) = (i / self.crop[0], i % self.crop[0]);
+        let [y1, _, y2, _] = self.boxes[which];
+        (which, position(y, self.crop[0], y1, y2, self.size[0]))
+    }
+
+    fn line(&self, which: usize, y: usize) -> &[f32] {
+        let len = self.size[1] * self.channels;
+        &self.image[(self.first[which] + y) * len..][..len]
+    }
+
+    /// Finds the positions of a box's columns; returns whether it was another box before.
+    #[inline(always)]
+    fn find(&self, which: usize, columns: &mut Columns) -> bool {
+        if columns.of == Some(which) {
+            return false;
+        }
+        columns.of = Some(which);
+        let [_, x1, _, x2] = self.boxes[which];
+        let n = self.crop[1];
+        let at = |x: usize| position(x, n, x1, x2, self.size[1]);
+        // They move in one direction, so those inside follow each other.
+        let start = (0..n).find(|&x| at(x).is_some()).unwrap_or(n);
+        columns.at.clear();
+        columns.at.extend((start..n).map_while(at).map(|x| Lerp {
+            lower: x.floor() as usize,
+            upper: x.ceil() as usize,
+            weight: x - x.floor(),
+        }));
+        columns.inside = start..start + columns.at.len();
+        true
+    }
+
+    /// Computes whole rows from row `first` on.
+    #[inline(always)]
+    fn interpolated(&self, first: usize, out: &mut [f32]) {
+        let (c, len) = (self.channels, self.crop[1] * self.channels);
+        let mut columns = Columns::default();
+        let none = (usize::MAX, vec![0.0; len]);
+        // Lines of the image as wide as the crop: neighboring rows often have the same ones.
+        let mut kept = [none.clone(), none];
+        for (i, out) in (first..).zip(out.chunks_exact_mut(len)) {
+            let (which, Some(v)) = self.row(i) else {
+                out.fill(self.outside);
+                continue;
+            };
+            if self.find(which, &mut columns) {
+                kept.iter_mut().for_each(|(line, _)| *line = usize::MAX);
+            }
+            let (top, bottom, weight) = (v.floor() as usize, v.ceil() as usize, v - v.floor());
+            if kept[0].0 != top {
+                kept.swap(0, 1);
+            }
+            for ((line, values), y) in kept.iter_mut().zip([top, bottom]) {
+                if *line != y {
+                    *line = y;
+                    widen(self.line(which, y), c, &columns.at, values);
+                }
+            }
+            let (before, rest) = out.split_at_mut(columns.inside.start * c);
+            let (inside, after) = rest.split_at_mut(columns.inside.len() * c);
+            before.fill(self.outside);
+            after.fill(self.outside);
+            let [(_, top), (_, bottom)] = &kept;
+            for ((out, top), bottom) in inside.iter_mut().zip(top).zip(bottom) {
+                *out = top + (bottom - top) * weight;
+            }
+        }
+    }
+
+    /// Copies whole rows from row `first` on.
+    #[inline(always)]
+    fn nearest(&self, first: usize, out: &mut [f32]) {
+        let c = self.channels;
+        for (i, out) in (first..).zip(out.chunks_exact_mut(self.crop[1] * c)) {
+            let (which, Some(v)) = self.row(i) else {
+                out.fill(self.outside);
+                continue;
+            };
+            let [_, x1, _, x2] = self.boxes[which];
+            let line = self.line(which, v.round() as usize);
+            for (x, out) in out.chunks_exact_mut(c).enumerate() {
+                match position(x, self.crop[1], x1, x2, self.size[1]) {
+                    Some(h) => out.copy_from_slice(&line[h.round() as usize * c..][..c]),
+                    None => out.fill(self.outside),
+                }
+            }
+        }
+    }
 }

@@ -269,7 +269,7 @@ fn bilinear_rows(s: &Sizes, x: &[f32], ys: &[Lerp], xs: &[Lerp], first: usize, o
 
 /// Interpolates a line.
 #[inline(always)]
-fn widen(line: &[f32], channels: usize, xs: &[Lerp], out: &mut [f32]) {
+pub(crate) fn widen(line: &[f32], channels: usize, xs: &[Lerp], out: &mut [f32]) {
     match channels {
         1 => widen_pixels::<1>(line, xs, out),
         3 => widen_pixels::<3>(line, xs, out),

@@ -1,10 +1,9 @@
 //! Cholesky (TensorFlow: `core/kernels/linalg/cholesky_op.cc`).
 
-use crate::dense::Scalar;
-use crate::lu::{adjoint, load, product, square_unchanged, squares, store};
+use crate::dense::{Decomposed, Scalar};
+use crate::lu::{LARGE, adjoint, load_as, product, square_unchanged, squares};
 use ferroflow_base::Result;
-use ferroflow_functors::field::{Field, Promote};
-use ferroflow_functors::numeric::Num;
+use ferroflow_functors::field::Promote;
 use ferroflow_opdef::{Cost, GradientCtx, KernelCtx, Op};
 use ferroflow_tensor::{Complex32, Complex64, dispatch};
 
@@ -22,7 +21,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 })
 .gradient(cholesky_gradient)];
 
-fn cholesky<T: Promote>(ctx: &mut KernelCtx) -> Result<()>
+fn cholesky<T: Promote + Decomposed>(ctx: &mut KernelCtx) -> Result<()>
 where
     T::Wide: Scalar,
 {
@@ -32,22 +31,33 @@ where
     if x.is_empty() {
         return ctx.set_output(0, out);
     }
-    let size = n * n;
-    for (x, out) in x
-        .chunks_exact(size)
-        .zip(out.slice_mut::<T>()?.chunks_exact_mut(size))
-    {
-        let mut a = load(x, n, false);
+    let to = out.slice_mut::<T>()?;
+    match n >= LARGE {
+        true => factor_all(x, to, n, (T::widen, T::narrow)),
+        false => factor_all(x, to, n, (T::promote, T::demote)),
+    }
+    ctx.set_output(0, out)
+}
+
+/// Factors a batch of matrices in another type.
+fn factor_all<T: Copy, W: Scalar>(
+    x: &[T],
+    out: &mut [T],
+    n: usize,
+    (widen, narrow): (impl Fn(T) -> W + Copy, impl Fn(W) -> T),
+) {
+    for (x, out) in x.chunks_exact(n * n).zip(out.chunks_exact_mut(n * n)) {
+        let mut a = load_as(x, n, false, widen);
         if !factor(&mut a, n) {
             // If there is none, TensorFlow returns NaN.
             for (r, row) in a.chunks_exact_mut(n).enumerate() {
-                row.fill(T::Wide::ZERO);
-                row[..r + 1].fill(T::Wide::from_f64(f64::NAN));
+                row.fill(W::ZERO);
+                row[..r + 1].fill(W::from_f64(f64::NAN));
             }
         }
-        store(&a, out);
+        let values = out.iter_mut().zip(a);
+        values.for_each(|(to, x)| *to = narrow(x));
     }
-    ctx.set_output(0, out)
 }
 
 /// Replaces a positive definite matrix, of which the lower triangle is read, by its Cholesky

@@ -14,10 +14,12 @@ use faer::linalg::qr::no_pivoting::factor as qr;
 use faer::linalg::svd::{ComputeSvdVectors, svd, svd_scratch};
 use faer::linalg::triangular_solve;
 use faer::traits::ComplexField;
-use faer::{Auto, Conj, Mat, MatRef, Par, Spec};
+use faer::{Auto, Conj, Mat, MatMut, MatRef, Par, Spec};
 use ferroflow_functors::field::Field;
+use ferroflow_functors::numeric::Num;
 use ferroflow_functors::product::MatMulElement;
 use ferroflow_primitives::gemm::{BatchItem, GemmShape};
+use ferroflow_primitives::transpose::permute_elements;
 use ferroflow_sync::Inline;
 use ferroflow_tensor::{Complex32, Complex64, Element, bf16, f16};
 
@@ -47,6 +49,11 @@ pub(crate) trait Scalar: Field {
     fn cholesky(_: &mut [Self], _: usize) -> Option<bool> {
         None
     }
+    /// Solves `a x = b` for row-major matrices, if that is worth the while and `a` is not nearly singular; `b` has
+    /// `m` columns.
+    fn solve(_: &[Self], _: usize, _: &[Self], _: usize) -> Option<Vec<Self>> {
+        None
+    }
     /// Solves as [`crate::lu::substitute`] does, if that is worth the while; returns whether it did.
     fn substitute(_: &[Self], _: usize, _: (bool, bool), _: &mut [Self], _: usize) -> bool {
         false
@@ -73,6 +80,12 @@ impl Scalar for f32 {
     fn qr(a: Mat<f32>, p: usize) -> (Mat<f32>, Mat<f32>) {
         blocked_qr(a, p)
     }
+    fn cholesky(a: &mut [f32], n: usize) -> Option<bool> {
+        blocked_cholesky(a, n)
+    }
+    fn solve(a: &[f32], n: usize, b: &[f32], m: usize) -> Option<Vec<f32>> {
+        blocked_solve(a, n, b, m)
+    }
     fn substitute(a: &[f32], n: usize, kind: (bool, bool), b: &mut [f32], m: usize) -> bool {
         blocked_substitute(a, n, kind, b, m)
     }
@@ -88,6 +101,9 @@ impl Scalar for f64 {
     }
     fn cholesky(a: &mut [f64], n: usize) -> Option<bool> {
         blocked_cholesky(a, n)
+    }
+    fn solve(a: &[f64], n: usize, b: &[f64], m: usize) -> Option<Vec<f64>> {
+        blocked_solve(a, n, b, m)
     }
     fn substitute(a: &[f64], n: usize, kind: (bool, bool), b: &mut [f64], m: usize) -> bool {
         blocked_substitute(a, n, kind, b, m)
@@ -160,16 +176,31 @@ pub(crate) fn chunks<T>(all: &mut [T], size: usize) -> std::slice::ChunksExactMu
     all.chunks_exact_mut(size.max(1))
 }
 
+/// Rows that are converted together: a cache line of each column.
+const ROWS: usize = 16;
+
 /// Returns a row-major matrix in `faer`'s layout.
 pub(crate) fn matrix<T: Decomposed>(x: &[T], m: usize, n: usize) -> Mat<T::Scalar> {
-    Mat::from_fn(m, n, |r, c| x[r * n + c].widen())
+    let mut a = Mat::from_fn(m, n, |_, _| T::Scalar::ZERO);
+    for first in (0..m).step_by(ROWS) {
+        for c in 0..n {
+            let column = a.col_as_slice_mut(c).iter_mut().skip(first).take(ROWS);
+            let values = x.iter().skip(first * n + c).step_by(n);
+            column.zip(values).for_each(|(to, x)| *to = x.widen());
+        }
+    }
+    a
 }
 
 /// Writes a matrix in row-major order.
 pub(crate) fn write<T: Decomposed>(from: MatRef<'_, T::Scalar>, to: &mut [T]) {
-    for (r, to) in to.chunks_exact_mut(from.ncols().max(1)).enumerate() {
-        for (c, to) in to.iter_mut().enumerate() {
-            *to = T::narrow(from[(r, c)]);
+    let (m, n) = from.shape();
+    for first in (0..m).step_by(ROWS) {
+        let rows = from.subrows(first, ROWS.min(m - first));
+        for c in 0..n {
+            let column = rows.col(c).iter();
+            let values = to.iter_mut().skip(first * n + c).step_by(n);
+            values.zip(column).for_each(|(to, x)| *to = T::narrow(*x));
         }
     }
 }
@@ -300,50 +331,72 @@ fn blocked_qr<W: Dense>(mut a: Mat<W>, p: usize) -> (Mat<W>, Mat<W>) {
     (q, Mat::from_fn(p, n, upper))
 }
 
-fn rows_of<W: Copy>(from: MatRef<'_, W>, to: &mut [W]) {
-    let n = from.ncols();
-    for (r, to) in to.chunks_exact_mut(n.max(1)).enumerate() {
-        (0..n).for_each(|c| to[c] = from[(r, c)]);
-    }
+/// Returns a matrix that is stored row by row, or column by column, in the other order.
+fn turned<W: Dense>(from: &[W], rows: usize, columns: usize) -> Vec<W> {
+    let mut to = vec![W::ZERO; from.len()];
+    permute_elements(&Inline, &[rows, columns], &[1, 0], from, &mut to);
+    to
+}
+
+/// Factors the square matrix whose columns follow each other; returns the source of each row and the number of
+/// exchanges. `None` if a pivot is zero, which makes the rest NaN.
+fn pivoted<W: Dense>(a: &mut [W], n: usize) -> Option<(Vec<usize>, usize)> {
+    let (mut order, mut inverse) = (vec![0usize; n], vec![0usize; n]);
+    let params = Spec::new(Auto::<W>::auto());
+    let scratch = lu::lu_in_place_scratch::<usize, W>(n, n, Par::Seq, params);
+    let mut memory = MemBuffer::new(scratch);
+    let stack = MemStack::new(&mut memory);
+    let to = MatMut::from_column_major_slice_mut(a, n, n);
+    let (info, _) = lu::lu_in_place(to, &mut order, &mut inverse, Par::Seq, stack, params);
+    let mut pivots = a.iter().step_by(n + 1);
+    let all_good = pivots.all(|x| !x.is_zero() && x.magnitude().is_finite());
+    all_good.then_some((order, info.transposition_count))
 }
 
 fn blocked_lu<W: Dense>(a: &mut [W], n: usize) -> Option<(Vec<usize>, bool)> {
     if n <= SMALL {
         return None;
     }
-    let mut factors = Mat::from_fn(n, n, |r, c| a[r * n + c]);
-    let (mut order, mut inverse) = (vec![0usize; n], vec![0usize; n]);
-    let params = Spec::new(Auto::<W>::auto());
-    let scratch = lu::lu_in_place_scratch::<usize, W>(n, n, Par::Seq, params);
-    let mut memory = MemBuffer::new(scratch);
-    let stack = MemStack::new(&mut memory);
-    let to = factors.as_mut();
-    let (info, _) = lu::lu_in_place(to, &mut order, &mut inverse, Par::Seq, stack, params);
-    // A pivot of zero has made the rest NaN.
-    let good = |i: usize| !factors[(i, i)].is_zero() && factors[(i, i)].magnitude().is_finite();
-    (0..n).all(good).then(|| {
-        rows_of(factors.as_ref(), a);
-        (order, info.transposition_count % 2 == 1)
-    })
+    let mut factors = turned(a, n, n);
+    let (order, exchanges) = pivoted(&mut factors, n)?;
+    a.copy_from_slice(&turned(&factors, n, n));
+    Some((order, exchanges % 2 == 1))
+}
+
+fn blocked_solve<W: Dense>(a: &[W], n: usize, b: &[W], m: usize) -> Option<Vec<W>> {
+    if n <= SMALL || m == 0 {
+        return None;
+    }
+    let mut factors = turned(a, n, n);
+    let (order, _) = pivoted(&mut factors, n)?;
+    let rows = order.iter().flat_map(|&r| &b[r * m..][..m]);
+    let rows: Vec<W> = rows.copied().collect();
+    let mut x = turned(&rows, n, m);
+    let factors = MatRef::from_column_major_slice(&factors, n, n);
+    let mut to = MatMut::from_column_major_slice_mut(&mut x, n, m);
+    triangular_solve::solve_unit_lower_triangular_in_place(factors, to.as_mut(), Par::Seq);
+    triangular_solve::solve_upper_triangular_in_place(factors, to.as_mut(), Par::Seq);
+    Some(turned(&x, m, n))
 }
 
 fn blocked_cholesky<W: Dense>(a: &mut [W], n: usize) -> Option<bool> {
     if n <= SMALL {
         return None;
     }
-    let mut factor = Mat::from_fn(n, n, |r, c| if r >= c { a[r * n + c] } else { W::ZERO });
+    // Only the lower triangle is read.
+    let mut factor = turned(a, n, n);
     let params = Spec::new(Auto::<W>::auto());
     let scratch = llt::factor::cholesky_in_place_scratch::<W>(n, Par::Seq, params);
     let mut memory = MemBuffer::new(scratch);
     let stack = MemStack::new(&mut memory);
     let done = llt::factor::cholesky_in_place(
-        factor.as_mut(),
+        MatMut::from_column_major_slice_mut(&mut factor, n, n),
         llt::factor::LltRegularization::default(),
         Par::Seq,
         stack,
         params,
     );
-    rows_of(factor.as_ref(), a);
+    a.copy_from_slice(&turned(&factor, n, n));
     for (r, row) in a.chunks_exact_mut(n).enumerate() {
         row[r + 1..].fill(W::ZERO);
     }
@@ -361,16 +414,15 @@ fn blocked_substitute<W: Dense>(
         return false;
     }
     let triangle = MatRef::from_row_major_slice(a, n, n);
-    let mut x = Mat::from_fn(n, m, |r, c| b[r * m + c]);
+    let mut x = turned(b, n, m);
+    let to = MatMut::from_column_major_slice_mut(&mut x, n, m);
     use triangular_solve as solve;
     match (lower, unit) {
-        (true, true) => solve::solve_unit_lower_triangular_in_place(triangle, x.as_mut(), Par::Seq),
-        (true, false) => solve::solve_lower_triangular_in_place(triangle, x.as_mut(), Par::Seq),
-        (false, true) => {
-            solve::solve_unit_upper_triangular_in_place(triangle, x.as_mut(), Par::Seq)
-        }
-        (false, false) => solve::solve_upper_triangular_in_place(triangle, x.as_mut(), Par::Seq),
+        (true, true) => solve::solve_unit_lower_triangular_in_place(triangle, to, Par::Seq),
+        (true, false) => solve::solve_lower_triangular_in_place(triangle, to, Par::Seq),
+        (false, true) => solve::solve_unit_upper_triangular_in_place(triangle, to, Par::Seq),
+        (false, false) => solve::solve_upper_triangular_in_place(triangle, to, Par::Seq),
     }
-    rows_of(x.as_ref(), b);
+    b.copy_from_slice(&turned(&x, m, n));
     true
 }

@@ -40,14 +40,28 @@ pub(crate) fn squares(ctx: &KernelCtx, i: usize) -> Result<(Shape, usize)> {
     }
 }
 
+/// Matrices of single precision of this size or larger are decomposed in it, as TensorFlow does; smaller ones in
+/// double precision, which costs them little.
+pub(crate) const LARGE: usize = 128;
+
 /// Returns a copy of one `n × n` matrix, optionally conjugated and transposed.
 pub(crate) fn load<T: Promote>(from: &[T], n: usize, adjoint: bool) -> Vec<T::Wide> {
-    (0..n * n)
-        .map(|i| match adjoint {
-            false => from[i].promote(),
-            true => from[i % n * n + i / n].promote().conj(),
-        })
-        .collect()
+    load_as(from, n, adjoint, T::promote)
+}
+
+/// Like [`load`], with a conversion of the elements.
+pub(crate) fn load_as<T: Copy, W: Field>(
+    from: &[T],
+    n: usize,
+    adjoint: bool,
+    widen: impl Fn(T) -> W,
+) -> Vec<W> {
+    match adjoint {
+        false => from.iter().map(|&x| widen(x)).collect(),
+        true => (0..n * n)
+            .map(|i| widen(from[i % n * n + i / n]).conj())
+            .collect(),
+    }
 }
 
 /// Factors `a` in place into unit lower and upper triangles with partial pivoting. Returns the
@@ -120,6 +134,9 @@ pub(crate) fn diagonal<W: Field>(a: &[W], n: usize) -> impl Iterator<Item = W> {
 
 /// Solves `a x = b`, where `b` has `m` columns.
 pub(crate) fn solve_one<W: Scalar>(mut a: Vec<W>, n: usize, b: &[W], m: usize) -> Option<Vec<W>> {
+    if let Some(x) = W::solve(&a, n, b, m) {
+        return Some(x);
+    }
     let (order, _) = factor(&mut a, n);
     if diagonal(&a, n).any(|x| x.is_zero()) {
         return None;

@@ -1,10 +1,9 @@
 //! MatrixInverse (TensorFlow: `core/kernels/linalg/matrix_inverse_op.cc`).
 
-use crate::dense::Scalar;
-use crate::lu::{load, product, solve_one, square_unchanged, squares, store};
+use crate::dense::{Decomposed, Scalar};
+use crate::lu::{LARGE, load_as, product, solve_one, square_unchanged, squares};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::Promote;
-use ferroflow_functors::numeric::Num;
 use ferroflow_opdef::{Cost, GradientCtx, KernelCtx, Op};
 use ferroflow_tensor::{Complex32, Complex64, dispatch, f16};
 
@@ -25,7 +24,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 })
 .gradient(inverse_gradient)];
 
-fn inverse<T: Promote>(ctx: &mut KernelCtx, adjoint: bool) -> Result<()>
+fn inverse<T: Promote + Decomposed>(ctx: &mut KernelCtx, adjoint: bool) -> Result<()>
 where
     T::Wide: Scalar,
 {
@@ -35,22 +34,31 @@ where
     if x.is_empty() {
         return ctx.set_output(0, out);
     }
-    let mut identity = vec![T::Wide::ZERO; n * n];
-    identity
-        .iter_mut()
-        .step_by(n + 1)
-        .for_each(|x| *x = T::Wide::ONE);
-    for (x, out) in x
-        .chunks_exact(n * n)
-        .zip(out.slice_mut::<T>()?.chunks_exact_mut(n * n))
-    {
-        let inverse = solve_one(load(x, n, adjoint), n, &identity, n);
-        store(
-            &inverse.ok_or_else(|| invalid_argument!("Input is not invertible."))?,
-            out,
-        );
+    let to = out.slice_mut::<T>()?;
+    match n >= LARGE {
+        true => invert_all(x, to, n, adjoint, (T::widen, T::narrow))?,
+        false => invert_all(x, to, n, adjoint, (T::promote, T::demote))?,
     }
     ctx.set_output(0, out)
+}
+
+/// Inverts a batch of matrices in another type.
+fn invert_all<T: Copy, W: Scalar>(
+    x: &[T],
+    out: &mut [T],
+    n: usize,
+    adjoint: bool,
+    (widen, narrow): (impl Fn(T) -> W + Copy, impl Fn(W) -> T),
+) -> Result<()> {
+    let mut identity = vec![W::ZERO; n * n];
+    identity.iter_mut().step_by(n + 1).for_each(|x| *x = W::ONE);
+    for (x, out) in x.chunks_exact(n * n).zip(out.chunks_exact_mut(n * n)) {
+        let inverse = solve_one(load_as(x, n, adjoint, widen), n, &identity, n);
+        let inverse = inverse.ok_or_else(|| invalid_argument!("Input is not invertible."))?;
+        let values = out.iter_mut().zip(inverse);
+        values.for_each(|(to, x)| *to = narrow(x));
+    }
+    Ok(())
 }
 
 fn inverse_gradient(g: &mut GradientCtx) -> Result<()> {

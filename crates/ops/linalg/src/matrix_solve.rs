@@ -3,7 +3,7 @@
 
 use crate::dense::{Decomposed, Scalar};
 use crate::lu::{
-    diagonal, load, matrices, product, solve_one, square_batch, squares, store, substitute,
+    LARGE, diagonal, load_as, matrices, product, solve_one, square_batch, squares, substitute,
 };
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::binary::{BroadcastPlan, checked_broadcast};
@@ -73,7 +73,7 @@ fn rows_disagree(a: &Shape, b: &Shape) -> ferroflow_base::Status {
     invalid_argument!("Input matrix and rhs are incompatible: {a} vs. {b}")
 }
 
-fn solve<T: Promote>(ctx: &mut KernelCtx, adjoint: bool) -> Result<()>
+fn solve<T: Promote + Decomposed>(ctx: &mut KernelCtx, adjoint: bool) -> Result<()>
 where
     T::Wide: Scalar,
 {
@@ -86,14 +86,32 @@ where
     if x.is_empty() || b.is_empty() {
         return ctx.set_output(0, out);
     }
-    let size = n * m;
-    let work = x.chunks_exact(n * n).zip(b.chunks_exact(size));
-    for ((x, b), out) in work.zip(out.slice_mut::<T>()?.chunks_exact_mut(size)) {
-        let b: Vec<T::Wide> = b.iter().map(|x| x.promote()).collect();
-        let solution = solve_one(load(x, n, adjoint), n, &b, m);
-        store(&solution.ok_or_else(not_invertible)?, out);
+    let to = out.slice_mut::<T>()?;
+    match n >= LARGE {
+        true => solve_all(x, b, to, [n, m], adjoint, (T::widen, T::narrow))?,
+        false => solve_all(x, b, to, [n, m], adjoint, (T::promote, T::demote))?,
     }
     ctx.set_output(0, out)
+}
+
+/// Solves a batch of systems of `n` rows and `m` right-hand sides in another type.
+fn solve_all<T: Copy, W: Scalar>(
+    x: &[T],
+    b: &[T],
+    out: &mut [T],
+    [n, m]: [usize; 2],
+    adjoint: bool,
+    (widen, narrow): (impl Fn(T) -> W + Copy, impl Fn(W) -> T),
+) -> Result<()> {
+    let work = x.chunks_exact(n * n).zip(b.chunks_exact(n * m));
+    for ((x, b), out) in work.zip(out.chunks_exact_mut(n * m)) {
+        let b: Vec<W> = b.iter().map(|&x| widen(x)).collect();
+        let solution = solve_one(load_as(x, n, adjoint, widen), n, &b, m);
+        let solution = solution.ok_or_else(not_invertible)?;
+        let values = out.iter_mut().zip(solution);
+        values.for_each(|(to, x)| *to = narrow(x));
+    }
+    Ok(())
 }
 
 fn not_invertible() -> ferroflow_base::Status {

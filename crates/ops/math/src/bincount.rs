@@ -2,12 +2,12 @@
 //! (TensorFlow: `core/kernels/bincount_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::indices::{constant_int, int, ints, shape_of};
+use ferroflow_functors::indices::{Index, constant_int, int, ints, shape_of};
 use ferroflow_functors::numeric::Num;
 use ferroflow_functors::ragged::rows_of_splits;
 use ferroflow_functors::sparse::{check_bounds, check_parts};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{PartialShape, Shape, Tensor, dispatch};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -110,11 +110,59 @@ fn kernel(build: &KernelBuild, weights: usize, read: Reader) -> Result<Box<dyn O
     let dtype = build.output(0)?;
     dispatch!(dtype, T in [i32, i64, f32, f64] => {
         Ok(Box::new(move |ctx: &mut KernelCtx| {
+            if weights == 2
+                && !binary
+                && let Some(out) = histogram::<T>(ctx)?
+            {
+                return ctx.set_output(0, out);
+            }
             let input = read(ctx)?;
             let out = count::<T>(&input, ctx.slice(weights)?, binary)?;
             ctx.set_output(0, out)
         }))
     }, else Err(build.unsupported(dtype)))
+}
+
+/// Counts the numbers of a vector without weights, unless they are fewer than the bins or one is negative.
+fn histogram<T: Num>(ctx: &KernelCtx) -> Result<Option<Tensor>> {
+    let (data, size) = (ctx.input(0)?, ctx.input(1)?);
+    let is_plain = data.shape().rank() == 1 && ctx.input(2)?.shape().dims() == [0];
+    let n_bins = int(size).filter(|_| size.shape().is_scalar());
+    let n_bins = n_bins.and_then(|size| usize::try_from(size).ok());
+    let Some(n_bins) = n_bins.filter(|&n| is_plain && n <= data.num_elements()) else {
+        return Ok(None);
+    };
+    let counts = match data.dtype() {
+        DType::Int32 => counts(data.slice::<i32>()?, n_bins),
+        DType::Int64 => counts(data.slice::<i64>()?, n_bins),
+        _ => None,
+    };
+    let Some(counts) = counts else {
+        return Ok(None);
+    };
+    let mut out = Tensor::zeros(T::DTYPE, Shape::from([n_bins]))?;
+    for (to, count) in out.slice_mut::<T>()?.iter_mut().zip(counts) {
+        *to = T::from_count(count.iter().sum::<u64>() as usize);
+    }
+    Ok(Some(out))
+}
+
+/// Tables in turn, so that equal numbers do not wait for each other.
+const TABLES: usize = 4;
+
+/// Returns the parts of each bin's count; `None` if a number is negative.
+fn counts<I: Index>(values: &[I], n_bins: usize) -> Option<Vec<[u64; TABLES]>> {
+    // What is beyond the bins has one of its own.
+    let mut tables = vec![[0; TABLES]; n_bins + 1];
+    let mut signs = 0;
+    for part in values.chunks(TABLES) {
+        for (i, v) in part.iter().enumerate() {
+            let v = v.to_i64();
+            signs |= v;
+            tables[(v as u64).min(n_bins as u64) as usize][i] += 1;
+        }
+    }
+    (signs >= 0).then_some(tables)
 }
 
 fn count<T: Num>(input: &Input, weights: &[T], binary: bool) -> Result<Tensor> {
@@ -148,7 +196,7 @@ fn bincount(ctx: &KernelCtx) -> Result<Input> {
             "Input indices and weights must have the same size."
         ));
     }
-    one_row(ints(arr)?.to_vec(), size)
+    one_row(ints(arr)?.into_vec(), size)
 }
 
 fn one_row(values: Vec<i64>, size: usize) -> Result<Input> {
@@ -185,7 +233,7 @@ fn dense(ctx: &KernelCtx) -> Result<Input> {
         ));
     }
     let size = size_of_bins(ctx, 1)?;
-    let values = ints(data)?.to_vec();
+    let values = ints(data)?.into_vec();
     let [n_rows, width] = *data.shape().dims() else {
         return one_row(values, size);
     };
@@ -208,7 +256,7 @@ fn sparse(ctx: &KernelCtx) -> Result<Input> {
     check_parts(indices, values, shape)?;
     let (at, dims) = (indices.slice::<i64>()?, shape.slice::<i64>()?);
     check_bounds(at, dims.len(), dims)?;
-    let values = ints(values)?.to_vec();
+    let values = ints(values)?.into_vec();
     let Some(&n_rows) = dims.first() else {
         return Err(invalid_argument!(
             "Sparse shape must have at least one dimension"
@@ -234,7 +282,7 @@ fn ragged(ctx: &KernelCtx) -> Result<Input> {
         return Err(invalid_argument!("Splits must be non-empty"));
     };
     let rows = rows_of_splits(splits, values.num_elements())?;
-    let values = ints(values)?.to_vec();
+    let values = ints(values)?.into_vec();
     if values.iter().any(|&v| v < 0) {
         return Err(invalid_argument!("Input must be non-negative"));
     }

@@ -3,8 +3,8 @@
 use ferroflow_base::{Result, internal};
 use ferroflow_fft::{ComplexToReal, Fft, FftDirection, FftError, Real, RealToComplex};
 use ferroflow_functors::strided::Strided;
-use ferroflow_functors::transpose::transposed;
 use ferroflow_opdef::KernelCtx;
+use ferroflow_primitives::columns::each_columns;
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Complex, Element, Shape, Tensor, dispatch_items};
 use std::ops::Range;
@@ -22,13 +22,13 @@ impl Sample for f64 {}
 type Last<P> = Mutex<Option<(usize, Arc<P>)>>;
 
 /// The plans of a kernel: one for each dimension that it transforms.
-pub(crate) struct Plans<T: Real> {
+pub(crate) struct Plans<T: Sample> {
     complex: [Last<dyn Fft<T>>; 3],
     to_complex: Last<dyn RealToComplex<T>>,
     to_real: Last<dyn ComplexToReal<T>>,
 }
 
-impl<T: Real> Default for Plans<T> {
+impl<T: Sample> Default for Plans<T> {
     fn default() -> Self {
         Plans {
             complex: Default::default(),
@@ -89,14 +89,14 @@ where
             let plan = planned(&self.complex[i.min(2)], n, || T::complex(n, direction));
             let scale = scale.filter(|_| axis == first);
             if axis + 1 == rank {
-                rows(ctx, &mut x, &*plan, scale)?;
+                x = rows(ctx, x, &*plan, scale)?;
                 continue;
             }
-            let mut perm: Vec<usize> = (0..rank).collect();
-            perm.swap(axis, rank - 1);
-            x = transposed(ctx, x, &perm)?;
-            rows(ctx, &mut x, &*plan, scale)?;
-            x = transposed(ctx, x, &perm)?;
+            let columns = x.shape()[axis + 1..].iter().product();
+            let values = x.slice_mut::<Complex<T>>()?;
+            each_columns(ctx.par(), n, columns, values, &|columns| {
+                transform(columns, &*plan, scale);
+            });
         }
         Ok(x)
     }
@@ -109,10 +109,10 @@ where
         n: usize,
         shape: Shape,
     ) -> Result<Tensor> {
-        let plan = planned(&self.to_complex, n, || T::real_to_complex(n));
         let mut out = ctx.alloc(<Complex<T> as Element>::DTYPE, shape)?;
         let (x, width) = (x.slice::<T>()?, n / 2 + 1);
         let group = (BLOCK / n).max(1);
+        let plan = planned(&self.to_complex, n, || T::real_to_complex(n));
         let failed = Mutex::new(None);
         par_chunks_mut(
             ctx.par(),
@@ -180,25 +180,40 @@ fn finished(out: Tensor, failed: Mutex<Option<FftError>>) -> Result<Tensor> {
     }
 }
 
-/// Transforms the rows of `x` in place.
+/// Transforms the rows of `x`, in place if its storage is free.
 fn rows<T: Sample>(
     ctx: &KernelCtx,
-    x: &mut Tensor,
+    mut x: Tensor,
     plan: &dyn Fft<T>,
     scale: Option<T>,
-) -> Result<()>
+) -> Result<Tensor>
 where
     Complex<T>: Element,
 {
     let n = plan.len();
-    let group = (BLOCK / n).max(1);
-    let values = x.slice_mut::<Complex<T>>()?;
-    par_chunks_mut(ctx.par(), values, group * n, 1, &|_, rows| {
-        let mut scratch = vec![Complex::new(T::zero(), T::zero()); plan.get_inplace_scratch_len()];
-        plan.process_with_scratch(rows, &mut scratch);
-        if let Some(scale) = scale {
-            rows.iter_mut().for_each(|v| *v = v.scale(scale));
-        }
+    let size = (BLOCK / n).max(1) * n;
+    if x.is_unique() {
+        let values = x.slice_mut::<Complex<T>>()?;
+        par_chunks_mut(ctx.par(), values, size, 1, &|_, rows| {
+            transform(rows, plan, scale);
+        });
+        return Ok(x);
+    }
+    let mut out = ctx.alloc(x.dtype(), x.shape().clone())?;
+    let from = x.slice::<Complex<T>>()?;
+    let to = out.slice_mut::<Complex<T>>()?;
+    par_chunks_mut(ctx.par(), to, size, 1, &|i, rows| {
+        rows.copy_from_slice(&from[i * size..][..rows.len()]);
+        transform(rows, plan, scale);
     });
-    Ok(())
+    Ok(out)
+}
+
+/// Transforms rows in place.
+fn transform<T: Sample>(rows: &mut [Complex<T>], plan: &dyn Fft<T>, scale: Option<T>) {
+    let mut scratch = vec![Complex::new(T::zero(), T::zero()); plan.get_inplace_scratch_len()];
+    plan.process_with_scratch(rows, &mut scratch);
+    if let Some(scale) = scale {
+        rows.iter_mut().for_each(|v| *v = v.scale(scale));
+    }
 }

@@ -297,6 +297,7 @@ fn destroy(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 ferroflow_resources::table::destroy(ctx, handle)
                     || crate::stub_resources::destroy(ctx, handle)
                     || ferroflow_resources::queue::destroy(ctx, handle)
+                    || ferroflow_resources::resource::destroy_kept(ctx, handle)
             }
         };
         if existed || ignore {

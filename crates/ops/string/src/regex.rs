@@ -5,7 +5,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Bytes, Tensor};
-use regex::bytes::{Captures, Regex, RegexBuilder};
+use regex::bytes::{Match, Regex, RegexBuilder};
 
 /// StaticRegexFullMatch, RegexFullMatch, StaticRegexReplace, RegexReplace.
 pub(crate) const OPS: &[Op] = &[
@@ -171,14 +171,12 @@ impl Rewrite {
         Rewrite { parts, largest }
     }
 
-    fn write(&self, captures: &Captures, out: &mut Vec<u8>) {
+    /// Writes the text, with the texts of groups by their numbers.
+    fn write<'t>(&self, group: impl Fn(usize) -> &'t [u8], out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
-                Ok(text) => out.extend(text),
-                Err(group) => {
-                    let found = captures.get(*group).map_or(&b""[..], |m| m.as_bytes());
-                    out.extend(found);
-                }
+                Ok(text) => out.extend_from_slice(text),
+                Err(number) => out.extend_from_slice(group(*number)),
             }
         }
     }
@@ -194,6 +192,15 @@ fn static_replace(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
+/// Copies the text between two matches, and returns the end of the second one.
+fn copied(text: &[u8], from: usize, found: Match<'_>, out: &mut Vec<u8>) -> usize {
+    if out.is_empty() {
+        out.reserve(text.len());
+    }
+    out.extend_from_slice(text.get(from..found.start()).unwrap_or_default());
+    found.end()
+}
+
 fn replace(ctx: &mut KernelCtx, pattern: &Regex, rewrite: &Rewrite, all: bool) -> Result<()> {
     let input = ctx.input(0)?;
     let changed = |text: &Bytes| -> Bytes {
@@ -203,13 +210,21 @@ fn replace(ctx: &mut KernelCtx, pattern: &Regex, rewrite: &Rewrite, all: bool) -
         }
         let (mut out, mut at) = (Vec::new(), 0);
         let most = if all { usize::MAX } else { 1 };
-        for captures in pattern.captures_iter(text).take(most) {
-            let Some(found) = captures.get(0) else {
-                continue;
-            };
-            out.extend(text.get(at..found.start()).unwrap_or_default());
-            rewrite.write(&captures, &mut out);
-            at = found.end();
+        if rewrite.largest == 0 {
+            // The whole match is found faster than its groups.
+            for found in pattern.find_iter(text).take(most) {
+                at = copied(text, at, found, &mut out);
+                rewrite.write(|_| found.as_bytes(), &mut out);
+            }
+        } else {
+            for captures in pattern.captures_iter(text).take(most) {
+                let Some(found) = captures.get(0) else {
+                    continue;
+                };
+                at = copied(text, at, found, &mut out);
+                let group = |i: usize| captures.get(i).map_or(&b""[..], |m| m.as_bytes());
+                rewrite.write(group, &mut out);
+            }
         }
         if at == 0 && out.is_empty() {
             return text.clone();

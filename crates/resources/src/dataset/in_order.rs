@@ -83,6 +83,10 @@ impl Call {
         }
     }
 
+    fn is_done(&self) -> bool {
+        matches!(*lock(&self.stage), Stage::Done(_) | Stage::Taken)
+    }
+
     /// Waits until no thread runs it.
     fn settle(&self) {
         let mut stage = lock(&self.stage);
@@ -146,6 +150,17 @@ impl DatasetIterator for InOrder {
             return Ok(None);
         };
         call.run(&self.function, services);
+        // While another thread runs it, this one runs those that wait behind it: for later steps.
+        if !call.is_done()
+            && let Some(services) = self.background.services(services)
+        {
+            for later in self.calls.iter().skip(1) {
+                services.with(|services| later.run(&self.function, services));
+                if call.is_done() {
+                    break;
+                }
+            }
+        }
         // A step that is cancelled while it waits leaves the call to the next one.
         let result = call.result(services);
         if matches!(*lock(&call.stage), Stage::Taken) {

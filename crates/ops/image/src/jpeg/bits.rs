@@ -1,34 +1,63 @@
 //! Huffman codes and the bits of a scan (libjpeg: `jdhuff.c`).
 
 use super::{Error, Stop};
+use std::cell::RefCell;
+use std::sync::Arc;
 
 /// Bits of the codes that one look at the table decodes.
-const LOOK: u32 = 9;
+const LOOK: u32 = 10;
 
 /// A Huffman table.
-#[derive(Clone)]
 pub(super) struct Table {
     /// For each `LOOK` bits: the length of the code times 256, and its symbol; 0 for longer codes.
-    look: Vec<u16>,
+    look: [u16; 1 << LOOK],
     /// For each `LOOK` bits that hold a code and the coefficient that follows: the coefficient, the
     /// zeros in front of it and the number of bits; 0 for others.
-    whole: Vec<(i16, u8, u8)>,
+    whole: [(i16, u8, u8); 1 << LOOK],
     /// The largest code of each length, -1 for none; ends with one above all codes.
     max: [i32; 18],
     /// What a code's value is moved by to find its symbol.
     offset: [i32; 18],
     symbols: Vec<u8>,
+    /// What it was made of, with the symbols.
+    counts: [u8; 16],
+    is_dc: bool,
+}
+
+/// Tables that a thread keeps.
+const KEPT: usize = 8;
+
+thread_local! {
+    /// The tables that were used last, the last one first.
+    static LAST: RefCell<Vec<Arc<Table>>> = const { RefCell::new(Vec::new()) };
 }
 
 impl Table {
+    /// Returns the table of codes, as [`Table::new`] does; most files have the same ones.
+    pub(super) fn of(counts: &[u8; 16], symbols: &[u8], is_dc: bool) -> Result<Arc<Table>, Error> {
+        LAST.with_borrow_mut(|last| {
+            let is_same =
+                |t: &Arc<Table>| t.counts == *counts && t.symbols == symbols && t.is_dc == is_dc;
+            let table = match last.iter().position(is_same) {
+                Some(at) => last.remove(at),
+                None => Arc::new(Table::new(counts, symbols, is_dc)?),
+            };
+            last.truncate(KEPT - 1);
+            last.insert(0, table.clone());
+            Ok(table)
+        })
+    }
+
     /// Makes the table of codes with `counts[i]` codes of `i + 1` bits.
-    pub(super) fn new(counts: &[u8; 16], symbols: &[u8], is_dc: bool) -> Result<Table, Error> {
+    fn new(counts: &[u8; 16], symbols: &[u8], is_dc: bool) -> Result<Table, Error> {
         let mut table = Table {
-            look: vec![0; 1 << LOOK],
-            whole: vec![(0, 0, 0); 1 << LOOK],
+            look: [0; 1 << LOOK],
+            whole: [(0, 0, 0); 1 << LOOK],
             max: [-1; 18],
             offset: [0; 18],
             symbols: symbols.to_vec(),
+            counts: *counts,
+            is_dc,
         };
         if is_dc && symbols.iter().any(|&s| s > 15) {
             return Err("a Huffman table is invalid");
@@ -236,7 +265,8 @@ impl<'a> Bits<'a> {
         let entry = table.look[self.peek(LOOK) as usize];
         let length = u32::from(entry >> 8);
         if length == 0 || length > self.count {
-            return self.long_symbol(table, LOOK);
+            // The code is longer than the eight bits that remain.
+            return self.long_symbol(table, 9);
         }
         self.drop_bits(length);
         Ok(entry as u8)
@@ -252,9 +282,11 @@ impl<'a> Bits<'a> {
         Ok(table.of_long(code, length))
     }
 
-    /// Whether whole units can be read with [`Quick`]: far from the end and from markers.
+    /// Returns what reads a unit of at most `bytes` faster, unless a marker was met or the file may end within it:
+    /// what is left then depends on how far the reader was ahead.
     pub(super) fn quick(&mut self, bytes: usize) -> Option<Quick<'a>> {
-        (self.left() > bytes && self.marker == 0).then_some(Quick {
+        let needed = if self.data.ends_with(END) { 0 } else { bytes };
+        (self.left() > needed && self.marker == 0).then_some(Quick {
             data: self.data,
             at: self.at,
             buffer: self.buffer,
@@ -274,6 +306,18 @@ impl<'a> Bits<'a> {
 }
 
 impl Table {
+    /// Returns the symbol of a long code at the beginning of 64 bits, and the code's length.
+    #[cold]
+    #[inline(never)]
+    fn long_symbol(&self, bits: u64) -> (u8, u32) {
+        let code = |length: u32| (bits >> 1 >> (63 - length)) as i32;
+        let mut length = LOOK + 1;
+        while code(length) > self.max[length as usize] {
+            length += 1;
+        }
+        (self.of_long(code(length), length), length)
+    }
+
     fn of_long(&self, code: i32, length: u32) -> u8 {
         if length > 16 {
             return 0;
@@ -287,7 +331,8 @@ impl Table {
 /// A file's end, made up.
 const END: &[u8] = &[0xff, 0xd9];
 
-/// Reads bits where the end is far, until there is a marker.
+/// Reads bits until there is a marker or the end. What is seldom takes it by value, so that it stays in registers.
+#[derive(Clone, Copy)]
 pub(super) struct Quick<'a> {
     data: &'a [u8],
     at: usize,
@@ -316,12 +361,12 @@ impl Quick<'_> {
                 return;
             }
         }
-        self.fill_slowly();
+        *self = self.filled_slowly();
     }
 
     #[cold]
     #[inline(never)]
-    fn fill_slowly(&mut self) {
+    fn filled_slowly(mut self) -> Self {
         for _ in 0..6 {
             let Some(&byte) = self.data.get(self.at) else {
                 self.met_marker = true;
@@ -343,6 +388,7 @@ impl Quick<'_> {
             self.buffer |= u64::from(value) << (56 - self.count);
             self.count += 8;
         }
+        self
     }
 
     #[inline(always)]
@@ -373,18 +419,9 @@ impl Quick<'_> {
             self.drop_bits(u32::from(entry >> 8));
             return entry as u8;
         }
-        self.long_symbol(table)
-    }
-
-    #[cold]
-    fn long_symbol(&mut self, table: &Table) -> u8 {
-        let mut length = LOOK + 1;
-        while self.peek(length) as i32 > table.max[length as usize] {
-            length += 1;
-        }
-        let code = self.peek(length) as i32;
-        self.drop_bits(length.min(self.count));
-        table.of_long(code, length)
+        let (symbol, bits) = table.long_symbol(self.buffer);
+        self.drop_bits(bits.min(self.count));
+        symbol
     }
 
     /// Returns the next coefficient with the zeros in front of it, if its code and it are short.

@@ -2,6 +2,7 @@
 
 use super::bits::{Bits, Table};
 use super::{Error, Stop};
+use std::sync::Arc;
 
 /// Where coefficient `i` of a scan is in its block; a damaged file's may go beyond 63.
 pub(super) const ZIGZAG: [u8; 80] = [
@@ -77,8 +78,8 @@ pub(super) struct Part {
 pub(super) struct Headers {
     pub(super) frame: Option<Frame>,
     quants: [Option<[u16; 64]>; 4],
-    pub(super) dc: [Option<Table>; 4],
-    pub(super) ac: [Option<Table>; 4],
+    pub(super) dc: [Option<Arc<Table>>; 4],
+    pub(super) ac: [Option<Arc<Table>>; 4],
     pub(super) restart_interval: usize,
     has_jfif: bool,
     /// What an Adobe segment said about colors.
@@ -270,7 +271,7 @@ impl Headers {
             };
             let slot = tables.get_mut(usize::from(kind & 15));
             let slot = slot.ok_or("a Huffman table has no place")?;
-            *slot = Some(Table::new(counts, symbols, kind >> 4 == 0)?);
+            *slot = Some(Table::of(counts, symbols, kind >> 4 == 0)?);
             content = &rest[16 + n..];
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Rows of a picture: chroma upsampling and color conversion (libjpeg: `jdsample.c`, `jdcolor.c`).
 
 use super::headers::Space;
+use ferroflow_primitives::triples::interleave;
 use ferroflow_primitives::vectorized;
 
 /// The samples of a component.
@@ -160,38 +161,28 @@ fn clamp(v: i16) -> u8 {
 }
 
 /// Converts a row of YCbCr to RGB.
-#[inline(always)]
 fn ycc(y: &[u8], cb: &[u8], cr: &[u8], out: &mut [u8]) {
-    const N: usize = 32;
-    let whole = y.len().min(cb.len()).min(cr.len()) / N * N;
-    let (ys, y_rest) = y.split_at(whole);
-    let (cbs, cb_rest) = cb.split_at(whole);
-    let (crs, cr_rest) = cr.split_at(whole);
-    let (outs, out_rest) = out.split_at_mut((whole * 3).min(out.len()));
-    let chunks = ys.as_chunks::<N>().0.iter().zip(cbs.as_chunks::<N>().0);
-    let chunks = chunks.zip(crs.as_chunks::<N>().0);
-    for (((y, cb), cr), out) in chunks.zip(outs.chunks_exact_mut(N * 3)) {
-        let mut planes = [[0u8; N]; 3];
-        for i in 0..N {
-            planes[0][i] = clamp(red(y[i], cr[i]));
-        }
-        for i in 0..N {
-            planes[1][i] = clamp(green(y[i], cb[i], cr[i]));
-        }
-        for i in 0..N {
-            planes[2][i] = clamp(blue(y[i], cb[i]));
-        }
-        for (i, pixel) in out.chunks_exact_mut(3).enumerate() {
-            pixel[0] = planes[0][i];
-            pixel[1] = planes[1][i];
-            pixel[2] = planes[2][i];
-        }
-    }
-    let rest = y_rest.iter().zip(cb_rest).zip(cr_rest);
-    for (((&y, &cb), &cr), pixel) in rest.zip(out_rest.chunks_exact_mut(3)) {
-        pixel[0] = clamp(red(y, cr));
-        pixel[1] = clamp(green(y, cb, cr));
-        pixel[2] = clamp(blue(y, cb));
+    const N: usize = 256;
+    let mut planes = [[0u8; N]; 3];
+    let rows = y.chunks(N).zip(cb.chunks(N)).zip(cr.chunks(N));
+    for (((y, cb), cr), out) in rows.zip(out.chunks_mut(3 * N)) {
+        let [r, g, b] = &mut planes;
+        vectorized(
+            #[inline(always)]
+            || {
+                for ((r, y), cr) in r.iter_mut().zip(y).zip(cr) {
+                    *r = clamp(red(*y, *cr));
+                }
+                for (((g, y), cb), cr) in g.iter_mut().zip(y).zip(cb).zip(cr) {
+                    *g = clamp(green(*y, *cb, *cr));
+                }
+                for ((b, y), cb) in b.iter_mut().zip(y).zip(cb) {
+                    *b = clamp(blue(*y, *cb));
+                }
+            },
+        );
+        let n = out.len() / 3;
+        interleave([&r[..n], &g[..n], &b[..n]], &mut out[..3 * n]);
     }
 }
 
@@ -217,10 +208,7 @@ pub(super) fn convert(space: Space, rows: &[&[u8]], adobe: bool, channels: usize
                 pixel.copy_from_slice(&[r, g, b]);
             }
         }
-        (Space::Ycc, _, [y, cb, cr]) => vectorized(
-            #[inline(always)]
-            || ycc(y, cb, cr, out),
-        ),
+        (Space::Ycc, _, [y, cb, cr]) => ycc(y, cb, cr, out),
         (Space::Cmyk | Space::Ycck, _, [c, m, y, k]) => {
             for (i, pixel) in out.chunks_exact_mut(3).enumerate() {
                 let at = |row: &[u8]| row.get(i).copied().unwrap_or_default();

@@ -4,9 +4,11 @@ use super::Stop;
 use super::bits::{Bits, Quick, Table, extended};
 use super::headers::{Frame, Headers, Scan, ZIGZAG, next_marker};
 use super::idct::Block;
+use std::sync::Arc;
 
 /// The most blocks that a unit has.
 const MAX_BLOCKS: usize = 10;
+
 /// The most bytes that a block takes, as libjpeg reckons.
 const BLOCK_BYTES: usize = 512;
 
@@ -134,7 +136,7 @@ const NO_TABLE: Stop = Stop::Fatal("a Huffman table is missing");
 
 /// Returns the tables of each component of a scan.
 fn tables<'h>(headers: &'h Headers, scan: &Scan) -> Result<Vec<[&'h Table; 2]>, Stop> {
-    let find = |tables: &'h [Option<Table>; 4], at: usize| tables.get(at)?.as_ref();
+    let find = |tables: &'h [Option<Arc<Table>>; 4], at: usize| tables.get(at)?.as_deref();
     let parts = scan.parts.iter();
     let pairs = parts.map(|p| Some([find(&headers.dc, p.dc)?, find(&headers.ac, p.ac)?]));
     pairs.collect::<Option<_>>().ok_or(NO_TABLE)
@@ -270,7 +272,8 @@ pub(super) fn progressive(
     let mut predictions = [0i32; 4];
     // Blocks that end here, without further bits.
     let mut ended = 0u32;
-    let find = |tables: &'_ [Option<Table>; 4], at: usize| tables.get(at).and_then(Option::clone);
+    let find =
+        |tables: &'_ [Option<Arc<Table>>; 4], at: usize| tables.get(at).and_then(Option::clone);
     let mut tables = Vec::new();
     for part in &scan.parts {
         let table = match (scan.first, scan.high) {
