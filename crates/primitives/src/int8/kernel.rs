@@ -69,25 +69,49 @@ impl Finish {
         }
     }
 
-    /// Writes `n` results, at most those of a vector, `offset` elements behind the first one.
+    /// Returns the epilogue with its numbers in registers.
+    #[inline(always)]
+    fn ready<D: Dot>(&self, d: D) -> Ready<D> {
+        let s = d.simd();
+        Ready {
+            d,
+            side: self.side,
+            factor: s.splat(self.factor),
+            to: self.to,
+            low: s.splat(self.low),
+            high: s.splat(self.high),
+        }
+    }
+}
+
+/// An epilogue with its numbers in registers.
+#[derive(Clone, Copy)]
+struct Ready<D: Dot> {
+    d: D,
+    side: Added,
+    factor: <D::S as Lanes>::V,
+    to: To,
+    low: <D::S as Lanes>::V,
+    high: <D::S as Lanes>::V,
+}
+
+impl<D: Dot> Ready<D> {
+    /// Writes the results of `n` columns, at most those of a vector, `offset` elements behind the first one.
     ///
     /// # Safety
-    /// The scales are valid for a vector from `column` on, the side and the output for `n` elements.
+    /// The side and the output are valid for `n` elements there.
     #[inline(always)]
-    unsafe fn write<D: Dot>(
+    unsafe fn write(
         &self,
-        d: D,
         sum: <D::S as Simd>::I,
-        column: usize,
+        [scale, bias]: [<D::S as Lanes>::V; 2],
         offset: usize,
         n: usize,
     ) {
-        let s = d.simd();
+        let (d, s) = (self.d, self.d.simd());
         let lanes = <D::S as Lanes>::N;
         // SAFETY: the caller's promise; parts go through buffers of a vector.
         unsafe {
-            let scale = s.load(self.scale.add(column));
-            let bias = s.load(self.bias.add(column));
             let mut y = s.add(s.mul(s.to_float(sum), scale), bias);
             match self.side {
                 Added::Nothing => {}
@@ -100,7 +124,7 @@ impl Finish {
                     } else {
                         p
                     };
-                    y = s.add(y, s.mul(d.codes(p), s.splat(self.factor)));
+                    y = s.add(y, s.mul(d.codes(p), self.factor));
                 }
                 Added::Floats(p) => {
                     let side = if n < lanes {
@@ -108,11 +132,11 @@ impl Finish {
                     } else {
                         s.load(p.add(offset))
                     };
-                    y = s.add(y, s.mul(side, s.splat(self.factor)));
+                    y = s.add(y, s.mul(side, self.factor));
                 }
             }
             // NaN becomes the lower limit.
-            let y = s.min(s.max(y, s.splat(self.low)), s.splat(self.high));
+            let y = s.min(s.max(y, self.low), self.high);
             match self.to {
                 To::Codes(p) if n < lanes => {
                     let mut part = [0u8; 16];
@@ -151,6 +175,7 @@ pub(crate) struct Sweep {
 #[inline(always)]
 unsafe fn sweep<D: Dot, const MR: usize, const NV: usize>(d: D, job: &Sweep) {
     let lanes = <D::S as Lanes>::N;
+    let (s, ready) = (d.simd(), job.finish.ready(d));
     for tile in 0..job.tiles {
         // SAFETY: the caller promises `tiles * MR` rows, and the panel.
         let sums = unsafe {
@@ -188,22 +213,37 @@ unsafe fn sweep<D: Dot, const MR: usize, const NV: usize>(d: D, job: &Sweep) {
                 weights = weights.add(D::VECTORS * lanes);
                 at += 4;
             }
-            sums
-        };
-        let mut r = 0;
-        while r < MR {
-            let offset = (tile * MR + r) * job.finish.ld;
-            let mut v = 0;
-            while v < NV {
-                let column = v * lanes;
-                let n = (job.n - column).min(lanes);
-                // SAFETY: row `tile * MR + r`, columns below `n` of the panel.
-                unsafe {
-                    job.finish.write(d, sums[r][v], column, offset + column, n);
+            // A copy with constant places, so that only it is indexed by variables.
+            let mut done = [[d.ints(job.start); NV]; MR];
+            let mut r = 0;
+            while r < MR {
+                let mut v = 0;
+                while v < NV {
+                    done[r][v] = sums[r][v];
+                    v += 1;
                 }
-                v += 1;
+                r += 1;
             }
-            r += 1;
+            done
+        };
+        let mut v = 0;
+        while v < NV {
+            let column = v * lanes;
+            let n = (job.n - column).min(lanes);
+            // SAFETY: rows `tile * MR..`, columns below `n` of the panel.
+            unsafe {
+                let channels = [
+                    s.load(job.finish.scale.add(column)),
+                    s.load(job.finish.bias.add(column)),
+                ];
+                let mut r = 0;
+                while r < MR {
+                    let offset = (tile * MR + r) * job.finish.ld + column;
+                    ready.write(sums[r][v], channels, offset, n);
+                    r += 1;
+                }
+            }
+            v += 1;
         }
     }
 }
@@ -240,11 +280,16 @@ const FEW: usize = 6;
 #[inline(always)]
 unsafe fn pixels<D: Dot, const TAPS: usize>(d: D, job: &Pixels) {
     let lanes = <D::S as Lanes>::N;
+    let (s, ready) = (d.simd(), job.finish.ready(d));
     let mut column = 0;
     while column < job.n {
         // SAFETY: the caller's promise; vectors of channels are padded.
         unsafe {
             let start = d.ints(job.start.add(column));
+            let channels = [
+                s.load(job.finish.scale.add(column)),
+                s.load(job.finish.bias.add(column)),
+            ];
             let lines = job.lines.add(column);
             let weights = job.weights.add(column);
             let mut kept = [start; FEW];
@@ -279,7 +324,7 @@ unsafe fn pixels<D: Dot, const TAPS: usize>(d: D, job: &Pixels) {
                 let mut i = 0;
                 while i < TOGETHER {
                     let offset = (pixel + i) * job.finish.ld + column;
-                    job.finish.write(d, sums[i], column, offset, n);
+                    ready.write(sums[i], channels, offset, n);
                     i += 1;
                 }
                 pixel += TOGETHER;
@@ -294,7 +339,7 @@ unsafe fn pixels<D: Dot, const TAPS: usize>(d: D, job: &Pixels) {
                     t += 1;
                 }
                 let offset = pixel * job.finish.ld + column;
-                job.finish.write(d, sum, column, offset, n);
+                ready.write(sum, channels, offset, n);
                 pixel += 1;
             }
         }
