@@ -13,6 +13,7 @@ use crate::conv::Conv2dShape;
 use crate::gemm::check;
 use crate::isa::vectorized;
 use ferroflow_sync::{BlockSizes, Parallelism, parallel_for};
+use std::ops::Range;
 
 /// The filter of a depthwise convolution, packed for this machine.
 pub struct DepthwiseWeights {
@@ -29,8 +30,8 @@ pub struct DepthwiseWeights {
     bias: Vec<f32>,
 }
 
-/// Elements of the buffer of interleaved rows, which stays in the first-level cache.
-const LINES: usize = 6 * 1024;
+/// Elements of the buffer of interleaved rows, most of which stays in the first-level cache.
+const LINES: usize = 12 * 1024;
 
 impl DepthwiseWeights {
     /// Packs a filter `[height][width][channels]` for a convolution of these strides and dilations, and
@@ -180,7 +181,7 @@ impl Job<'_> {
         let block = LINES / (columns * quads).max(1) / table.lanes * table.lanes;
         let block = block.clamp(table.lanes, all);
         let lines = scratch.alloc::<i32>(columns * quads * block);
-        let place = |tap: usize| (tap / quads * s.dil_w * quads + tap % quads) * block;
+        let place = |tap: usize| (tap % quads * columns + tap / quads * s.dil_w) * block;
         let taps: Vec<usize> = (0..n_taps).map(place).collect();
         let data = w.data.get::<i32>();
         for first in (0..s.in_c).step_by(block) {
@@ -192,7 +193,7 @@ impl Job<'_> {
                     lines: lines.as_ptr(),
                     taps: taps.as_ptr(),
                     n_taps,
-                    step: s.stride_w * quads * block,
+                    step: s.stride_w * block,
                     pixels: s.out_w,
                     weights: data[row * n_taps * all + first..].as_ptr(),
                     ld_weights: all,
@@ -200,7 +201,7 @@ impl Job<'_> {
                     n,
                     finish: self.finish.at(pixel, first, first),
                 };
-                // SAFETY: the buffer has `columns` columns of `quads` blocks, of which a pixel's taps reach
+                // SAFETY: the buffer has `quads` times `columns` blocks, of which a pixel's taps reach
                 // those of its window; weights and starts are padded to vectors; for the epilogue, the
                 // caller's promise.
                 unsafe { table.pixels(n_taps)(&job) };
@@ -208,36 +209,49 @@ impl Job<'_> {
         }
     }
 
-    /// Fills the buffer: `[column][quad][channel]`.
+    /// Fills the buffer: `[quad][column][channel]`.
     fn interleave(
         &self,
         image: usize,
         y: usize,
-        channels: std::ops::Range<usize>,
+        channels: Range<usize>,
         block: usize,
         lines: &mut [i32],
     ) {
         let (s, w) = (self.s, self.weights);
-        let (quads, group) = (w.quads(), w.kind.group());
-        let zeros = vec![w.zero; channels.len()];
+        let (quads, group, c) = (w.quads(), w.kind.group(), s.in_c);
+        let columns = lines.len() / (quads * block);
+        let before = s.pad_left.min(columns);
+        let inside = s.in_w.min(columns - before);
+        // Where columns follow each other in both, they are one run.
+        let (run, count) = match channels.len() == block && block == c {
+            true => (inside * c, 1),
+            false => (channels.len(), inside),
+        };
+        let zeros = vec![w.zero; run];
         let line = |fy: usize| {
             let at = (y * s.stride_h + fy * s.dil_h) as isize - s.pad_top as isize;
             let at = usize::try_from(at).ok().filter(|y| *y < s.in_h);
-            at.map(|y| (image * s.in_h + y) * s.in_w)
+            at.map(|y| (image * s.in_h + y) * s.in_w * c + channels.start)
         };
+        let outside = i32::from_le_bytes(match group {
+            4 => [w.zero; 4],
+            _ => [w.zero, 0, w.zero, 0],
+        });
         vectorized(|| {
-            for quad in 0..quads {
+            for (quad, to) in lines.chunks_exact_mut(columns * block).enumerate() {
                 let rows: [Option<usize>; 4] = std::array::from_fn(|i| line(quad * group + i));
-                for (x, column) in lines.chunks_exact_mut(quads * block).enumerate() {
-                    let in_x = x.checked_sub(s.pad_left).filter(|x| *x < s.in_w);
-                    let codes = |i: usize| match rows[i].zip(in_x) {
-                        Some((line, x)) => &self.codes[(line + x) * s.in_c..][channels.clone()],
+                to[..before * block].fill(outside);
+                to[(before + inside) * block..].fill(outside);
+                for x in 0..count {
+                    let to = &mut to[(before + x) * block..][..run];
+                    let codes = |row: Option<usize>| match row {
+                        Some(line) => &self.codes[line + x * c..][..run],
                         None => &zeros[..],
                     };
-                    let to = &mut column[quad * block..][..channels.len()];
                     match group {
-                        4 => four(to, [codes(0), codes(1), codes(2), codes(3)]),
-                        _ => two(to, [codes(0), codes(1)]),
+                        4 => four(to, rows.map(codes)),
+                        _ => two(to, [codes(rows[0]), codes(rows[1])]),
                     }
                 }
             }
@@ -245,17 +259,84 @@ impl Job<'_> {
     }
 }
 
+/// Channels that are interleaved together.
+const TOGETHER: usize = 16;
+
+/// Writes the codes of four rows as elements.
 #[inline(always)]
-fn four(to: &mut [i32], [a, b, c, d]: [&[u8]; 4]) {
-    for ((((to, a), b), c), d) in to.iter_mut().zip(a).zip(b).zip(c).zip(d) {
-        let wide = |x: &u8| i32::from(*x);
-        *to = wide(a) | wide(b) << 8 | wide(c) << 16 | wide(d) << 24;
+fn four(to: &mut [i32], rows: [&[u8]; 4]) {
+    let whole = to.len() / TOGETHER * TOGETHER;
+    let [a, b, c, d] = rows.map(|row| row[..to.len()].split_at(whole));
+    let (first, last) = to.split_at_mut(whole);
+    let chunks = first.chunks_exact_mut(TOGETHER);
+    for (i, to) in chunks.enumerate() {
+        let part = |row: &[u8]| -> [u8; TOGETHER] { chunk(row, i) };
+        four_chunks(to, [part(a.0), part(b.0), part(c.0), part(d.0)]);
+    }
+    for (i, to) in last.iter_mut().enumerate() {
+        *to = i32::from_le_bytes([a.1[i], b.1[i], c.1[i], d.1[i]]);
+    }
+}
+
+/// Writes the codes of two rows as halves of elements.
+#[inline(always)]
+fn two(to: &mut [i32], rows: [&[u8]; 2]) {
+    let whole = to.len() / TOGETHER * TOGETHER;
+    let [a, b] = rows.map(|row| row[..to.len()].split_at(whole));
+    let (first, last) = to.split_at_mut(whole);
+    for (i, to) in first.chunks_exact_mut(TOGETHER).enumerate() {
+        two_chunks(to, [chunk(a.0, i), chunk(b.0, i)]);
+    }
+    for (i, to) in last.iter_mut().enumerate() {
+        *to = i32::from(a.1[i]) | i32::from(b.1[i]) << 16;
     }
 }
 
 #[inline(always)]
-fn two(to: &mut [i32], [a, b]: [&[u8]; 2]) {
-    for ((to, a), b) in to.iter_mut().zip(a).zip(b) {
-        *to = i32::from(*a) | i32::from(*b) << 16;
+fn chunk(row: &[u8], i: usize) -> [u8; TOGETHER] {
+    let mut out = [0; TOGETHER];
+    out.copy_from_slice(&row[i * TOGETHER..][..TOGETHER]);
+    out
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn four_chunks(to: &mut [i32], rows: [[u8; TOGETHER]; 4]) {
+    use std::arch::x86_64::*;
+    assert!(to.len() == TOGETHER);
+    // SAFETY: SSE2 is part of the target; rows have 16 bytes, `to` has 16 elements.
+    unsafe {
+        let load = |row: &[u8; TOGETHER]| _mm_loadu_si128(row.as_ptr().cast());
+        let [a, b, c, d] = [
+            load(&rows[0]),
+            load(&rows[1]),
+            load(&rows[2]),
+            load(&rows[3]),
+        ];
+        let (ab, cd) = (_mm_unpacklo_epi8(a, b), _mm_unpacklo_epi8(c, d));
+        let (ab_high, cd_high) = (_mm_unpackhi_epi8(a, b), _mm_unpackhi_epi8(c, d));
+        let to: *mut __m128i = to.as_mut_ptr().cast();
+        _mm_storeu_si128(to, _mm_unpacklo_epi16(ab, cd));
+        _mm_storeu_si128(to.add(1), _mm_unpackhi_epi16(ab, cd));
+        _mm_storeu_si128(to.add(2), _mm_unpacklo_epi16(ab_high, cd_high));
+        _mm_storeu_si128(to.add(3), _mm_unpackhi_epi16(ab_high, cd_high));
     }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+fn two_chunks(to: &mut [i32], rows: [[u8; TOGETHER]; 2]) {
+    four_chunks(to, [rows[0], [0; TOGETHER], rows[1], [0; TOGETHER]]);
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn four_chunks(to: &mut [i32], rows: [[u8; TOGETHER]; 4]) {
+    for (i, to) in to.iter_mut().enumerate() {
+        *to = i32::from_le_bytes(rows.map(|row| row[i]));
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn two_chunks(to: &mut [i32], rows: [[u8; TOGETHER]; 2]) {
+    four_chunks(to, [rows[0], [0; TOGETHER], rows[1], [0; TOGETHER]]);
 }

@@ -44,6 +44,63 @@ pub(crate) trait Dot: Copy {
     /// # Safety
     /// `p` is valid for writes of as many bytes as a vector has lanes.
     unsafe fn store_codes(self, p: *mut u8, v: <Self::S as Lanes>::V);
+    /// Reads codes for the first `n` lanes, fewer than all.
+    ///
+    /// # Safety
+    /// `p` is valid for reads of `n` bytes.
+    unsafe fn codes_part(self, p: *const u8, n: usize) -> <Self::S as Lanes>::V;
+    /// Rounds and writes the first `n` lanes, fewer than all, as [`Dot::store_codes`] does.
+    ///
+    /// # Safety
+    /// `p` is valid for writes of `n` bytes.
+    unsafe fn store_codes_part(self, p: *mut u8, v: <Self::S as Lanes>::V, n: usize);
+}
+
+/// Reads `n < 8` bytes. No call: one would move the sums of the loop around it out of their registers.
+///
+/// # Safety
+/// `p` is valid for reads of `n` bytes.
+#[inline(always)]
+unsafe fn read_part(p: *const u8, n: usize) -> u64 {
+    let (mut value, mut at) = (0, 0);
+    // SAFETY: the caller's promise; the pieces add up to `n` bytes.
+    unsafe {
+        if n & 4 != 0 {
+            value = u64::from(p.cast::<u32>().read_unaligned());
+            at = 4;
+        }
+        if n & 2 != 0 {
+            value |= u64::from(p.add(at).cast::<u16>().read_unaligned()) << (8 * at);
+            at += 2;
+        }
+        if n & 1 != 0 {
+            value |= u64::from(*p.add(at)) << (8 * at);
+        }
+    }
+    value
+}
+
+/// Writes the lowest `n < 8` bytes.
+///
+/// # Safety
+/// `p` is valid for writes of `n` bytes.
+#[inline(always)]
+unsafe fn write_part(p: *mut u8, value: u64, n: usize) {
+    let (mut value, mut at) = (value, 0);
+    // SAFETY: the caller's promise; the pieces add up to `n` bytes.
+    unsafe {
+        if n & 4 != 0 {
+            p.cast::<u32>().write_unaligned(value as u32);
+            (value, at) = (value >> 32, 4);
+        }
+        if n & 2 != 0 {
+            p.add(at).cast::<u16>().write_unaligned(value as u16);
+            (value, at) = (value >> 16, at + 2);
+        }
+        if n & 1 != 0 {
+            *p.add(at) = value as u8;
+        }
+    }
 }
 
 /// The kinds of products.
@@ -118,11 +175,23 @@ impl Dot for Portable {
         // SAFETY: the caller's promise.
         unsafe { p.cast::<[u8; Portable::N]>().write_unaligned(codes) }
     }
+    #[inline(always)]
+    unsafe fn codes_part(self, p: *const u8, n: usize) -> Vf {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { read_part(p, n) };
+        Vf((bytes as u32).to_le_bytes().map(f32::from))
+    }
+    #[inline(always)]
+    unsafe fn store_codes_part(self, p: *mut u8, v: Vf, n: usize) {
+        let codes = v.0.map(|x| x.round_ties_even() as u8);
+        // SAFETY: the caller's promise.
+        unsafe { write_part(p, u64::from(u32::from_le_bytes(codes)), n) }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86 {
-    use super::Dot;
+    use super::{Dot, read_part, write_part};
     use crate::vector::avx2::Avx2;
     use crate::vector::avx512::Avx512;
     use std::arch::x86_64::*;
@@ -166,6 +235,23 @@ pub(crate) mod x86 {
                 );
                 let half = _mm_packs_epi32(low, high);
                 _mm_storel_epi64(p.cast(), _mm_packus_epi16(half, half));
+            }
+        }
+        #[inline(always)]
+        unsafe fn codes_part(self, p: *const u8, n: usize) -> __m256 {
+            // SAFETY: the caller's promise, and the token.
+            unsafe {
+                let codes = _mm_cvtsi64_si128(read_part(p, n) as i64);
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_codes_part(self, p: *mut u8, v: __m256, n: usize) {
+            let mut codes = 0u64;
+            // SAFETY: the caller's promise, and room for eight codes.
+            unsafe {
+                self.store_codes((&raw mut codes).cast(), v);
+                write_part(p, codes, n);
             }
         }
     }
@@ -218,6 +304,22 @@ pub(crate) mod x86 {
             unsafe {
                 let codes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
                 _mm_storeu_si128(p.cast(), codes);
+            }
+        }
+        #[inline(always)]
+        unsafe fn codes_part(self, p: *const u8, n: usize) -> __m512 {
+            // SAFETY: masked-off bytes are not accessed, the others are the caller's promise.
+            unsafe {
+                let codes = _mm_maskz_loadu_epi8(((1u32 << n) - 1) as __mmask16, p.cast());
+                _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes))
+            }
+        }
+        #[inline(always)]
+        unsafe fn store_codes_part(self, p: *mut u8, v: __m512, n: usize) {
+            // SAFETY: masked-off bytes are not accessed, the others are the caller's promise.
+            unsafe {
+                let codes = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v));
+                _mm_mask_storeu_epi8(p.cast(), ((1u32 << n) - 1) as __mmask16, codes);
             }
         }
     }

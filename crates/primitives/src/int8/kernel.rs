@@ -110,21 +110,19 @@ impl<D: Dot> Ready<D> {
     ) {
         let (d, s) = (self.d, self.d.simd());
         let lanes = <D::S as Lanes>::N;
-        // SAFETY: the caller's promise; parts go through buffers of a vector.
+        // SAFETY: the caller's promise.
         unsafe {
             let mut y = s.add(s.mul(s.to_float(sum), scale), bias);
             match self.side {
                 Added::Nothing => {}
                 Added::Codes(p) => {
                     let p = p.add(offset);
-                    let mut part = [0u8; 16];
-                    let p = if n < lanes {
-                        std::ptr::copy_nonoverlapping(p, part.as_mut_ptr(), n);
-                        part.as_ptr()
+                    let side = if n < lanes {
+                        d.codes_part(p, n)
                     } else {
-                        p
+                        d.codes(p)
                     };
-                    y = s.add(y, s.mul(d.codes(p), self.factor));
+                    y = s.add(y, s.mul(side, self.factor));
                 }
                 Added::Floats(p) => {
                     let side = if n < lanes {
@@ -138,11 +136,7 @@ impl<D: Dot> Ready<D> {
             // NaN becomes the lower limit.
             let y = s.min(s.max(y, self.low), self.high);
             match self.to {
-                To::Codes(p) if n < lanes => {
-                    let mut part = [0u8; 16];
-                    d.store_codes(part.as_mut_ptr(), y);
-                    std::ptr::copy_nonoverlapping(part.as_ptr(), p.add(offset), n);
-                }
+                To::Codes(p) if n < lanes => d.store_codes_part(p.add(offset), y, n),
                 To::Codes(p) => d.store_codes(p.add(offset), y),
                 To::Floats(p) if n < lanes => s.store_part(p.add(offset), y, n),
                 To::Floats(p) => s.store(p.add(offset), y),
@@ -304,7 +298,7 @@ unsafe fn pixels<D: Dot, const TAPS: usize>(d: D, job: &Pixels) {
             let mut pixel = 0;
             while pixel + TOGETHER <= job.pixels {
                 let at = lines.add(pixel * job.step);
-                let mut sums = [start; TOGETHER];
+                let (mut a, mut b, mut c, mut e) = (start, start, start, start);
                 let mut t = 0;
                 while t < if TAPS > 0 { TAPS } else { job.n_taps } {
                     let (w, place) = if TAPS > 0 {
@@ -313,20 +307,19 @@ unsafe fn pixels<D: Dot, const TAPS: usize>(d: D, job: &Pixels) {
                         let w = d.ints(weights.add(t * job.ld_weights));
                         (w, *job.taps.add(t))
                     };
-                    let mut i = 0;
-                    while i < TOGETHER {
-                        let x = d.ints(at.add(i * job.step + place));
-                        sums[i] = d.dot(sums[i], x, w);
-                        i += 1;
-                    }
+                    let at = at.add(place);
+                    a = d.dot(a, d.ints(at), w);
+                    b = d.dot(b, d.ints(at.add(job.step)), w);
+                    c = d.dot(c, d.ints(at.add(2 * job.step)), w);
+                    e = d.dot(e, d.ints(at.add(3 * job.step)), w);
                     t += 1;
                 }
-                let mut i = 0;
-                while i < TOGETHER {
-                    let offset = (pixel + i) * job.finish.ld + column;
-                    ready.write(sums[i], channels, offset, n);
-                    i += 1;
-                }
+                // Not an array: sums that a variable indexes would be in memory.
+                let (ld, offset) = (job.finish.ld, pixel * job.finish.ld + column);
+                ready.write(a, channels, offset, n);
+                ready.write(b, channels, offset + ld, n);
+                ready.write(c, channels, offset + 2 * ld, n);
+                ready.write(e, channels, offset + 3 * ld, n);
                 pixel += TOGETHER;
             }
             while pixel < job.pixels {
