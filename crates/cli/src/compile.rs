@@ -6,8 +6,8 @@ use crate::progress::Progress;
 use crate::summary;
 use ferroflow_base::invalid_argument;
 use ferroflow_runtime::{
-    CompileRequest, CompiledModel, Precision, Result, RunOptions, SessionOptions, Signature,
-    arrays, outputs, placeholders,
+    Calibration, CompileRequest, CompiledModel, Precision, Result, RunOptions, SessionOptions,
+    Signature, Tensor, arrays, outputs, placeholders,
 };
 use std::path::{Path, PathBuf};
 
@@ -21,6 +21,7 @@ use std::path::{Path, PathBuf};
 ///   ferroflow compile model.pb -o model.bef --feed x --feed mask --fetch logits:0
 ///   ferroflow compile saved_model/ -o model.bef --signature serving_default
 ///   ferroflow compile resnet50.pb -o small.bef --weights int8 --check images.npz
+///   ferroflow compile resnet50.pb -o fast.bef --int8 --calibrate images.npz
 #[derive(clap::Args)]
 #[command(verbatim_doc_comment)]
 pub struct Args {
@@ -48,6 +49,14 @@ pub struct Args {
     /// results. int8 has a scale for each output channel.
     #[arg(long, value_enum, default_value_t = Weights::F32)]
     weights: Weights,
+    /// Runs products and convolutions on 8-bit codes, with less exact results, where the ranges of their
+    /// inputs are known: from FakeQuant nodes and the like, and from `--calibrate`.
+    #[arg(long)]
+    int8: bool,
+    /// Feeds, by tensor name or key, that show the ranges of tensors for `--int8`, and for which the
+    /// compiled model is compared with the original, as by `--check`.
+    #[arg(long, value_name = "FILE.npz", requires = "int8")]
+    calibrate: Option<PathBuf>,
     /// Feeds, by tensor name or key, for which the compiled model is compared with the original:
     /// the largest and the mean difference, and how often the largest score is the same.
     #[arg(long, value_name = "FILE.npz")]
@@ -82,7 +91,12 @@ pub fn run(args: &Args) -> Result<()> {
         let path = args.model.model.display();
         return Err(invalid_argument!("{path} is already compiled"));
     }
-    let request = args.request(&model)?;
+    let mut request = args.request(&model)?;
+    if args.int8 {
+        let feeds = args.calibrate.iter().map(|f| read_feeds(&request, f));
+        let feeds = feeds.collect::<Result<_>>()?;
+        request.int8 = Some(Calibration { feeds });
+    }
     model.session().compile_to(&args.out, &request)?;
     drop(progress);
     let size = std::fs::metadata(&args.out).map_or(0, |m| m.len());
@@ -93,7 +107,7 @@ pub fn run(args: &Args) -> Result<()> {
         listed(&request.feed_keys, &request.signature.feeds),
         listed(&request.fetch_keys, &request.signature.fetches),
     );
-    match &args.check {
+    match args.check.as_ref().or(args.calibrate.as_ref()) {
         Some(feeds) => args.compare(&model, &request, feeds),
         None => Ok(()),
     }
@@ -154,24 +168,14 @@ impl Args {
             fetch_keys,
             plain: self.plain,
             weights: self.weights.precision(),
+            int8: None,
         })
     }
 
     /// Prints how the results of the written file differ from those of the model it was made of.
     fn compare(&self, model: &Model, request: &CompileRequest, feeds: &Path) -> Result<()> {
-        let given = arrays::npz_keys(feeds)?;
+        let args = read_feeds(request, feeds)?;
         let signature = &request.signature;
-        let mut args = Vec::new();
-        for (i, name) in signature.feeds.iter().enumerate() {
-            let is_it = |key: &&String| {
-                let bare = |name: &str| name.trim_end_matches(":0").to_string();
-                bare(key) == bare(name) || request.feed_keys.get(i) == Some(key)
-            };
-            let key = given.iter().find(is_it).ok_or_else(|| {
-                invalid_argument!("{} has no array for '{name}'", feeds.display())
-            })?;
-            args.push(arrays::read_npz_key(feeds, key)?);
-        }
         let options = RunOptions::default();
         let session = model.session();
         let callable = session.callable(signature)?;
@@ -187,4 +191,22 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Reads the feeds of a signature from a file of arrays.
+fn read_feeds(request: &CompileRequest, feeds: &Path) -> Result<Vec<Tensor>> {
+    let given = arrays::npz_keys(feeds)?;
+    let mut args = Vec::new();
+    for (i, name) in request.signature.feeds.iter().enumerate() {
+        let is_it = |key: &&String| {
+            let bare = |name: &str| name.trim_end_matches(":0").to_string();
+            bare(key) == bare(name) || request.feed_keys.get(i) == Some(key)
+        };
+        let key = given
+            .iter()
+            .find(is_it)
+            .ok_or_else(|| invalid_argument!("{} has no array for '{name}'", feeds.display()))?;
+        args.push(arrays::read_npz_key(feeds, key)?);
+    }
+    Ok(args)
 }

@@ -2,7 +2,7 @@
 
 use crate::groups::run_pre_placement;
 use crate::passes::{composite, dce, inline, kernel_label, references, symbolic_gradient};
-use crate::{ExpandedGraph, Lower, PassCtx, passes};
+use crate::{ExpandedGraph, Int8, Lower, PassCtx, passes};
 use ferroflow_base::Result;
 use ferroflow_graph::{
     DeviceSet, Function, Graph, Library, Patch, PrunedGraph, referred_functions,
@@ -35,6 +35,7 @@ pub fn lowered(mut graph: Graph, registry: &Registry) -> Result<Graph> {
         registry,
         lower: Lower::Always,
         precision: None,
+        int8: &Int8::Off,
     };
     let lower = passes::lower::lower;
     let mut patch = Patch::new();
@@ -68,6 +69,7 @@ pub fn expand_for_placement(
         registry,
         lower,
         precision: None,
+        int8: &Int8::Off,
     };
     pruned.try_map(|graph| run_pre_placement(graph, &ctx))
 }
@@ -87,6 +89,7 @@ pub fn resolve_remote_calls(
         registry,
         lower: Lower::Never,
         precision: None,
+        int8: &Int8::Off,
     };
     pruned.try_map(|graph| passes::remote_call::run(graph, &ctx, devices))
 }
@@ -105,6 +108,7 @@ fn expand_graph(graph: &mut Graph, registry: &Registry) -> Result<()> {
         registry,
         lower: Lower::Never,
         precision: None,
+        int8: &Int8::Off,
     };
     // What is inlined has been expanded.
     rewrite(graph, &ctx, expand_body)?;

@@ -1,5 +1,6 @@
 //! [`Pass`] and its context.
 
+use crate::Int8;
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{Graph, Node, NodeId, Output, ShapeMap};
 use ferroflow_opdef::{AttrValue, Attrs, OpDef, Registry};
@@ -25,6 +26,8 @@ pub struct PassCtx<'a> {
     pub lower: Lower,
     /// The dtype that products of floats, and what is around them, are computed in, if not theirs.
     pub precision: Option<DType>,
+    /// Whether products run on 8-bit codes.
+    pub int8: &'a Int8,
 }
 
 impl PassCtx<'_> {
@@ -80,6 +83,8 @@ pub struct Options {
     /// The dtype, bfloat16 or half, that products of floats and what is around them are computed in; only devices with
     /// kernels for it run the result.
     pub precision: Option<DType>,
+    /// Whether products run on 8-bit codes, with less exact results.
+    pub int8: Int8,
     /// How often the passes [that simplify](crate::SIMPLIFYING) run at most: they end when nothing changes.
     pub rounds: usize,
 }
@@ -121,6 +126,7 @@ impl Options {
             jit: Jit::Auto,
             device: String::new(),
             precision: None,
+            int8: Int8::Off,
             rounds: 1,
         }
     }
@@ -134,6 +140,7 @@ impl Options {
             jit: Jit::Auto,
             device: String::new(),
             precision: None,
+            int8: Int8::Off,
             rounds: 1,
         }
     }

@@ -2,7 +2,7 @@
 //! [`PrunedGraph`](ferroflow_graph::PrunedGraph) → [`ExpandedGraph`] →
 //! [`PlacedGraph`] → [`OptimizedGraph`].
 
-use crate::{Lower, PassCtx, passes};
+use crate::{Int8, Lower, PassCtx, passes};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Patch, PlacedGraph};
 use ferroflow_opdef::Registry;
@@ -29,6 +29,7 @@ impl ExpandedGraph {
                 registry,
                 lower,
                 precision: None,
+                int8: &Int8::Off,
             },
         )
     }

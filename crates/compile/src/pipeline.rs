@@ -25,6 +25,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::conv_groups::PASS,
     passes::remapper::PASS,
     passes::fuse::PASS,
+    passes::int8::PASS,
     passes::fuse_read::PASS,
     passes::fuse_update::PASS,
     passes::elementwise::PASS,
@@ -101,6 +102,7 @@ pub(crate) fn run(
         registry,
         lower: options.lower,
         precision: options.precision,
+        int8: &options.int8,
     };
     let (mut at, mut round, mut before) = (0, 1, None);
     while let Some(pass) = PIPELINE.get(at) {

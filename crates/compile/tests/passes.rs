@@ -6,11 +6,12 @@
 //! `BLESS=1` rewrites the latter.
 
 use ferroflow_base::Result;
-use ferroflow_compile::{Lower, Options, PART_ROUNDS, PIPELINE, expand, optimize};
+use ferroflow_compile::{Int8, Lower, Options, PART_ROUNDS, PIPELINE, expand, optimize};
 use ferroflow_graph::{NodeClass, Signature, import_graph, prune, to_text};
 use ferroflow_ops::registry;
 use ferroflow_tensor::DType;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Runs only `pass` on the graph and prints the result.
 fn after(pass: &str, graph: &str) -> Result<String> {
@@ -22,6 +23,10 @@ fn after(pass: &str, graph: &str) -> Result<String> {
             _ => Lower::Never,
         },
         precision: (pass == "mixed_precision").then_some(DType::Bfloat16),
+        int8: match pass {
+            "int8" => Int8::On(Arc::default()),
+            _ => Int8::Off,
+        },
         ..Options::all()
     };
     optimized(graph, (pass != "expand").then_some(&options))

@@ -17,6 +17,10 @@ pub(crate) unsafe trait Plain: Copy + Send + Sync + 'static {}
 unsafe impl Plain for f32 {}
 // SAFETY: a plain number.
 unsafe impl Plain for f64 {}
+// SAFETY: a plain number.
+unsafe impl Plain for u8 {}
+// SAFETY: a plain number.
+unsafe impl Plain for i32 {}
 // SAFETY: null bytes are the null pointer; readers have written the pointer before.
 unsafe impl<T: Send + 'static> Plain for SendPtr<T> {}
 

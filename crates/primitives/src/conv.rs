@@ -97,7 +97,7 @@ impl Conv2dShape {
     }
 
     /// Returns the equivalent 3-D convolution of one plane.
-    fn solid(&self) -> Conv3dShape {
+    pub fn solid(&self) -> Conv3dShape {
         Conv3dShape {
             plane: *self,
             in_d: 1,

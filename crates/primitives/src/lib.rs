@@ -6,6 +6,8 @@
 //! `vector.rs` and compiled for each instruction set of [`Isa`]; `table.rs` picks one at run
 //! time.
 //!
+//! [`int8`] has the products and convolutions of 8-bit codes, with the steps that follow them.
+//!
 //! Also here: [`columns`] (of matrices, as rows), [`lanes`] (eight integers), [`philox`] (random
 //! bits), [`special`] and [`special_gamma`] (special functions), [`triples`] (pixels of three bytes).
 //!
@@ -20,6 +22,7 @@ pub mod each;
 mod epilogue;
 mod functions;
 pub mod gemm;
+pub mod int8;
 pub mod int_gemm;
 mod isa;
 pub mod lanes;

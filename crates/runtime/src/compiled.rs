@@ -1,12 +1,13 @@
 //! [`CompiledModel`]: a signature of a graph, compiled to a BEF file.
 
+use crate::calibration::Calibration;
 use crate::callable::{Callable, Feed};
 use crate::freeze::Frozen;
 use crate::saved_model::{ModelSignature, SignatureTensor};
 use crate::session::{Engine, RunOptions, Session, SessionOptions, registry};
 use crate::weights::{self, Precision};
 use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
-use ferroflow_compile::{emit, optimize};
+use ferroflow_compile::{Int8, emit, optimize};
 use ferroflow_executor::Executor;
 use ferroflow_functors::prepack::packing;
 use ferroflow_graph::{ARG, Output, RETVAL, Signature, infer_shapes};
@@ -31,6 +32,8 @@ pub struct CompileRequest {
     pub plain: bool,
     /// How weights are stored. Those stored in fewer bits are not prepacked.
     pub weights: Precision,
+    /// Runs products and convolutions on 8-bit codes where ranges are known, with less exact results.
+    pub int8: Option<Calibration>,
 }
 
 /// A compiled model.
@@ -174,10 +177,14 @@ impl Session {
         let feeds = ports(ARG, &request.feed_keys, &signature.feeds)?;
         let fetches = ports(RETVAL, &request.fetch_keys, &signature.fetches)?;
         self.freeze(&mut expanded)?;
-        let options = self.compile_options();
+        let mut options = self.compile_options().clone();
         let placed = self.on_one_device(expanded)?;
-        let optimized = optimize(placed, registry(), options, &mut |_, _| {})?;
-        let mut main = emit(&optimized, registry(), options)?;
+        if let Some(calibration) = &request.int8 {
+            let ranges = self.calibrate(&placed, signature, &feeds, calibration)?;
+            options.int8 = Int8::On(Arc::new(ranges));
+        }
+        let optimized = optimize(placed, registry(), &options, &mut |_, _| {})?;
+        let mut main = emit(&optimized, registry(), &options)?;
         drop(optimized);
         check_stateless(&main)?;
         weights::narrow(&mut main, request.weights)?;

@@ -307,7 +307,7 @@ impl StreamRunner {
             own.precision = self.precision;
             // Made for kernels of CPUs.
             own.disabled
-                .extend(["conv_groups", "fuse_update"].map(String::from));
+                .extend(["conv_groups", "fuse_update", "int8"].map(String::from));
         }
         own
     }

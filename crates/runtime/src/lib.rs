@@ -8,6 +8,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 pub mod building;
+mod calibration;
 mod callable;
 mod chrome_trace;
 pub mod cluster;
@@ -26,6 +27,7 @@ mod session;
 mod weights;
 mod wire_variants;
 
+pub use calibration::Calibration;
 pub use callable::{Callable, keeps_inputs};
 pub use chrome_trace::{ChromeTrace, DeadnessLog};
 pub use compiled::{CompileRequest, CompiledModel, ModelSummary};
@@ -34,8 +36,8 @@ pub use device_costs::{GpuCosts, measure_gpus};
 pub use devices::{StreamDeviceOptions, StreamDevices};
 pub use ferroflow_base::{Code, Result, Status};
 pub use ferroflow_compile::{
-    Jit as CompileJit, Lower, Options as CompileOptions, PART_ROUNDS, PIPELINE, PRE_PLACEMENT,
-    Pass, PassCtx, PassGroup, PassGroups,
+    Int8, Jit as CompileJit, Lower, Options as CompileOptions, PART_ROUNDS, PIPELINE,
+    PRE_PLACEMENT, Pass, PassCtx, PassGroup, PassGroups, Ranges,
 };
 pub use ferroflow_executor::{NodeSpan, TraceSink, TracedTensor};
 pub use ferroflow_functors::summarize::summary;

@@ -15,6 +15,7 @@ pub(crate) mod fuse_read;
 pub(crate) mod fuse_update;
 pub(crate) mod identity;
 pub(crate) mod inline;
+pub(crate) mod int8;
 pub(crate) mod kernel_label;
 pub(crate) mod loop_vars;
 pub(crate) mod lower;

@@ -23,6 +23,8 @@ mod fused;
 mod fused_activation;
 mod fused_ops;
 mod in_topk;
+mod int8;
+mod int8_codes;
 mod isotonic_regression;
 mod l2_loss;
 mod layer_norm;
@@ -60,6 +62,8 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("fractional_pool", fractional_pool::OPS),
     ("fused_activation", fused_activation::OPS),
     ("in_topk", in_topk::OPS),
+    ("int8", int8::OPS),
+    ("int8_codes", int8_codes::OPS),
     ("isotonic_regression", isotonic_regression::OPS),
     ("l2_loss", l2_loss::OPS),
     ("layer_norm", layer_norm::OPS),

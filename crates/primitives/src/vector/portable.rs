@@ -17,7 +17,7 @@ pub(crate) struct PortableDouble;
 /// A portable `f32` vector.
 #[derive(Clone, Copy)]
 #[repr(align(16))]
-pub(crate) struct Vf([f32; F]);
+pub(crate) struct Vf(pub(crate) [f32; F]);
 /// A portable `f64` vector.
 #[derive(Clone, Copy)]
 #[repr(align(16))]
@@ -25,7 +25,7 @@ pub(crate) struct Vd([f64; D]);
 /// A portable vector of 32-bit integers, and the mask.
 #[derive(Clone, Copy)]
 #[repr(align(16))]
-pub(crate) struct Vi([i32; F]);
+pub(crate) struct Vi(pub(crate) [i32; F]);
 
 macro_rules! lanes {
     ($token:ident, $vec:ident, $t:ty, $n:expr) => {

@@ -9,8 +9,8 @@ use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{
-    ExpandedGraph, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup, compile_in,
-    expand, expand_for_placement, resolve_remote_calls,
+    ExpandedGraph, Int8, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup,
+    compile_in, expand, expand_for_placement, resolve_remote_calls,
 };
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
@@ -90,6 +90,7 @@ impl Session {
             registry: registry(),
             lower: self.options.compile.lower,
             precision: None,
+            int8: &Int8::Off,
         };
         self.options.passes.run(group, graph, &ctx)
     }

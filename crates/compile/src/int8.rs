@@ -1,0 +1,53 @@
+//! [`Int8`]: whether products run on 8-bit codes, and the ranges that calibration found.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Whether products and convolutions run on 8-bit codes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Int8 {
+    /// They do not.
+    #[default]
+    Off,
+    /// They do where the ranges of their inputs are known: from FakeQuant nodes and the like, and from
+    /// these.
+    On(Arc<Ranges>),
+    /// They do not, but each tensor whose range matters becomes a further result of the graph, a `_Retval`
+    /// with the attr [`OBSERVED`].
+    Observe,
+}
+
+/// The attr with the name under which [`Ranges`] has the range of a `_Retval`'s tensor.
+pub const OBSERVED: &str = "_observed";
+
+/// The lowest and the highest number of tensors, by name, as a calibration found them.
+///
+/// ```
+/// let mut ranges = ferroflow_compile::Ranges::default();
+/// ranges.add("x:0", (-1.0, 2.0));
+/// ranges.add("x:0", (0.0, 3.0));
+/// assert_eq!(ranges.get("x:0"), Some((-1.0, 3.0)));
+/// ```
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ranges(BTreeMap<String, [u32; 2]>);
+
+impl Ranges {
+    /// Returns the range of a tensor.
+    pub fn get(&self, name: &str) -> Option<(f32, f32)> {
+        let [low, high] = self.0.get(name)?.map(f32::from_bits);
+        Some((low, high))
+    }
+
+    /// Widens the range of a tensor; numbers that are not finite do not count.
+    pub fn add(&mut self, name: &str, (low, high): (f32, f32)) {
+        if !low.is_finite() || !high.is_finite() {
+            return;
+        }
+        let (low, high) = match self.get(name) {
+            Some((old_low, old_high)) => (low.min(old_low), high.max(old_high)),
+            None => (low, high),
+        };
+        let bits = [low.to_bits(), high.to_bits()];
+        self.0.insert(name.to_string(), bits);
+    }
+}

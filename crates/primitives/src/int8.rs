@@ -1,0 +1,377 @@
+//! Products and convolutions of 8-bit codes, with the steps that follow them.
+//!
+//! Activations are unsigned bytes with a zero point, weights are signed bytes with a scale for each
+//! output channel. Sums are exact integers of 32 bits in every instruction set; what follows is
+//! computed in single precision without fused operations, so that all instruction sets agree to the bit:
+//! `clamp(sum * scale + bias + side * factor)`, which is rounded, ties to even, if the output is codes.
+//!
+//! [`Int8Weights`] are packed in panels; [`int8_dense`] and [`int8_conv2d`] multiply rows by them, the
+//! latter windows of an image that are copied a block at a time. [`DepthwiseWeights`] and
+//! [`int8_depthwise2d`] convolve each channel by itself. [`quantize`], [`dequantize`] and [`combine`]
+//! work on single numbers.
+
+mod depthwise;
+mod dot;
+mod each;
+mod kernel;
+mod rows;
+#[cfg(test)]
+mod tests;
+
+pub use depthwise::{DepthwiseWeights, int8_depthwise2d};
+pub use each::{combine, dequantize, quantize};
+
+use crate::aligned::{Aligned, Scratch};
+use crate::conv::Conv2dShape;
+use crate::gemm::check;
+use crate::gemm::drive::Tiles;
+use dot::Kind;
+use ferroflow_sync::Parallelism;
+use kernel::{Added, Finish, MAX_ROWS, Sweep, Table, To};
+use rows::RowsOf;
+use std::ops::Range;
+
+/// What is added to the results before they are clamped, in the shape of the output, and its factor.
+#[derive(Clone, Copy, Debug)]
+pub enum Int8Side<'a> {
+    /// Codes.
+    Codes(&'a [u8], f32),
+    /// Floats.
+    Floats(&'a [f32], f32),
+}
+
+/// Where results go.
+#[derive(Debug)]
+pub enum Int8Out<'a> {
+    /// Rounded to codes.
+    Codes(&'a mut [u8]),
+    /// As they are.
+    Floats(&'a mut [f32]),
+}
+
+/// The last steps of a product.
+#[derive(Debug)]
+pub struct Int8Epilogue<'a> {
+    /// What is added.
+    pub side: Option<Int8Side<'a>>,
+    /// The limits of the results, which are numbers; those of codes are also 0 and 255.
+    pub limits: (f32, f32),
+    /// Where results go.
+    pub out: Int8Out<'a>,
+}
+
+/// A number for each output channel.
+#[derive(Clone, Copy, Debug)]
+pub struct Channels<'a> {
+    /// The factor of the sums.
+    pub scale: &'a [f32],
+    /// What is added to the products.
+    pub bias: &'a [f32],
+}
+
+impl Int8Epilogue<'_> {
+    /// Returns the epilogue as pointers.
+    ///
+    /// # Panics
+    /// If a slice is shorter than `len`.
+    fn finish(&mut self, len: usize, ld: usize, scale: &[f32], bias: &[f32]) -> Finish {
+        let (side, factor) = match self.side {
+            None => (Added::Nothing, 0.0),
+            Some(Int8Side::Codes(codes, factor)) => {
+                check(codes.len(), 1, len, len, "side input");
+                (Added::Codes(codes.as_ptr()), factor)
+            }
+            Some(Int8Side::Floats(floats, factor)) => {
+                check(floats.len(), 1, len, len, "side input");
+                (Added::Floats(floats.as_ptr()), factor)
+            }
+        };
+        let (low, high) = self.limits;
+        let (to, low, high) = match &mut self.out {
+            Int8Out::Codes(codes) => {
+                check(codes.len(), 1, len, len, "output");
+                (
+                    To::Codes(codes.as_mut_ptr()),
+                    low.clamp(0.0, 255.0),
+                    high.clamp(0.0, 255.0),
+                )
+            }
+            Int8Out::Floats(floats) => {
+                check(floats.len(), 1, len, len, "output");
+                (To::Floats(floats.as_mut_ptr()), low, high)
+            }
+        };
+        Finish {
+            scale: scale.as_ptr(),
+            bias: bias.as_ptr(),
+            side,
+            factor,
+            to,
+            ld,
+            low,
+            high,
+        }
+    }
+}
+
+/// How weights lie in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Int8Layout {
+    /// `[k][n]`.
+    Rows,
+    /// `[n][k]`.
+    Columns,
+}
+
+/// Weights of a product or a convolution, packed for this machine, with what follows the sums.
+pub struct Int8Weights {
+    k: usize,
+    n: usize,
+    kind: Kind,
+    /// The code of zero in the activations.
+    zero: u8,
+    data: Aligned,
+    /// What sums start with: the zero point times the sums of weights. This and the numbers of channels
+    /// are padded to whole panels.
+    start: Vec<i32>,
+    scale: Vec<f32>,
+    bias: Vec<f32>,
+}
+
+fn padded(values: &[f32], len: usize) -> Vec<f32> {
+    let mut all = values.to_vec();
+    all.resize(len, 0.0);
+    all
+}
+
+impl Int8Weights {
+    /// Packs `k · n` weights for activations whose zero is the code `zero`.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn new(
+        weights: &[i8],
+        [k, n]: [usize; 2],
+        layout: Int8Layout,
+        zero: u8,
+        channels: Channels<'_>,
+    ) -> Int8Weights {
+        check(weights.len(), 1, k * n, k * n, "weights");
+        assert!(
+            channels.scale.len() >= n && channels.bias.len() >= n,
+            "a scale and a bias for each of {n} columns"
+        );
+        let kind = Kind::current();
+        let (table, group) = (Table::of(kind), kind.group());
+        let width = table.lanes * table.vectors;
+        let (panels, steps) = (n.div_ceil(width), k.div_ceil(group));
+        let mut data = Aligned::default();
+        let ints = data.alloc::<i32>(panels * steps * width);
+        let mut start = vec![0i32; panels * width];
+        let at = |row: usize, column: usize| match layout {
+            Int8Layout::Rows => weights[row * n + column],
+            Int8Layout::Columns => weights[column * k + row],
+        };
+        for (p, panel) in ints.chunks_exact_mut((steps * width).max(1)).enumerate() {
+            let columns = width.min(n - p * width);
+            for (step, row) in panel.chunks_exact_mut(width).enumerate() {
+                let there = group.min(k - step * group);
+                for (j, to) in row.iter_mut().take(columns).enumerate() {
+                    let column = p * width + j;
+                    let mut codes = [0i8; 4];
+                    for (i, code) in codes.iter_mut().take(there).enumerate() {
+                        *code = at(step * group + i, column);
+                        start[column] -= i32::from(zero) * i32::from(*code);
+                    }
+                    *to = packed(kind, codes);
+                }
+            }
+        }
+        Int8Weights {
+            k,
+            n,
+            kind,
+            zero,
+            data,
+            scale: padded(channels.scale, start.len()),
+            bias: padded(channels.bias, start.len()),
+            start,
+        }
+    }
+
+    /// Returns the length of the reduction.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Returns the number of columns.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Returns the size in bytes.
+    pub fn bytes(&self) -> usize {
+        self.data.bytes() + self.start.len() * 12
+    }
+}
+
+/// Returns the weights of one step as they lie in memory: four bytes, or two halves.
+fn packed(kind: Kind, codes: [i8; 4]) -> i32 {
+    match kind.group() {
+        4 => i32::from_ne_bytes(codes.map(|c| c as u8)),
+        _ => i32::from(codes[0]) & 0xffff | i32::from(codes[1]) << 16,
+    }
+}
+
+/// Computes `m` rows: `out = epilogue((codes - zero) · weights)`.
+///
+/// # Panics
+/// If a slice is too short.
+pub fn int8_dense(
+    par: &dyn Parallelism,
+    m: usize,
+    codes: &[u8],
+    weights: &Int8Weights,
+    mut epilogue: Int8Epilogue<'_>,
+) {
+    check(codes.len(), 1, m * weights.k, m * weights.k, "codes");
+    let rows = RowsOf::matrix(codes, weights.k);
+    drive(par, m, &rows, weights, &mut epilogue);
+}
+
+/// Computes a convolution of one group over `[batch, height, width, channels]` with a filter packed as
+/// `[height · width · channels][out_c]`; outside the image there are zeros.
+///
+/// # Panics
+/// If a slice is too short, or the filter has other sizes.
+pub fn int8_conv2d(
+    par: &dyn Parallelism,
+    s: &Conv2dShape,
+    codes: &[u8],
+    weights: &Int8Weights,
+    mut epilogue: Int8Epilogue<'_>,
+) {
+    assert!(
+        s.groups == 1 && weights.k == s.filter_h * s.filter_w * s.in_c && weights.n == s.out_c,
+        "the filter was packed for another convolution"
+    );
+    let pixels = s.batch * s.in_h * s.in_w;
+    check(codes.len(), pixels, s.in_c, s.in_c, "codes");
+    let m = s.batch * s.out_h * s.out_w;
+    let is_plain = [s.filter_h, s.filter_w, s.stride_h, s.stride_w] == [1; 4]
+        && [s.pad_top, s.pad_left] == [0; 2]
+        && [s.out_h, s.out_w] == [s.in_h, s.in_w];
+    let rows = match is_plain {
+        true => RowsOf::matrix(codes, weights.k),
+        false => RowsOf::windows(codes, s, weights.zero),
+    };
+    drive(par, m, &rows, weights, &mut epilogue);
+}
+
+/// Bytes of rows that stay in the second-level cache while the panels pass.
+const BLOCK: usize = 192 * 1024;
+/// Products below which a task is not worth dispatching.
+const WORTH_A_TASK: usize = 1 << 20;
+
+/// A job's pointers, used by threads that write different rows or columns.
+struct Shared(Finish);
+// SAFETY: tasks read the same memory and write to disjoint parts of the output.
+unsafe impl Sync for Shared {}
+
+impl Shared {
+    /// Returns the pointers (a method, so that closures capture the wrapper).
+    fn get(&self) -> Finish {
+        self.0
+    }
+}
+
+fn drive(
+    par: &dyn Parallelism,
+    m: usize,
+    rows: &RowsOf<'_>,
+    weights: &Int8Weights,
+    epilogue: &mut Int8Epilogue<'_>,
+) {
+    let n = weights.n;
+    let finish = epilogue.finish(m * n, n, &weights.scale, &weights.bias);
+    if m == 0 || n == 0 {
+        return;
+    }
+    let finish = Shared(finish);
+    let table = Table::of(weights.kind);
+    let panels = n.div_ceil(table.lanes * table.vectors);
+    let work = m.saturating_mul(n).saturating_mul(weights.k.max(1));
+    let wanted = (work / WORTH_A_TASK).clamp(1, par.width().max(1));
+    let row_tasks = wanted.min(m.div_ceil(MAX_ROWS));
+    let column_tasks = wanted.div_ceil(row_tasks).min(panels);
+    let task = |i: usize| {
+        let (r, c) = (i / column_tasks, i % column_tasks);
+        let rows_of = m * r / row_tasks..m * (r + 1) / row_tasks;
+        let columns = panels * c / column_tasks..panels * (c + 1) / column_tasks;
+        // SAFETY: tasks own disjoint rows or columns of an exclusively borrowed output, whose size was
+        // checked.
+        unsafe { run_task(table, rows_of, columns, rows, weights, &finish.get()) };
+    };
+    match row_tasks * column_tasks {
+        1 => task(0),
+        tasks => par.run_blocks(tasks, &task),
+    }
+}
+
+/// # Safety
+/// The epilogue's pointers are valid for these rows and panels, which no other thread writes.
+unsafe fn run_task(
+    table: &Table,
+    all: Range<usize>,
+    panels: Range<usize>,
+    rows: &RowsOf<'_>,
+    weights: &Int8Weights,
+    finish: &Finish,
+) {
+    let steps = weights.k.div_ceil(weights.kind.group());
+    let width = table.lanes * table.vectors;
+    let data = weights.data.get::<i32>();
+    let direct = rows.direct(weights.kind);
+    let ld = steps * 4;
+    let block = (BLOCK / ld.max(1)).max(MAX_ROWS * 2) / MAX_ROWS * MAX_ROWS;
+    let mut scratch = Scratch::take();
+    let mut row = all.start;
+    while row < all.end {
+        let height = block.min(all.end - row);
+        let base = match direct {
+            Some(codes) => codes[row * weights.k..].as_ptr(),
+            None => {
+                let to = scratch.alloc::<i32>(height * steps);
+                rows.fill(weights.kind, row..row + height, weights.k, to);
+                to.as_ptr().cast()
+            }
+        };
+        let tiles = Tiles::of(height, MAX_ROWS);
+        for panel in panels.clone() {
+            let column = panel * width;
+            let n = width.min(weights.n - column);
+            let sweeps = &table.sweeps[n.div_ceil(table.lanes) - 1];
+            let mut first = 0;
+            for (count, mr) in [(tiles.big, tiles.mr), (tiles.small, tiles.mr.max(1) - 1)] {
+                if count == 0 || mr == 0 {
+                    continue;
+                }
+                let job = Sweep {
+                    rows: base.wrapping_add(first * ld),
+                    ld,
+                    tiles: count,
+                    steps,
+                    weights: data[panel * steps * width..].as_ptr(),
+                    start: weights.start[column..].as_ptr(),
+                    n,
+                    finish: finish.at(row + first, column, column),
+                };
+                // SAFETY: `height` rows of `ld` bytes, the panel's weights and starts; for the epilogue,
+                // the caller's promise.
+                unsafe { sweeps[mr - 1](&job) };
+                first += count * mr;
+            }
+        }
+        row += height;
+    }
+}
