@@ -400,3 +400,30 @@ pub(crate) fn random_step_id() -> u64 {
 pub(crate) fn random_u64() -> u64 {
     RandomState::new().hash_one(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_begin_with_the_servers_configuration() {
+        let default = ConfigProto {
+            isolate_session_state: true,
+            device_filters: vec!["/job:ps".to_string()],
+            operation_timeout_in_ms: 5,
+            ..Default::default()
+        };
+        let asked = ConfigProto {
+            operation_timeout_in_ms: 9,
+            device_filters: vec!["/job:w".to_string()],
+            ..Default::default()
+        };
+        let merged = ServerDefaults::from(&default).session_config(&asked);
+        let merged = merged.expect("valid");
+        assert!(merged.isolate_session_state);
+        assert_eq!(merged.device_filters, ["/job:ps", "/job:w"]);
+        assert_eq!(merged.operation_timeout_in_ms, 9);
+        let none = ServerDefaults::default().session_config(&asked);
+        assert_eq!(none.expect("valid"), asked);
+    }
+}
