@@ -4,7 +4,7 @@ use ferroflow_base::{Result, invalid_argument};
 #[cfg(feature = "mpi")]
 use ferroflow_remote::{Carrier, Mpi};
 use ferroflow_remote::{MasterOptions, Security, Server, ServerDef, ServerOptions, TlsOptions};
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 #[cfg(feature = "mpi")]
@@ -231,7 +231,9 @@ pub fn start_logging(json: bool) {
     let asked = std::env::var("FERROFLOW_LOG").ok();
     let filter = asked.and_then(|v| v.parse::<Targets>().ok());
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let lines = tracing_subscriber::fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let logs = tracing_subscriber::registry().with(filter);
     match json {
         true => logs.with(lines.json()).init(),

@@ -17,22 +17,46 @@ use ferroflow_model::proto::{
 };
 use ferroflow_runtime::CancelToken;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 /// The eager contexts of a server, by id.
 pub struct EagerService {
     task: Arc<Task>,
-    contexts: Mutex<HashMap<u64, Arc<RemoteContext>>>,
+    contexts: Arc<Contexts>,
+}
+
+/// Contexts by id.
+type Contexts = Mutex<HashMap<u64, Arc<RemoteContext>>>;
+
+/// How often contexts are looked for whose clients are not heard of any more.
+const EXPIRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Drops contexts that have expired until the service is gone.
+async fn expire(contexts: Weak<Contexts>) {
+    let mut ticks = tokio::time::interval(EXPIRY_INTERVAL);
+    loop {
+        ticks.tick().await;
+        let Some(contexts) = contexts.upgrade() else {
+            return;
+        };
+        let expired: Vec<_> = lock(&contexts)
+            .extract_if(|_, context| context.is_expired())
+            .collect();
+        if !expired.is_empty() {
+            // Their tensors may be large, and their steps end.
+            tokio::task::spawn_blocking(move || drop(expired));
+        }
+    }
 }
 
 impl EagerService {
     /// The eager service of the server that has this master, without contexts.
     pub fn new(master: &Master) -> Self {
-        EagerService {
-            task: master.task().clone(),
-            contexts: Mutex::default(),
-        }
+        let (task, contexts) = (master.task().clone(), Arc::<Contexts>::default());
+        let runtime = task.peers.runtime();
+        runtime.spawn(expire(Arc::downgrade(&contexts)));
+        EagerService { task, contexts }
     }
 
     /// `CreateContext`. A context of the same id is replaced by one with the same or a higher view id.
@@ -111,9 +135,8 @@ impl EagerService {
     }
 
     fn find(&self, id: u64) -> Result<Arc<RemoteContext>> {
-        let mut contexts = lock(&self.contexts);
-        contexts.retain(|_, context| !context.is_expired());
-        let context = contexts.get(&id).cloned();
+        let context = lock(&self.contexts).get(&id).cloned();
+        let context = context.filter(|context| !context.is_expired());
         let context = context.ok_or_else(|| no_context(id))?;
         context.keep_alive();
         Ok(context)

@@ -494,6 +494,7 @@ impl RemoteContext {
         let rendezvous = self.task.rendezvous.get(step_id);
         let peers = self.peers();
         rendezvous.initialize(&self.name, &peers)?;
+        rendezvous.set_session(&session_of(self.id));
         let options = RunOptions {
             cancel: Some(cancel.clone()),
             step_id: Some(step_id),
@@ -536,6 +537,8 @@ impl Drop for RemoteContext {
         // A newer context of the client may have taken its place.
         if current.is_some_and(|session| Arc::ptr_eq(&session, &self.session)) {
             self.task.rendezvous.cleanup(self.id);
+            // A client that is gone has not ended the steps of its functions.
+            self.task.rendezvous.end_session(&handle);
             self.task.sessions.remove(&handle);
         }
     }
