@@ -1,5 +1,6 @@
 //! StringToHashBucket, StringToHashBucketFast, StringToHashBucketStrong.
 
+use crate::strings::BLOCK;
 use ferroflow_base::{Result, hash64, invalid_argument};
 use ferroflow_functors::hash::{fingerprint64, strong_keyed_hash};
 use ferroflow_functors::shapes;
@@ -37,9 +38,6 @@ pub(crate) const OPS: &[Op] = &[
     })
     .not_differentiable(),
 ];
-
-/// Strings that one thread hashes in a row.
-const BLOCK: usize = 1024;
 
 fn buckets(
     build: &KernelBuild,

@@ -6,6 +6,7 @@ use ferroflow_functors::broadcast::broadcast_partial;
 use ferroflow_functors::shapes;
 use ferroflow_functors::str_util::{is_trail_byte, strip_whitespace};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Bytes, PartialShape, Shape, Tensor};
 
 /// The ops of this file.
@@ -61,9 +62,27 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
+/// Strings that one thread computes in a row.
+pub(crate) const BLOCK: usize = 1024;
+
+/// Returns `n` strings, `f` of their positions, computed by several threads.
+fn strings_of(ctx: &KernelCtx, n: usize, f: impl Fn(usize) -> Bytes + Sync) -> Vec<Bytes> {
+    let mut values = vec![Bytes::new(); n];
+    par_chunks_mut(ctx.par(), &mut values, BLOCK, 1, &|block, to| {
+        for (to, i) in to.iter_mut().zip(block * BLOCK..) {
+            *to = f(i);
+        }
+    });
+    values
+}
+
 /// Sets output 0 to `f` of every string of input 0.
-pub(crate) fn each(ctx: &mut KernelCtx, f: impl Fn(&Bytes) -> Bytes) -> Result<()> {
-    try_each(ctx, |s| Ok(f(s)))
+pub(crate) fn each(ctx: &mut KernelCtx, f: impl Fn(&Bytes) -> Bytes + Sync) -> Result<()> {
+    let input = ctx.input(0)?;
+    let strings = input.strings()?;
+    let values = strings_of(ctx, strings.len(), |i| f(&strings[i]));
+    let out = Tensor::from_strings(input.shape().clone(), values)?;
+    ctx.set_output(0, out)
 }
 
 /// Sets output 0 to `f` of every string of input 0, or fails with the first error.
@@ -134,7 +153,7 @@ fn join(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             let items: Vec<&[u8]> = items.map(|b| &b[..]).collect();
             items.join(&separator[..]).into()
         };
-        let values = (0..shape.num_elements()).map(at).collect();
+        let values = strings_of(ctx, shape.num_elements(), at);
         ctx.set_output(0, Tensor::from_strings(shape, values)?)
     }))
 }
