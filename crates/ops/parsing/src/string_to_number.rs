@@ -4,9 +4,11 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_functors::str_util::strip_whitespace;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{Bytes, DType, Element, Tensor};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{Bytes, DType, Element};
 use std::ops::Neg;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -52,20 +54,38 @@ fn float<T: FromStr + Neg<Output = T>>(text: &str) -> Option<T> {
     Some(if negative { -value } else { value })
 }
 
-fn numbers<T: Element>(ctx: &mut KernelCtx, parse: impl Fn(&str) -> Option<T>) -> Result<()> {
+/// Strings that one thread parses in a row.
+const BLOCK: usize = 1024;
+
+fn numbers<T: Element>(
+    ctx: &mut KernelCtx,
+    parse: impl Fn(&str) -> Option<T> + Sync,
+) -> Result<()> {
     let input = ctx.input(0)?;
+    let strings = input.strings()?;
     let number = |s: &Bytes| {
-        let text = std::str::from_utf8(strip_whitespace(s))
-            .ok()
-            .and_then(&parse);
-        text.ok_or_else(|| {
-            invalid_argument!(
-                "StringToNumberOp could not correctly convert string: {}",
-                String::from_utf8_lossy(s)
-            )
-        })
+        let text = std::str::from_utf8(strip_whitespace(s)).ok()?;
+        parse(text)
     };
-    let values: Vec<T> = input.strings()?.iter().map(number).collect::<Result<_>>()?;
-    let out = Tensor::from_slice(input.shape().clone(), &values)?;
-    ctx.set_output(0, out)
+    let mut out = ctx.alloc(T::DTYPE, input.shape().clone())?;
+    // The first string that does not hold a number.
+    let bad = AtomicUsize::new(usize::MAX);
+    par_chunks_mut(ctx.par(), out.slice_mut()?, BLOCK, 1, &|block, to| {
+        for (to, i) in to.iter_mut().zip(block * BLOCK..) {
+            match number(&strings[i]) {
+                Some(value) => *to = value,
+                None => {
+                    bad.fetch_min(i, Ordering::Relaxed);
+                    return;
+                }
+            }
+        }
+    });
+    match strings.get(bad.into_inner()) {
+        Some(bad) => Err(invalid_argument!(
+            "StringToNumberOp could not correctly convert string: {}",
+            String::from_utf8_lossy(bad)
+        )),
+        None => ctx.set_output(0, out),
+    }
 }

@@ -2,6 +2,7 @@
 
 use crate::ngrams::int32;
 use crate::printf::{Conversion, Flag, Format};
+use crate::strings::{each, strings_of};
 use ferroflow_base::{Result, invalid_argument, resource_exhausted};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, Op, OpKernel};
@@ -140,13 +141,12 @@ fn check_size(n: usize, format: &Format) -> Result<()> {
 fn numbers<T: Text>(ctx: &mut KernelCtx, format: &Format) -> Result<()> {
     let input = ctx.input(0)?;
     check_size(input.num_elements(), format)?;
-    let mut text = Vec::new();
-    let write = |&v: &T| {
+    let values = input.slice::<T>()?;
+    let texts = strings_of(ctx, values.len(), |i, text| {
         text.clear();
-        v.write(format, &mut text);
-        Bytes::copy_from_slice(&text)
-    };
-    let texts = input.slice::<T>()?.iter().map(write).collect();
+        values[i].write(format, text);
+        Bytes::copy_from_slice(text)
+    });
     ctx.set_output(0, Tensor::from_strings(input.shape().clone(), texts)?)
 }
 
@@ -156,11 +156,9 @@ fn strings(ctx: &mut KernelCtx, format: &Format) -> Result<()> {
         return ctx.set_output(0, input.clone());
     }
     check_size(input.num_elements(), format)?;
-    let write = |text: &Bytes| {
+    each(ctx, |text| {
         let mut out = Vec::new();
         format.text(text, &mut out);
         Bytes::from(out)
-    };
-    let texts = input.strings()?.iter().map(write).collect();
-    ctx.set_output(0, Tensor::from_strings(input.shape().clone(), texts)?)
+    })
 }

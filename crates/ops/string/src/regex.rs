@@ -1,6 +1,7 @@
 //! Regular expressions: RegexFullMatch and RegexReplace, with constant or fed patterns (TensorFlow:
 //! `core/kernels/regex_full_match_op.cc` and `regex_replace_op.cc`).
 
+use crate::strings::each;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -202,7 +203,6 @@ fn copied(text: &[u8], from: usize, found: Match<'_>, out: &mut Vec<u8>) -> usiz
 }
 
 fn replace(ctx: &mut KernelCtx, pattern: &Regex, rewrite: &Rewrite, all: bool) -> Result<()> {
-    let input = ctx.input(0)?;
     let changed = |text: &Bytes| -> Bytes {
         // If the pattern does not have a referenced group, the text is unchanged.
         if rewrite.largest >= pattern.captures_len() {
@@ -232,7 +232,5 @@ fn replace(ctx: &mut KernelCtx, pattern: &Regex, rewrite: &Rewrite, all: bool) -
         out.extend(text.get(at..).unwrap_or_default());
         out.into()
     };
-    let values = input.strings()?.iter().map(changed).collect();
-    let out = Tensor::from_strings(input.shape().clone(), values)?;
-    ctx.set_output(0, out)
+    each(ctx, changed)
 }

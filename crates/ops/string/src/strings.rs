@@ -8,6 +8,7 @@ use ferroflow_functors::str_util::{is_trail_byte, strip_whitespace};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Bytes, PartialShape, Shape, Tensor};
+use std::ops::Range;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -65,14 +66,27 @@ pub(crate) const OPS: &[Op] = &[
 /// Strings that one thread computes in a row.
 pub(crate) const BLOCK: usize = 1024;
 
-/// Returns `n` strings, `f` of their positions, computed by several threads.
-fn strings_of(ctx: &KernelCtx, n: usize, f: impl Fn(usize) -> Bytes + Sync) -> Vec<Bytes> {
-    let mut values = vec![Bytes::new(); n];
-    par_chunks_mut(ctx.par(), &mut values, BLOCK, 1, &|block, to| {
-        for (to, i) in to.iter_mut().zip(block * BLOCK..) {
-            *to = f(i);
-        }
+/// Returns `n` strings, computed by several threads: `f` of their positions and of a buffer that it may use.
+pub(crate) fn strings_of(
+    ctx: &KernelCtx,
+    n: usize,
+    f: impl Fn(usize, &mut Vec<u8>) -> Bytes + Sync,
+) -> Vec<Bytes> {
+    let part = |range: Range<usize>| -> Vec<Bytes> {
+        let mut buffer = Vec::new();
+        range.map(|i| f(i, &mut buffer)).collect()
+    };
+    let width = ctx.par().width();
+    if n <= BLOCK || width == 1 {
+        return part(0..n);
+    }
+    let len = n.div_ceil(width).max(BLOCK);
+    let mut parts = vec![Vec::new(); n.div_ceil(len)];
+    par_chunks_mut(ctx.par(), &mut parts, 1, 1, &|i, to| {
+        to[0] = part(i * len..n.min((i + 1) * len));
     });
+    let mut values = Vec::with_capacity(n);
+    values.extend(parts.into_iter().flatten());
     values
 }
 
@@ -80,7 +94,7 @@ fn strings_of(ctx: &KernelCtx, n: usize, f: impl Fn(usize) -> Bytes + Sync) -> V
 pub(crate) fn each(ctx: &mut KernelCtx, f: impl Fn(&Bytes) -> Bytes + Sync) -> Result<()> {
     let input = ctx.input(0)?;
     let strings = input.strings()?;
-    let values = strings_of(ctx, strings.len(), |i| f(&strings[i]));
+    let values = strings_of(ctx, strings.len(), |i, _| f(&strings[i]));
     let out = Tensor::from_strings(input.shape().clone(), values)?;
     ctx.set_output(0, out)
 }
@@ -153,7 +167,7 @@ fn join(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             let items: Vec<&[u8]> = items.map(|b| &b[..]).collect();
             items.join(&separator[..]).into()
         };
-        let values = strings_of(ctx, shape.num_elements(), at);
+        let values = strings_of(ctx, shape.num_elements(), |i, _| at(i));
         ctx.set_output(0, Tensor::from_strings(shape, values)?)
     }))
 }
