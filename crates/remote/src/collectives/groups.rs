@@ -208,7 +208,7 @@ impl Groups {
     /// Joins a group and waits for its other members.
     ///
     /// # Errors
-    /// INTERNAL if there is no device, or the size or the kind of device differs from that of other members, or
+    /// INTERNAL if the request lacks a device, or the size or the kind of device differs from that of other members, or
     /// the group is full;
     /// FAILED_PRECONDITION if the device has restarted since it joined. The error is that of all members.
     pub(crate) async fn join(&self, request: CompleteGroupRequest) -> Result<Arc<Group>> {
