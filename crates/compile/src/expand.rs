@@ -71,7 +71,12 @@ pub fn expand_for_placement(
         precision: None,
         int8: &Int8::Off,
     };
-    pruned.try_map(|graph| run_pre_placement(graph, &ctx))
+    pruned.try_map(|graph| {
+        run_pre_placement(graph, &ctx)?;
+        // The results of a loop that nothing reads would be sent from task to task.
+        dce::remove_dead(graph);
+        Ok(())
+    })
 }
 
 /// Makes calls of functions on devices that their inputs name (RemoteCall) calls of functions whose nodes ask

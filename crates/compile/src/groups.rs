@@ -1,7 +1,7 @@
 //! [`PassGroups`]: the passes that a session's user adds (TensorFlow:
 //! `core/common_runtime/optimization_registry.h`).
 
-use crate::passes::{dce, lower, symbolic_gradient};
+use crate::passes::{dce, kernelless, lower, symbolic_gradient};
 use crate::{PIPELINE, Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::Graph;
@@ -38,6 +38,7 @@ pub const PRE_PLACEMENT: &[Pass] = &[
     lower::PASS,
     // Calls in branches and loops have become visible.
     INLINE,
+    kernelless::PASS,
 ];
 
 const INLINE: Pass = Pass {

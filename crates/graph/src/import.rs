@@ -3,6 +3,7 @@
 use crate::client::PRODUCER;
 use crate::functions::check_all_calls;
 use crate::import_functions::{FunctionTable, Importer};
+use crate::onednn;
 use crate::{Function, Graph, Library, Node, NodeId, Output};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_model::proto::{self, NodeDef};
@@ -121,7 +122,9 @@ pub(crate) fn connect(
                 node.name
             ));
         }
-        node.inputs.push(source(input)?);
+        if node.inputs.len() < onednn::n_inputs(def) {
+            node.inputs.push(source(input)?);
+        }
     }
     Ok(())
 }

@@ -2,6 +2,7 @@
 
 use crate::import::connect;
 use crate::import_attrs::AttrScope;
+use crate::onednn;
 use crate::prune::boundary_attrs;
 use crate::{ARG, Function, Graph, Library, Node, NodeId, Output, RETVAL};
 use ferroflow_base::{Result, Status, invalid_argument};
@@ -182,8 +183,9 @@ impl<'a> Importer<'a> {
                 (self.registry.def(op)?, attrs)
             }
             None => {
-                let def = self.registry.def(&node.op)?;
-                let attrs = scope.attrs(&node.attr, def.as_deref())?;
+                let def = onednn::find(&node.op, self.registry)?;
+                let mut attrs = scope.attrs(&node.attr, def.as_deref())?;
+                onednn::adjust_attrs(&node.op, &mut attrs);
                 (def, attrs)
             }
         };

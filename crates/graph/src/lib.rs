@@ -29,6 +29,7 @@ mod import_attrs;
 mod import_functions;
 mod late;
 mod not_registered;
+mod onednn;
 mod order;
 mod partition;
 mod patch;

@@ -1612,12 +1612,16 @@ pub struct ClusterDef {
     #[prost(message, repeated, tag = "1")]
     pub job: ::prost::alloc::vec::Vec<JobDef>,
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RewriterConfig {
     #[prost(enumeration = "rewriter_config::CpuLayout", tag = "50")]
     pub cpu_layout_conversion: i32,
     #[prost(enumeration = "rewriter_config::Toggle", tag = "1")]
     pub layout_optimizer: i32,
+    #[prost(message, repeated, tag = "200")]
+    pub custom_optimizers: ::prost::alloc::vec::Vec<
+        rewriter_config::CustomGraphOptimizer,
+    >,
     #[prost(enumeration = "rewriter_config::Toggle", tag = "3")]
     pub constant_folding: i32,
     #[prost(enumeration = "rewriter_config::Toggle", tag = "13")]
@@ -1681,6 +1685,16 @@ pub struct RewriterConfig {
 }
 /// Nested message and enum types in `RewriterConfig`.
 pub mod rewriter_config {
+    #[derive(Clone, PartialEq, ::prost::Message)]
+    pub struct CustomGraphOptimizer {
+        #[prost(string, tag = "1")]
+        pub name: ::prost::alloc::string::String,
+        #[prost(map = "string, message", tag = "2")]
+        pub parameter_map: ::std::collections::HashMap<
+            ::prost::alloc::string::String,
+            super::AttrValue,
+        >,
+    }
     #[derive(
         Clone,
         Copy,
@@ -1957,7 +1971,7 @@ pub mod optimizer_options {
         }
     }
 }
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GraphOptions {
     #[prost(bool, tag = "2")]
     pub enable_recv_scheduling: bool,

@@ -9,27 +9,17 @@ use ferroflow_testkit::random::Random;
 use ferroflow_testkit::{cases, tensors};
 
 use ferroflow_model::GraphFile;
-use ferroflow_model::proto::{GraphDef, NodeDef};
 use ferroflow_runtime::{
     Code, CompileOptions, CompileRequest, CompiledModel, DeviceSet, Lower, Result, RunOptions,
-    Session, SessionOptions, Signature, StreamDeviceOptions, StreamDevices, Tensor, registry,
+    Session, SessionOptions, Signature, StreamDeviceOptions, StreamDevices, Tensor,
 };
 use prost::Message;
 use serde_json::Value as Json;
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
-
-/// Ops that graphs here use and that may be absent: a graph is skipped while one of its ops is. An
-/// op that is registered never causes a skip, and an absent one that is not listed is a failure.
-const PENDING: &[&str] = &[
-    "AssignAddVariableOp",
-    "AssignVariableOp",
-    "ReadVariableOp",
-    "VarHandleOp",
-];
 
 /// A step that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -217,25 +207,6 @@ fn parse(line: &str) -> tensors::Res<Case> {
             .map(step)
             .collect::<tensors::Res<_>>()?,
     })
-}
-
-/// The ops of a graph and its functions that are not registered; a call by a function's name
-/// counts as a PartitionedCall.
-fn absent_ops(graph: &GraphDef) -> BTreeSet<String> {
-    let functions = graph.library.iter().flat_map(|l| &l.function);
-    let names: BTreeSet<&str> = functions
-        .clone()
-        .filter_map(|f| Some(f.signature.as_ref()?.name.as_str()))
-        .collect();
-    let op_of = |n: &NodeDef| match names.contains(n.op.as_str()) {
-        true => "PartitionedCall".to_string(),
-        false => n.op.clone(),
-    };
-    let nodes = graph.node.iter().chain(functions.flat_map(|f| &f.node_def));
-    nodes
-        .map(op_of)
-        .filter(|op| registry().op(op).is_none())
-        .collect()
 }
 
 fn names(list: &[String]) -> Vec<&str> {
@@ -499,50 +470,27 @@ fn check_all(number: usize, case: Case) -> tensors::Res<()> {
 #[test]
 fn graphs() {
     let filter = std::env::var("CASE").unwrap_or_default();
-    let (mut n_passed, mut skipped, mut failures) = (0, Vec::new(), Vec::new());
-    let mut absent = BTreeSet::new();
+    let (mut n_passed, mut failures) = (0, Vec::new());
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/graphs");
     for line in cases::lines(&folder) {
         let case = parse(&line).unwrap_or_else(|e| panic!("{e} in {line:.60}"));
         if !case.name.contains(&filter) {
             continue;
         }
-        let graph = GraphFile::from_bytes(case.graph.clone())
-            .expect("a GraphDef")
-            .graph;
-        let missing = absent_ops(&graph);
-        let unlisted: Vec<_> = missing
-            .iter()
-            .filter(|op| !PENDING.contains(&op.as_str()))
-            .collect();
-        if !unlisted.is_empty() {
-            failures.push(format!("{}: no such ops: {unlisted:?}", case.name));
-        } else if !missing.is_empty() {
-            absent.extend(missing);
-            skipped.push(case.name);
-        } else {
-            match check_all(n_passed, case) {
-                Ok(()) => n_passed += 1,
-                Err(e) => failures.push(e),
-            }
+        match check_all(n_passed, case) {
+            Ok(()) => n_passed += 1,
+            Err(e) => failures.push(e),
         }
     }
-    println!(
-        "{n_passed} graphs passed, {} failed, {} wait for ops: {absent:?}",
-        failures.len(),
-        skipped.len()
-    );
+    println!("{n_passed} graphs passed, {} failed", failures.len());
     let n_compiled = COMPILED.load(Ordering::Relaxed);
     println!("{n_compiled} steps ran from a file");
     let on_gpu = std::env::var_os("GPU").is_some();
     assert!(n_compiled > 0 || on_gpu || !filter.is_empty());
     assert!(
-        n_passed + failures.len() + skipped.len() > 0,
+        n_passed + failures.len() > 0,
         "CASE={filter} matches no graph"
     );
-    if !filter.is_empty() {
-        println!("waiting: {skipped:?}");
-    }
     let shown = failures[..failures.len().min(40)].join("\n");
     assert!(
         failures.is_empty(),

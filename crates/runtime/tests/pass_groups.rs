@@ -5,8 +5,8 @@
 mod example;
 
 use ferroflow_runtime::{
-    CompileRequest, CompiledModel, CostModel, DeviceSet, Graph, Pass, PassCtx, PassGroup, Patch,
-    Session, SessionOptions, Signature, Tensor, to_text,
+    CompileOptions, CompileRequest, CompiledModel, CostModel, DeviceSet, Graph, Lower, Pass,
+    PassCtx, PassGroup, Patch, Session, SessionOptions, Signature, Tensor, to_text,
 };
 use std::sync::{Arc, Mutex};
 
@@ -313,4 +313,61 @@ fn costs_place_nodes() {
     costs.record("a", 10, vec![360_000]);
     costs.record("b", 10, vec![360_000]);
     assert_eq!(device_of("a").0, device_of("b").0);
+}
+
+/// AccumulateNV2 and ParallelConcat, whose kernels TensorFlow's workers lack, and a loop of two values of which one is
+/// read.
+const FOR_WORKERS: &str = "
+    node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
+    node { name: 'sum' op: 'AccumulateNV2' input: 'x' input: 'x' device: '/cpu:1'
+      attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'N' value { i: 2 } }
+      attr { key: 'shape' value { shape { dim { size: 1 } dim { size: 2 } } } } }
+    node { name: 'rows' op: 'ParallelConcat' input: 'x' input: 'sum' device: '/cpu:1'
+      attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'N' value { i: 2 } }
+      attr { key: 'shape' value { shape { dim { size: 2 } dim { size: 2 } } } } }
+    node { name: 'no' op: 'Const' attr { key: 'dtype' value { type: DT_BOOL } }
+      attr { key: 'value' value { tensor { dtype: DT_BOOL tensor_shape {} bool_val: false } } } }
+    node { name: 'loop' op: 'While' input: 'no' input: 'rows' device: '/cpu:1'
+      attr { key: 'T' value { list { type: [DT_BOOL, DT_FLOAT] } } }
+      attr { key: 'cond' value { func { name: 'goes_on' } } }
+      attr { key: 'body' value { func { name: 'same' } } }
+      attr { key: '_lower_using_switch_merge' value { b: true } } }
+    node { name: 'out' op: 'Neg' input: 'loop:1' attr { key: 'T' value { type: DT_FLOAT } } }
+    library {
+      function { signature { name: 'goes_on' input_arg { name: 'a' type: DT_BOOL } input_arg { name: 'b' type: DT_FLOAT }
+          output_arg { name: 'r' type: DT_BOOL } } ret { key: 'r' value: 'a' } }
+      function { signature { name: 'same' input_arg { name: 'a' type: DT_BOOL } input_arg { name: 'b' type: DT_FLOAT }
+          output_arg { name: 'p' type: DT_BOOL } output_arg { name: 'q' type: DT_FLOAT } }
+        ret { key: 'p' value: 'a' } ret { key: 'q' value: 'b' } }
+    }";
+
+#[test]
+fn workers_get_ops_that_have_kernels_and_results_that_are_read() {
+    let options = SessionOptions {
+        devices: two_devices(),
+        compile: CompileOptions {
+            lower: Lower::Marked,
+            ..CompileOptions::all()
+        },
+        ..Default::default()
+    };
+    let session = Session::from_text(FOR_WORKERS, options).expect("valid");
+    let placed = session.explain_placement(Some(&signature("x:0", "out:0")));
+    let placed = placed.expect("placed");
+    let ops: Vec<&str> = placed.iter().map(|n| n.op.as_str()).collect();
+    let count = |op: &str| ops.iter().filter(|o| **o == op).count();
+    let wanted = [
+        ("AccumulateNV2", 0),
+        ("AddN", 1),
+        ("ParallelConcat", 0),
+        ("ConcatV2", 1),
+        ("While", 0),
+        ("Exit", 1),
+    ];
+    let found = wanted.map(|(op, _)| (op, count(op)));
+    assert_eq!(found, wanted, "{ops:?}");
+    let x = Tensor::from_slice([1, 2], &[1f32, 2.0]).expect("small");
+    let out = session.run(&[("x:0", x)], &["out:0"], &[]).expect("runs");
+    let out = out[0].slice::<f32>().expect("floats");
+    assert_eq!(out, [-1.0, -2.0, -2.0, -4.0]);
 }

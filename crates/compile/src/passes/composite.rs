@@ -1,6 +1,7 @@
 //! Expands ops that stand for several others.
 
 use crate::PassCtx;
+use crate::passes::rewritten;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs};
@@ -11,12 +12,15 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let mut patch = Patch::new();
     for id in ids {
         let node = graph.node(id);
-        let expand: fn(&mut Expansion, Node) -> Result<Node> = match node.op() {
+        let expand: Expand = match node.op() {
             "OneShotIterator" => factory_call,
             "FusedPadConv2D" => |this, node| padded_convolution(this, node, false),
             "FusedResizeAndPadConv2D" => |this, node| padded_convolution(this, node, true),
             _ if node.class() == NodeClass::RemoteCall => local_call,
-            _ => continue,
+            _ => match rewritten::expansion(node) {
+                Some(expand) => expand,
+                None => continue,
+            },
         };
         let node = node.clone();
         let (name, op) = (node.name.clone(), node.op().to_string());
@@ -24,28 +28,34 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
             graph,
             patch: &mut patch,
             ctx,
+            id,
             name: &name,
             device: &node.device.clone(),
         };
         let last = expand(&mut expansion, node).map_err(|e| e.at_node(&name, &op))?;
         *patch.edit(graph, id) = last;
     }
+    rewritten::join_parallel_concats(graph, &mut patch, ctx)?;
     patch.apply(graph);
     Ok(())
 }
 
+/// Adds the nodes before the last one, and returns that: it replaces the node.
+pub(super) type Expand = fn(&mut Expansion, Node) -> Result<Node>;
+
 /// The nodes that one node becomes.
-struct Expansion<'a> {
-    graph: &'a mut Graph,
-    patch: &'a mut Patch,
-    ctx: &'a PassCtx<'a>,
+pub(super) struct Expansion<'a> {
+    pub(super) graph: &'a mut Graph,
+    pub(super) patch: &'a mut Patch,
+    pub(super) ctx: &'a PassCtx<'a>,
+    pub(super) id: NodeId,
     name: &'a str,
     device: &'a str,
 }
 
 impl Expansion<'_> {
     /// Adds a node before the last one, named after it; returns its output.
-    fn part(
+    pub(super) fn part(
         &mut self,
         name: &str,
         op: &str,
@@ -60,9 +70,10 @@ impl Expansion<'_> {
     }
 
     /// `node` as a node of another op.
-    fn become_op(&self, mut node: Node, op: &str) -> Result<Node> {
+    pub(super) fn become_op(&self, mut node: Node, op: &str) -> Result<Node> {
         node.def = self.ctx.def(op)?;
         node.def.complete_attrs(&mut node.attrs)?;
+        node.outputs = node.def.output_dtypes(&node.attrs)?;
         Ok(node)
     }
 }

@@ -42,6 +42,17 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::from_shape_attr)
     .kernel(parallel_concat),
+    // TensorFlow's masters make these of ParallelConcat; import joins them again.
+    Op::new(
+        "_ParallelConcatStart",
+        "-> output: dtype | shape: shape; dtype: type | stateful",
+    )
+    .shape(shapes::from_shape_attr),
+    Op::new(
+        "_ParallelConcatUpdate",
+        "value: T, update: T -> output: T | T: type; loc: int",
+    )
+    .shape(same_as_first),
 ];
 
 fn same_as_first(ctx: &mut ferroflow_opdef::ShapeCtx) -> Result<()> {

@@ -3,6 +3,7 @@
 use ferroflow_base::Result;
 use ferroflow_functors::field::{Field, Real};
 use ferroflow_functors::numeric::{Int, Num};
+use ferroflow_functors::shapes;
 use ferroflow_functors::unary::{
     CHEAP, COSTLY, ConvertFn, SimdUnary, UnaryFn, UnaryFunctor, WidenInput, half_unary_kernel,
     unary_kernel, unary_op,
@@ -71,6 +72,12 @@ macro_rules! mixed_op {
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
+    // TensorFlow's masters make it of several of these ops; import splits it again.
+    Op::new(
+        "_UnaryOpsComposition",
+        "x: T -> y: T | T: type {float,half,double}; op_names: list(string)",
+    )
+    .shape(shapes::unchanged),
     unary_op("Sqrt", FIELD, unary_of!(
             CHEAP,
             SimdUnary(UnaryOp::Sqrt),

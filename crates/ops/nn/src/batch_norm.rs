@@ -13,7 +13,7 @@ use ferroflow_primitives::rows::{ReduceOp, reduce_middle};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
-/// FusedBatchNorm, FusedBatchNormV2, FusedBatchNormV3, BatchNormWithGlobalNormalization.
+/// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "FusedBatchNorm",
@@ -47,6 +47,17 @@ pub(crate) const OPS: &[Op] = &[
     .shape(shape)
     .kernel(build)
     .gradient(fused_gradient),
+    // Import splits it.
+    Op::new(
+        "_FusedBatchNormEx",
+        "x: T, scale: U, offset: U, mean: U, variance: U, side_input: num_side_inputs*T \
+         -> y: T, batch_mean: U, batch_variance: U, reserve_space_1: U, \
+         reserve_space_2: U, reserve_space_3: U | T: type {half,float,bfloat16}; U: \
+         type {float}; epsilon: float = 0.0001; exponential_avg_factor: float = 1.0; \
+         num_side_inputs: int >= 0 = 0; activation_mode: string = 'Identity'; \
+         data_format: string {'NHWC','NCHW'} = 'NHWC'; is_training: bool = true",
+    )
+    .shape(shape),
     Op::new(
         "BatchNormWithGlobalNormalization",
         "t: T, m: T, v: T, beta: T, gamma: T -> result: T | T: numbertype; \

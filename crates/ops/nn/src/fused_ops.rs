@@ -63,8 +63,8 @@ fn activation(name: &str, attrs: &Attrs) -> Result<Activation> {
         "Sigmoid" => Activation::Unary(UnaryOp::Sigmoid),
         "GeluExact" => Activation::Unary(UnaryOp::GeluErf),
         "GeluApproximate" => Activation::Unary(UnaryOp::GeluTanh),
-        "Swish" => Activation::Unary(UnaryOp::Swish),
-        "HardSwish" => Activation::Unary(UnaryOp::HardSwish),
+        "Swish" | "_MklSwish" => Activation::Unary(UnaryOp::Swish),
+        "HardSwish" | "_FusedHardSwish" => Activation::Unary(UnaryOp::HardSwish),
         "Softplus" => Activation::Unary(UnaryOp::Softplus),
         _ => return Err(unknown(&[name])),
     })

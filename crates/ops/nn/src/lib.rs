@@ -30,6 +30,7 @@ mod l2_loss;
 mod layer_norm;
 mod lrn;
 mod nth_element;
+mod onednn;
 mod pool;
 mod pool_grad;
 mod pooling_sequence;
@@ -69,6 +70,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("layer_norm", layer_norm::OPS),
     ("lrn", lrn::OPS),
     ("nth_element", nth_element::OPS),
+    ("onednn", onednn::OPS),
     ("pool", pool::OPS),
     ("pool_grad", pool_grad::OPS),
     ("quantized_activation", quantized_activation::OPS),

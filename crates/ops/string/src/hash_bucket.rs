@@ -24,6 +24,13 @@ pub(crate) const OPS: &[Op] = &[
     .shape(shapes::unchanged)
     .kernel(|build| buckets(build, fingerprint64))
     .not_differentiable(),
+    // Import splits it into AsString and StringToHashBucketFast.
+    Op::new(
+        "_TensorToHashBucketFast",
+        "input: T -> output: int64 | T: type \
+         {int8,uint8,int16,uint16,int32,uint32,int64,uint64}; num_buckets: int >= 1",
+    )
+    .shape(shapes::unchanged),
     Op::new(
         "StringToHashBucketStrong",
         "input: string -> output: int64 | num_buckets: int >= 1; key: list(int)",
