@@ -5,6 +5,7 @@ use crate::server::{start_logging, stop_signal, tell};
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command as Process, Stdio};
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub struct Up {
     #[arg(long, default_value_t = 0, value_name = "N")]
     ps: usize,
     /// Virtual CPU devices of each task.
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     cpus: u16,
     /// Threads of each task that compute [default: all processors].
     #[arg(long, default_value_t = 0, hide_default_value = true, value_name = "N", value_parser = crate::model::parse_threads)]
@@ -37,6 +38,19 @@ const MAX_TASKS: usize = 1000;
 
 /// The tasks, which end when this is dropped.
 struct Tasks(Vec<(String, Child)>);
+
+impl Tasks {
+    /// Tells the tasks to end after their running steps, and waits until they have.
+    async fn stop(&mut self) {
+        for (_, task) in &mut self.0 {
+            drop(task.stdin.take());
+        }
+        let runs = |task: &mut Child| matches!(task.try_wait(), Ok(None));
+        while self.0.iter_mut().any(|(_, task)| runs(task)) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
 
 impl Drop for Tasks {
     fn drop(&mut self) {
@@ -84,7 +98,10 @@ pub fn run(command: &Command) -> Result<()> {
     let stop = stop_signal(runtime.handle(), false);
     runtime.block_on(async {
         tokio::select! {
-            () = stop => Ok(()),
+            () = stop => {
+                tasks.stop().await;
+                Ok(())
+            }
             ended = first_end(&mut tasks) => Err(ended),
         }
     })
@@ -144,9 +161,12 @@ fn start(up: &Up, cluster: &str, job: &str, index: usize) -> Result<Child> {
     let started = Process::new(binary)
         .args(["server", "--cluster", cluster, "--job-name", job])
         .args(["--task-index", &number(index)])
-        .args(["--cpus", &up.cpus.max(1).to_string()])
+        .args(["--cpus", &up.cpus.to_string()])
         .args(["--threads", &number(up.threads)])
-        .stdin(Stdio::null())
+        .arg("--until-stdin-ends")
+        // This process passes ^C on itself, and only once.
+        .process_group(0)
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn();
     let task = started.map_err(|e| internal!("cannot start a task: {e}"))?;

@@ -4,7 +4,7 @@ use crate::out::say;
 use ferroflow_base::invalid_argument;
 use ferroflow_remote::ServerDef;
 use ferroflow_runtime::{
-    CompileOptions, CostModel, DeviceSet, Graph, Result, Session, SessionOptions, Signature,
+    CompileOptions, CostModel, DeviceSet, Graph, Lower, Result, Session, SessionOptions, Signature,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,10 @@ use std::sync::Arc;
 pub fn show(graph: &Graph, signature: &Signature, cluster: &str) -> Result<()> {
     let options = SessionOptions {
         threads: 1,
-        compile: CompileOptions::none(),
+        compile: CompileOptions {
+            lower: Lower::Marked,
+            ..CompileOptions::none()
+        },
         devices: DeviceSet {
             names: devices(cluster)?,
             soft: true,
@@ -43,12 +46,28 @@ fn devices(cluster: &str) -> Result<Vec<String>> {
     let mut names = Vec::new();
     for part in cluster.split(';').filter(|p| !p.is_empty()) {
         let (job, tasks) = part.split_once('=').unwrap_or((part, "1"));
+        let mut letters = job.chars();
+        let is_name = letters.next().is_some_and(|c| c.is_ascii_alphabetic())
+            && letters.all(|c| c.is_ascii_alphanumeric() || c == '_');
+        if !is_name {
+            return Err(invalid_argument!(
+                "--place: '{job}' is not the name of a job"
+            ));
+        }
         let n = match tasks.parse() {
             Ok(n) if n <= 10_000 => n,
             Ok(_) => return Err(invalid_argument!("--place: more than 10,000 tasks")),
             Err(_) => {
                 let def = ServerDef::from_flags(part, job, 0)?;
-                def.cluster.get(job).map_or(0, |tasks| tasks.len())
+                let tasks = def.cluster.get(job).into_iter().flatten();
+                for (_, address) in tasks.clone() {
+                    if !address.contains(':') {
+                        return Err(invalid_argument!(
+                            "--place: '{address}' is neither a number of tasks nor HOST:PORT"
+                        ));
+                    }
+                }
+                tasks.count()
             }
         };
         let name = |i| format!("/job:{job}/replica:0/task:{i}/device:CPU:0");

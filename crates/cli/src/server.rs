@@ -101,6 +101,20 @@ pub struct Args {
     /// Write logs as JSON lines.
     #[arg(long)]
     log_json: bool,
+    /// Stop as on SIGTERM when the standard input ends, as it does with the process that holds its other end.
+    #[arg(long, hide = true)]
+    until_stdin_ends: bool,
+}
+
+/// Waits until the standard input ends.
+async fn end_of_stdin() {
+    let (tell, told) = tokio::sync::oneshot::channel::<()>();
+    // Not a task that blocks: the runtime would wait for it.
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+        drop(tell);
+    });
+    let _ = told.await;
 }
 
 pub fn parse_positive(text: &str) -> std::result::Result<usize, String> {
@@ -119,7 +133,7 @@ pub fn run(args: &Args) -> Result<()> {
         def = def.with_session_config(&read(path)?)?;
     }
     def = def.with_security(security(args)?);
-    let address = listen_address(args.host, def.address()?)?;
+    let address = listen_address(args.host, &def)?;
     let tls = args.tls_cert.clone().zip(args.tls_key.clone());
     #[cfg(feature = "mpi")]
     let mpi = begin_mpi(args, &mut def)?;
@@ -154,6 +168,16 @@ pub fn run(args: &Args) -> Result<()> {
     };
     let json = args.log_json;
     let stop = stop_signal(server.handle(), json);
+    let until_stdin_ends = args.until_stdin_ends;
+    let stop = async move {
+        match until_stdin_ends {
+            true => tokio::select! {
+                () = stop => {}
+                () = end_of_stdin() => {}
+            },
+            false => stop.await,
+        }
+    };
     let mut out = std::io::stdout();
     let mut say = |line: String| writeln!(out, "{line}").and_then(|()| out.flush());
     // With its output closed the server still runs.
@@ -162,7 +186,7 @@ pub fn run(args: &Args) -> Result<()> {
         let _ = say(format!("MONITOR http://{at}"));
     }
     let n_tasks: usize = def.cluster.values().map(|job| job.len()).sum();
-    if n_tasks > 1 && def.security == Security::default() {
+    if n_tasks > 1 && def.security.authorities.is_none() {
         tell(json, "connections between the tasks are plaintext");
     }
     let task = def.task;
@@ -277,9 +301,12 @@ fn task(args: &Args) -> Result<ServerDef> {
         };
         return Ok(ServerDef::single(job, &address));
     }
-    match std::env::var("TF_CONFIG") {
-        Ok(json) => {
-            let def = ServerDef::from_tf_config(&json)?;
+    let described = match std::env::var("TF_CONFIG") {
+        Ok(json) => ServerDef::from_tf_config(&json)?,
+        Err(_) => None,
+    };
+    match described {
+        Some(def) => {
             // The command line takes precedence over the environment.
             let job = match args.job_name.as_str() {
                 "" => &def.task.job,
@@ -291,7 +318,7 @@ fn task(args: &Args) -> Result<ServerDef> {
                 args.task_index.unwrap_or(def.task.index),
             )
         }
-        Err(_) => {
+        None => {
             let job = match args.job_name.as_str() {
                 "" => "worker",
                 job => job,
@@ -308,8 +335,12 @@ fn task(args: &Args) -> Result<ServerDef> {
     }
 }
 
-/// Returns the address to listen on: the port of the cluster's address on the requested interface.
-fn listen_address(host: IpAddr, address: &str) -> Result<SocketAddr> {
+/// Returns the address to listen on: the task's port on the requested interface.
+fn listen_address(host: IpAddr, def: &ServerDef) -> Result<SocketAddr> {
+    if let Some(port) = def.port {
+        return Ok(SocketAddr::new(host, port));
+    }
+    let address = def.address()?;
     let mut found = address
         .to_socket_addrs()
         .map_err(|e| invalid_argument!("the cluster's address '{address}': {e}"))?;

@@ -6,8 +6,9 @@ use ferroflow_model::proto::{
     ClusterDef, ConfigProto, GraphDef, RewriterConfig, optimizer_options::Level,
     rewriter_config::Toggle,
 };
-use ferroflow_runtime::{CompileOptions, Lower, Session};
+use ferroflow_runtime::{CompileOptions, CostModel, Lower, Session};
 use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
 
 /// Returns the task of a session whose client describes the cluster: the one at the address that it
 /// connected to.
@@ -89,6 +90,18 @@ fn cluster_text(cluster: &ClusterDef) -> String {
         text += "}\n";
     }
     text
+}
+
+/// The custom optimizer (`rewrite_options.custom_optimizers`) by which clients ask for placement by costs.
+const COST_PLACEMENT: &str = "cost_placement";
+
+/// Returns the costs of nodes by which a session places them, if its client asks for that.
+pub(crate) fn costs(config: &ConfigProto) -> Option<Arc<CostModel>> {
+    let rewriter = config.graph_options.as_ref()?.rewrite_options.as_ref()?;
+    let mut asked = rewriter.custom_optimizers.iter();
+    asked
+        .any(|optimizer| optimizer.name == COST_PLACEMENT)
+        .then(Arc::default)
 }
 
 /// Returns the passes that a client asks for. `opt_level` L0 and `disable_meta_optimizer` disable all; each

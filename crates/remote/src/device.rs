@@ -1,7 +1,7 @@
 //! Names of tasks and devices, and the attributes of a server's devices.
 
 use crate::security::Security;
-use ferroflow_base::{Result, invalid_argument, not_found};
+use ferroflow_base::{Result, internal, invalid_argument, not_found};
 use ferroflow_model::proto::{ConfigProto, DeviceAttributes, DeviceLocality};
 use ferroflow_runtime::DeviceSet;
 use prost::Message;
@@ -55,6 +55,8 @@ pub struct ServerDef {
     pub defaults: ServerDefaults,
     /// How connections between the tasks are protected.
     pub security: Security,
+    /// The port to listen on, if it is not that of the task's address: a proxy may be between them.
+    pub port: Option<u16>,
 }
 
 /// A server's default `ConfigProto`: what applies to the server itself, and to all of its sessions.
@@ -101,6 +103,7 @@ impl From<&ConfigProto> for ServerDefaults {
 
 #[derive(Deserialize)]
 struct TfConfig {
+    #[serde(default)]
     cluster: BTreeMap<String, Tasks>,
     #[serde(default)]
     task: TfTask,
@@ -141,13 +144,14 @@ impl ServerDef {
             },
             defaults: ServerDefaults::default(),
             security: Security::default(),
+            port: None,
         }
     }
 
     /// Parses `job=host:port,host:port;job=…`, the form of TensorFlow's server binary.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the text does not parse, a job occurs twice, or the task is not in the cluster.
+    /// INVALID_ARGUMENT if the text does not parse or a job occurs twice; INTERNAL if the task is not in the cluster.
     ///
     /// ```
     /// let def = ferroflow_remote::ServerDef::from_flags("ps=a:1;worker=b:2,c:3", "worker", 1).unwrap();
@@ -174,10 +178,19 @@ impl ServerDef {
     /// Decodes a serialized `tensorflow.ServerDef`.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the bytes do not decode; NOT_FOUND if the task is not in the cluster.
+    /// INVALID_ARGUMENT if the bytes do not decode or the port is not one; INTERNAL if the task is not in the cluster;
+    /// NOT_FOUND if the protocol is not gRPC.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let def = ferroflow_model::proto::ServerDef::decode(bytes);
         let def = def.map_err(|e| invalid_argument!("not a ServerDef: {e}"))?;
+        if !matches!(def.protocol.as_str(), "" | "grpc") {
+            return Err(not_found!(
+                "No server factory registered for the protocol '{}'; the available one is grpc",
+                def.protocol
+            ));
+        }
+        let port = u16::try_from(def.port);
+        let port = port.map_err(|_| invalid_argument!("{} is not a port", def.port))?;
         let cluster = crate::config::addresses(&def.cluster.unwrap_or_default())?;
         let index = u32::try_from(def.task_index);
         let index =
@@ -185,6 +198,7 @@ impl ServerDef {
         let checked = Self::checked(cluster, &def.job_name, index)?;
         Ok(ServerDef {
             defaults: (&def.default_session_config.unwrap_or_default()).into(),
+            port: (port > 0).then_some(port),
             ..checked
         })
     }
@@ -202,23 +216,27 @@ impl ServerDef {
         })
     }
 
-    /// Parses the JSON of the environment variable `TF_CONFIG`.
+    /// Parses the JSON of the environment variable `TF_CONFIG`; `None` if it names no cluster.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the text does not parse or the task is not in the cluster.
+    /// INVALID_ARGUMENT if the text does not parse; INTERNAL if the task is not in the cluster.
     ///
     /// ```
     /// let json = r#"{"cluster": {"worker": ["h:1", "h:2"]}, "task": {"type": "worker", "index": 1}}"#;
-    /// let def = ferroflow_remote::ServerDef::from_tf_config(json).unwrap();
+    /// let def = ferroflow_remote::ServerDef::from_tf_config(json).unwrap().unwrap();
     /// assert_eq!(def.address().unwrap(), "h:2");
     /// // A sparse cluster: tasks by index.
     /// let json = r#"{"cluster": {"ps": {"4": "h:9"}}, "task": {"type": "ps", "index": "4"}}"#;
-    /// let def = ferroflow_remote::ServerDef::from_tf_config(json).unwrap();
+    /// let def = ferroflow_remote::ServerDef::from_tf_config(json).unwrap().unwrap();
     /// assert_eq!(def.address().unwrap(), "h:9");
+    /// assert!(ferroflow_remote::ServerDef::from_tf_config("{}").unwrap().is_none());
     /// ```
-    pub fn from_tf_config(json: &str) -> Result<Self> {
+    pub fn from_tf_config(json: &str) -> Result<Option<Self>> {
         let config: TfConfig =
             serde_json::from_str(json).map_err(|e| invalid_argument!("TF_CONFIG: {e}"))?;
+        if config.cluster.is_empty() {
+            return Ok(None);
+        }
         let number = |text: &str| {
             text.parse()
                 .map_err(|_| invalid_argument!("TF_CONFIG: task index '{text}' is not a number"))
@@ -238,13 +256,13 @@ impl ServerDef {
             Some(Index::Number(n)) => n,
             Some(Index::Text(text)) => number(&text)?,
         };
-        Self::checked(jobs.collect::<Result<_>>()?, &config.task.job, index)
+        Self::checked(jobs.collect::<Result<_>>()?, &config.task.job, index).map(Some)
     }
 
     /// Checks that a cluster has the task.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT otherwise.
+    /// INTERNAL otherwise.
     pub fn checked(
         cluster: BTreeMap<String, BTreeMap<u32, String>>,
         job: &str,
@@ -259,6 +277,7 @@ impl ServerDef {
             task: TaskName { job, index },
             defaults: ServerDefaults::default(),
             security: Security::default(),
+            port: None,
         };
         def.address().map(|_| def.clone())
     }
@@ -266,12 +285,12 @@ impl ServerDef {
     /// The address of this server.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the cluster does not have the task.
+    /// INTERNAL, as TensorFlow has it, if the cluster does not have the task.
     pub fn address(&self) -> Result<&str> {
         let job = self.cluster.get(&self.task.job).ok_or_else(|| {
             let jobs: Vec<&str> = self.cluster.keys().map(String::as_str).collect();
-            not_found!(
-                "job '{}' is not in the cluster, which has: {}",
+            internal!(
+                "Job \"{}\" was not defined in cluster, which has: {}",
                 self.task.job,
                 jobs.join(", ")
             )
@@ -279,11 +298,11 @@ impl ServerDef {
         job.get(&self.task.index)
             .map(String::as_str)
             .ok_or_else(|| {
-                not_found!(
-                    "job '{}' has {} tasks, but no task {}",
+                internal!(
+                    "Task {} was not defined in job \"{}\", which has {} tasks",
+                    self.task.index,
                     self.task.job,
-                    job.len(),
-                    self.task.index
+                    job.len()
                 )
             })
     }

@@ -29,7 +29,9 @@ impl RemoteContext {
         let text = |s: &str| attr_value::Value::S(s.as_bytes().to_vec().into());
         let recv_device = self.devices().first().to_string();
         let known = lock(&self.incarnations).get(&handle.op_device).copied();
-        let incarnation = known.unwrap_or_default();
+        // The client's device filters may hide a task.
+        let incarnation =
+            known.ok_or_else(|| invalid_argument!("{} unknown device.", handle.op_device))?;
         let attrs = [
             ("T", attr_value::Value::Type(handle.dtype)),
             ("tensor_name", text(&name)),

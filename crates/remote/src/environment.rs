@@ -60,7 +60,7 @@ impl ServerDef {
             };
             let n = size(all)?;
             let hosts = match hosts {
-                Some(hosts) => mpi_hosts(hosts)?,
+                Some(hosts) => mpi_hosts(hosts, n)?,
                 None if size(local)? == n => vec![("127.0.0.1".to_string(), n)],
                 None => {
                     return Err(invalid_argument!(
@@ -90,15 +90,22 @@ impl ServerDef {
 /// Most tasks that a list may stand for.
 const MAX_TASKS: usize = 1 << 20;
 
-/// `HOST:PROCESSES,…`.
-fn mpi_hosts(text: &str) -> Result<Vec<(String, u32)>> {
+/// `HOST:PROCESSES,…` of `all` processes.
+fn mpi_hosts(text: &str, all: u32) -> Result<Vec<(String, u32)>> {
     let hosts = text.split(',').map(|host| {
         let (name, n) = host.rsplit_once(':').unwrap_or((host, "1"));
         let n = n.parse();
         let n = n.map_err(|_| invalid_argument!("--hosts: '{host}' is not HOST:PROCESSES"))?;
         Ok((name.to_string(), n))
     });
-    hosts.collect()
+    let hosts: Vec<(String, u32)> = hosts.collect::<Result<_>>()?;
+    let named: u64 = hosts.iter().map(|(_, n)| u64::from(*n)).sum();
+    match named == u64::from(all) {
+        true => Ok(hosts),
+        false => Err(invalid_argument!(
+            "--hosts names {named} processes, but mpirun started {all}"
+        )),
+    }
 }
 
 /// `2(x3),1`: SLURM's form of 2, 2, 2, 1.

@@ -3,7 +3,7 @@
 use crate::cluster::GrpcCluster;
 use crate::collectives::carrier::Carrier;
 use crate::collectives::steps::GraphKeys;
-use crate::config::{compile_options, isolates_state, log_placement, session_task};
+use crate::config::{compile_options, costs, isolates_state, log_placement, session_task};
 use crate::device::{Devices, ServerDef, random_u64};
 use crate::master_session::{ClientCallable, MasterSession, StepObserver, lock, millis};
 use crate::monitor::Metrics;
@@ -209,6 +209,7 @@ impl Master {
             place_pruned_graph: graph_options.is_some_and(|g| g.place_pruned_graph),
             freeze_variables: false,
             check_feed_shapes: false,
+            costs: costs(config),
             ..Default::default()
         }
     }

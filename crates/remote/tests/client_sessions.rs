@@ -1,6 +1,6 @@
 //! Sessions of clients: graphs that grow, variables, resets, ends.
 
-mod one_server;
+use crate::one_server;
 
 use ferroflow_model::graph_from_text;
 use ferroflow_model::proto::*;

@@ -1,6 +1,6 @@
 //! Clusters of several servers in one process: sessions that span them, and requests to their workers.
 
-mod world;
+use crate::world;
 
 use ferroflow_model::proto::*;
 use ferroflow_model::{graph_from_text, tensor_from_proto};

@@ -1,6 +1,6 @@
 //! Collectives among the servers of a cluster, whose masters run a graph each or one of which runs all.
 
-mod world;
+use crate::world;
 
 use ferroflow_model::proto::*;
 use ferroflow_model::tensor_from_proto;

@@ -1,6 +1,6 @@
 //! The coordination service: tasks that register, wait for each other, share values and are lost.
 
-mod world;
+use crate::world;
 
 use ferroflow_model::proto::*;
 use prost::Message;

@@ -1,13 +1,13 @@
 //! Functions of eager contexts that run on several tasks.
 
-mod world;
+use crate::world;
 
 use ferroflow_model::proto::queue_item::Item;
 use ferroflow_model::proto::*;
 use ferroflow_model::{graph_from_text, tensor_from_proto, tensor_to_proto};
 use ferroflow_tensor::Tensor;
 use std::collections::HashMap;
-use tonic::Status;
+use tonic::{Code, Status};
 use world::World;
 
 const CONTEXT: u64 = 11;
@@ -18,8 +18,15 @@ fn device(task: usize) -> String {
 
 /// Contexts of one client on all tasks.
 fn contexts(world: &World) {
+    contexts_for(world, 0, |_| true);
+}
+
+/// Begins a context on each task, which expires after some seconds without a request unless these are 0, and knows
+/// these tasks.
+fn contexts_for(world: &World, keep_alive_secs: i64, is_known: fn(usize) -> bool) {
     let tasks: HashMap<i32, String> = (0..).zip(world.addresses.clone()).collect();
-    let devices = (0..world.channels.len()).flat_map(|task| {
+    let known = (0..world.channels.len()).filter(|task| is_known(*task));
+    let devices = known.flat_map(|task| {
         let status: GetStatusResponse = world
             .call(task, "WorkerService/GetStatus", GetStatusRequest {})
             .unwrap();
@@ -41,6 +48,7 @@ fn contexts(world: &World) {
             }),
             context_id: CONTEXT,
             cluster_device_attributes: devices.clone(),
+            keep_alive_secs,
             ..Default::default()
         };
         let made: Result<CreateContextResponse, Status> =
@@ -462,4 +470,46 @@ fn operations_that_cannot_run_here_are_refused() {
     let made: Result<CreateContextResponse, Status> =
         world.call(0, "eager.EagerService/CreateContext", empty);
     assert_eq!(made.unwrap_err().code(), tonic::Code::InvalidArgument);
+}
+
+#[test]
+fn tensors_of_filtered_tasks_are_on_unknown_devices() {
+    let world = World::new(2, 0);
+    contexts_for(&world, 0, |task| task == 0);
+    let attrs = "attr { key: 'T' value { type: DT_FLOAT } }";
+    let there = operation(1, "Neg", 1, &[Arg::Value(2.0)], attrs);
+    enqueue(&world, 1, there).unwrap();
+    let error = enqueue(
+        &world,
+        0,
+        operation(-1, "Neg", 0, &[Arg::Handle(1, 1, FLOAT)], attrs),
+    );
+    let error = error.unwrap_err();
+    assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+    let text = format!("{} unknown device.", device(1));
+    assert!(error.message().contains(&text), "{error}");
+}
+
+#[test]
+fn contexts_of_lost_clients_end_by_themselves() {
+    let world = World::new(1, 0);
+    contexts_for(&world, 1, |_| true);
+    // A request of its worker session does not count as one of the client.
+    let request = RegisterGraphRequest {
+        session_handle: format!("eager_{CONTEXT}"),
+        create_worker_session_called: true,
+        graph_def: Some(GraphDef::default()),
+        ..Default::default()
+    };
+    let start = std::time::Instant::now();
+    let lost = || {
+        let answer: Result<RegisterGraphResponse, Status> =
+            world.call(0, "WorkerService/RegisterGraph", request.clone());
+        answer.is_err_and(|e| e.message().contains("Unable to find a context_id"))
+    };
+    assert!(!lost(), "the context has just begun");
+    while !lost() {
+        assert!(start.elapsed().as_secs() < 60, "the context stays");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
 }

@@ -1,7 +1,7 @@
 //! Clients of eager contexts on several tasks (the cases of TensorFlow's `c_api_remote_test.cc` and
 //! `c_api_cluster_test.cc`).
 
-mod world;
+use crate::world;
 
 use ferroflow_base::{Code, Result};
 use ferroflow_model::graph_from_text;

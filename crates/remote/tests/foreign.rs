@@ -1,6 +1,6 @@
 //! A worker that is not ours, as far as a master sees it: what it is asked to do.
 
-mod world;
+use crate::world;
 
 use ferroflow_model::proto::*;
 use ferroflow_rpc::{Boxed, HttpRequest, HttpResponse, unary, unknown};

@@ -1,6 +1,6 @@
 //! Links between servers in one process.
 
-mod world;
+use crate::world;
 
 use ferroflow_model::proto::ConfigProto;
 use std::io::{Read, Write};

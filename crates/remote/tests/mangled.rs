@@ -2,7 +2,7 @@
 //!
 //! The fuzz targets `fuzz/fuzz_targets/service.rs` and `tasks.rs` look for new cases.
 
-mod messages;
+use crate::messages;
 
 use ferroflow_model::graph_from_text;
 use ferroflow_model::proto::*;

@@ -1,6 +1,6 @@
 //! Partial runs of clients.
 
-mod one_server;
+use crate::one_server;
 
 use ferroflow_model::proto::*;
 use one_server::{World, run};

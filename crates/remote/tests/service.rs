@@ -1,6 +1,6 @@
 //! The services over a socket: requests, errors, traces, devices.
 
-mod one_server;
+use crate::one_server;
 
 use bytes::Bytes;
 use ferroflow_model::proto::*;

@@ -1,7 +1,7 @@
 //! Sessions over up to a thousand tasks in this process: what a task costs does not depend on the number of tasks,
 //! as far as that can be counted.
 
-mod ring;
+use crate::ring;
 
 use ferroflow_model::graph_from_text;
 use ferroflow_model::proto::*;

@@ -92,6 +92,16 @@ impl World {
     /// As [`World::new`]; connections between the tasks, and from here, are protected. The servers have the
     /// certificate of `tests/tls` if there are authorities.
     pub fn protected(n: usize, missing: usize, security: &Security) -> World {
+        Self::configured(n, missing, security, &ConfigProto::default())
+    }
+
+    /// As [`World::protected`], with this default configuration of the servers.
+    pub fn configured(
+        n: usize,
+        missing: usize,
+        security: &Security,
+        config: &ConfigProto,
+    ) -> World {
         let file = |name: &str| {
             let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
             folder.join(name)
@@ -129,9 +139,10 @@ impl World {
                         task,
                         defaults: ServerDefaults {
                             collective_leader: "/job:w/replica:0/task:0".to_string(),
-                            ..Default::default()
+                            ..config.into()
                         },
                         security: security.clone(),
+                        port: None,
                     },
                     threads: 2,
                     ..Default::default()
