@@ -1,5 +1,9 @@
 //! `ferroflow cluster up`, and servers whose task is in the environment, as the manifest for Kubernetes has it.
 
+use ferroflow_model::graph_from_text;
+use ferroflow_model::proto::ConfigProto;
+use ferroflow_remote::{GrpcSession, GrpcStep};
+use ferroflow_runtime::{Signature, Tensor};
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
@@ -65,6 +69,71 @@ fn up_starts_and_stops_all_tasks() {
     for address in &addresses {
         assert!(TcpStream::connect(address).is_err(), "{address} is open");
     }
+}
+
+/// Waits until nothing listens at an address.
+fn await_end(address: &str) {
+    let start = std::time::Instant::now();
+    while TcpStream::connect(address).is_ok() {
+        assert!(start.elapsed().as_secs() < 60, "{address} stays open");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn tasks_end_with_the_process_that_started_them() {
+    let mut up = Process::start(&["cluster", "up", "2"], &[]);
+    let lines = up.lines_until("CLUSTER");
+    drop(up);
+    let addresses = lines.iter().filter_map(|l| l.split("grpc://").nth(1));
+    assert_eq!(addresses.clone().count(), 2);
+    addresses.for_each(await_end);
+}
+
+/// A step that waits for an element of a queue that stays empty, on task 1.
+const WAITS: &str = "
+    node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
+    node { name: 'y' op: 'Neg' input: 'x' device: '/job:w/task:1' attr { key: 'T' value { type: DT_FLOAT } } }
+    node { name: 'q' op: 'FIFOQueueV2' device: '/job:w/task:1'
+      attr { key: 'component_types' value { list { type: DT_FLOAT } } } }
+    node { name: 'd' op: 'QueueDequeueV2' input: 'q' device: '/job:w/task:1'
+      attr { key: 'component_types' value { list { type: DT_FLOAT } } } }
+    node { name: 'z' op: 'Neg' input: 'd' device: '/job:w/task:0' attr { key: 'T' value { type: DT_FLOAT } } }";
+
+#[test]
+fn the_error_of_a_step_names_the_task_that_was_killed() {
+    let ports = [free_port(), free_port()];
+    let cluster = format!("w=127.0.0.1:{},127.0.0.1:{}", ports[0], ports[1]);
+    let start = |index: &str| {
+        let named = ["--job-name", "w", "--task-index", index];
+        let args = [&["server", "--cluster", &cluster][..], &named].concat();
+        let mut task = Process::start(&args, &[]);
+        task.lines_until("TARGET");
+        task
+    };
+    let (_first, second) = (start("0"), start("1"));
+    let target = format!("grpc://127.0.0.1:{}", ports[0]);
+    let session = GrpcSession::new(&target, ConfigProto::default()).expect("an address");
+    let graph = graph_from_text(WAITS).expect("valid");
+    session.extend(graph).expect("a session");
+    let step = |feeds: &[&str], fetch: &str, args: Vec<Tensor>| {
+        let signature = Signature {
+            feeds: feeds.iter().map(ToString::to_string).collect(),
+            fetches: vec![fetch.to_string()],
+            targets: Vec::new(),
+        };
+        session.run(GrpcStep::new(signature, args))
+    };
+    let (found, _) = step(&["x:0"], "y:0", vec![Tensor::scalar(2f32)]).expect("runs");
+    assert_eq!(found[0].to_scalar::<f32>().expect("a float"), -2.0);
+    // Whether the step runs by then or not: it cannot end without task 1.
+    let error = std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| step(&[], "z:0", Vec::new()));
+        drop(second);
+        waiting.join().expect("no panic").expect_err("no result")
+    });
+    let text = error.message();
+    assert!(text.contains("/job:w/replica:0/task:1"), "{text}");
 }
 
 #[test]

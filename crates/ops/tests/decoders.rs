@@ -2,8 +2,8 @@
 //!
 //! The fuzz target `fuzz/fuzz_targets/decoders.rs` looks for new cases.
 
-mod decoding;
-mod strings;
+use crate::decoding;
+use crate::strings;
 
 use ferroflow_tensor::DType;
 use ferroflow_testkit::random::Rng;

@@ -1,6 +1,6 @@
 //! Versions appear, break and vanish while the server runs.
 
-mod support;
+use crate::support;
 
 use ferroflow_model::proto::serving::model_version_status::State;
 use ferroflow_model::proto::serving::*;

@@ -1,6 +1,6 @@
 //! What the server does with requests that are too many, too large, too slow or abandoned.
 
-mod support;
+use crate::support;
 
 use ferroflow_model::proto::serving::*;
 use ferroflow_model::tensor_to_proto;

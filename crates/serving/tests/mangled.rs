@@ -3,7 +3,7 @@
 //! The fuzz targets `fuzz/fuzz_targets/serving_json.rs` and `serving_messages.rs` look for new cases; what they find is
 //! kept in `tests/mangled`.
 
-mod support;
+use crate::support;
 
 use ferroflow_model::proto::serving::*;
 use ferroflow_model::tensor_to_proto;

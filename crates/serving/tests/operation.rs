@@ -1,6 +1,6 @@
 //! Batching, limits, logs and metrics.
 
-mod support;
+use crate::support;
 
 use ferroflow_model::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use ferroflow_model::proto::serving::*;

@@ -1,7 +1,7 @@
 //! Requests of both protocols, good and bad, with TensorFlow's answers: `requests.jsonl`, written by
 //! `oracle/serving.py`.
 
-mod support;
+use crate::support;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;

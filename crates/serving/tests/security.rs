@@ -1,6 +1,6 @@
 //! Encryption, client certificates, tokens, the UNIX socket.
 
-mod support;
+use crate::support;
 
 use ferroflow_model::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use ferroflow_model::proto::serving::*;

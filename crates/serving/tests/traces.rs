@@ -1,6 +1,6 @@
 //! Spans of requests, as a collector receives them.
 
-mod support;
+use crate::support;
 
 use ferroflow_model::proto::serving::*;
 use ferroflow_model::tensor_to_proto;

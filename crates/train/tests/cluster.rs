@@ -1,7 +1,6 @@
 //! Training over the tasks of a cluster, whose servers are in this process.
 
-#[path = "training/tasks.rs"]
-mod tasks;
+use crate::tasks;
 
 use ferroflow_base::Code;
 use ferroflow_graph::Output;

@@ -1,10 +1,8 @@
 //! Training through the public API: every rule learns, checkpoints restore everything, models are
 //! served.
 
-#[path = "training/plane.rs"]
-mod plane;
-#[path = "training/written.rs"]
-mod written;
+use crate::plane;
+use crate::written;
 
 use ferroflow_model::proto::{Event, GraphDef, event::What, summary::value::Value};
 use ferroflow_model::{RecordCompression, RecordReader, decode};

@@ -1,7 +1,6 @@
 //! Errors of training, and state after them; examples from record files.
 
-#[path = "training/plane.rs"]
-mod plane;
+use crate::plane;
 
 use ferroflow_model::proto::{
     BytesList, Example, Feature, Features, FloatList, Int64List, feature::Kind,

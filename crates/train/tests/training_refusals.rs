@@ -1,7 +1,6 @@
 //! Errors of building a network, evaluating, restoring and exporting, and where they are reported.
 
-#[path = "training/plane.rs"]
-mod plane;
+use crate::plane;
 
 use ferroflow_model::proto::tensor_info::Encoding;
 use ferroflow_runtime::{Code, DType, Output, PartialShape, SessionOptions, Shape, Tensor};

@@ -1,0 +1,8 @@
+//! The integration tests of the crate, in one program: each would contain the whole engine.
+
+mod book;
+mod cli;
+mod cluster;
+mod host_tools;
+mod libraries;
+mod serving_examples;

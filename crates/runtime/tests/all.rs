@@ -1,0 +1,32 @@
+//! The integration tests of the crate, in one program: each would contain the whole engine.
+
+mod builder;
+mod call_gradients;
+mod clusters;
+mod compiled;
+mod control_flow;
+mod coverage;
+mod differentiable;
+mod eager;
+mod examples;
+mod files;
+mod frozen_variables;
+mod fused_updates;
+mod gpu;
+mod gradients;
+mod growing;
+mod host_programs;
+mod host_stress;
+mod int8;
+mod kernels;
+mod mangled;
+mod pass_groups;
+mod readers;
+mod saved_models;
+mod sessions;
+mod stateful_ops;
+mod summary_database;
+mod table_files;
+mod training_graphs;
+mod variable_gradients;
+mod weights;
