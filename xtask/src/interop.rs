@@ -38,6 +38,7 @@ fn compare(root: &Path, python: &Path) -> Res {
     };
     run("run.py", &[])?;
     run("cluster_graphs.py", &["--graphs", "12"])?;
+    run("cluster_rewrites.py", &[])?;
     run("cluster_faults.py", &["--rounds", "3", "--longest", "3"])?;
     run("ray_cluster.py", &[])
 }

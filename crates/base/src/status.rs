@@ -150,7 +150,7 @@ impl Status {
     /// ```
     /// use ferroflow_base::aborted;
     /// let s = aborted!("the task restarted").with_payload("type.googleapis.com/Restarted", "");
-    /// assert_eq!(s.payloads().next(), Some(("type.googleapis.com/Restarted", &b""[..])));
+    /// assert_eq!(s.payloads()["type.googleapis.com/Restarted"], b"");
     /// ```
     #[must_use]
     pub fn with_payload(
@@ -162,16 +162,15 @@ impl Status {
         self
     }
 
-    /// Returns the payloads, in the order of their type URLs.
-    pub fn payloads(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        let payloads = self.0.payloads.iter();
-        payloads.map(|(url, message)| (url.as_str(), message.as_slice()))
+    /// Returns the payloads by type URL.
+    pub fn payloads(&self) -> &BTreeMap<String, Vec<u8>> {
+        &self.0.payloads
     }
 
-    /// Returns the error with the payloads of another.
+    /// Adds payloads by type URL, such as those of another error.
     #[must_use]
-    pub fn with_payloads_of(mut self, other: &Status) -> Self {
-        self.0.payloads.extend(other.0.payloads.clone());
+    pub fn with_payloads(mut self, payloads: BTreeMap<String, Vec<u8>>) -> Self {
+        self.0.payloads.extend(payloads);
         self
     }
 

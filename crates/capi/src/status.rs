@@ -26,7 +26,7 @@ impl TF_Status {
         for (url, payload) in error.payloads() {
             // Values end at the first NUL, as clients of this interface read them.
             let value = payload.split(|byte| *byte == 0).next().unwrap_or_default();
-            if let (Ok(url), Ok(value)) = (CString::new(url), CString::new(value)) {
+            if let (Ok(url), Ok(value)) = (CString::new(url.as_str()), CString::new(value)) {
                 self.payloads.insert(url, value);
             }
         }

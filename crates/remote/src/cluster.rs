@@ -298,7 +298,8 @@ pub(crate) async fn get_statuses(
         let missing = missing.join(", ");
         return Err(match error.code() {
             Code::DeadlineExceeded => deadline_exceeded!(
-                "CreateSession timed out while waiting for response from worker: {missing}"
+                "CreateSession timed out while waiting for response from worker: {missing} ({})",
+                error.message()
             ),
             _ => error.note(format!("no response from worker: {missing}")),
         });

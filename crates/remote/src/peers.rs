@@ -301,7 +301,8 @@ impl Peer {
     /// As [`Peer::call`], repeated while the task cannot be reached, until `cancel` ends it.
     ///
     /// # Errors
-    /// The reason of `cancel`; those of the method.
+    /// Those of the method; the reason of `cancel`, or, if that is the time, with why the last attempt failed as its
+    /// text.
     pub(crate) async fn call_when_ready<Q, R>(
         &self,
         method: &str,
@@ -314,14 +315,21 @@ impl Peer {
     {
         let (mut pause, mut logged) = (Duration::from_millis(20), Instant::now());
         loop {
-            match self.call(method, request.clone()).await {
-                Err(e) if e.code() == Code::Unavailable => {}
+            let failed = match self.call(method, request.clone()).await {
+                Err(e) if e.code() == Code::Unavailable => e,
                 result => return result,
+            };
+            let why = failed.message().lines().next().unwrap_or_default();
+            match cancel.check() {
+                Err(e) if e.code() == Code::DeadlineExceeded => {
+                    return Err(Status::new(e.code(), why));
+                }
+                result => result?,
             }
-            cancel.check()?;
             if logged.elapsed() >= WAIT_LOG_INTERVAL {
                 logged = Instant::now();
-                tracing::warn!("still waiting for response from worker: {}", self.task);
+                let task = &self.task;
+                tracing::warn!("still waiting for response from worker: {task} ({why})");
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(Duration::from_millis(500));
@@ -408,7 +416,7 @@ pub(crate) fn with_origin(e: &Status, task: impl fmt::Display, path: &str) -> St
         "{}\n{ORIGIN} {task} while calling {path}:\n:{{}}",
         ferroflow_rpc::message(e)
     );
-    Status::new(e.code(), text).with_payloads_of(e)
+    Status::new(e.code(), text).with_payloads(e.payloads().clone())
 }
 
 /// The text of the first cause of an error.

@@ -239,7 +239,8 @@ fn a_missing_task_is_named() {
         .expect_err("task 1 does not answer");
     assert_eq!(missing.code(), Code::DeadlineExceeded);
     let text = missing.message();
-    assert!(text.contains("/job:w/replica:0/task:1"), "{text}");
+    let expected = "/job:w/replica:0/task:1 (failed to connect to ";
+    assert!(text.contains(expected), "{text}");
     // Filters leave the task out.
     let config = ConfigProto {
         device_filters: vec!["/job:w/task:0".to_string()],

@@ -35,14 +35,11 @@ const PAYLOADS_LOST: &str = "type.googleapis.com/tensorflow.distributed_runtime.
 /// use ferroflow_base::aborted;
 /// let e = aborted!("restarted").with_payload("type.googleapis.com/Restarted", [1, 2]);
 /// let back = ferroflow_rpc::from_tonic(&ferroflow_rpc::to_tonic(&e));
-/// assert_eq!(back.payloads().collect::<Vec<_>>(), e.payloads().collect::<Vec<_>>());
+/// assert_eq!(back.payloads(), e.payloads());
 /// ```
 pub fn to_tonic(status: &Status) -> tonic::Status {
-    let payloads = status.payloads();
     let container = Payloads {
-        payloads: payloads
-            .map(|(url, payload)| (url.to_string(), payload.to_vec()))
-            .collect(),
+        payloads: status.payloads().clone(),
     };
     let code = tonic::Code::from_i32(status.code() as i32);
     match container.payloads.is_empty() {
@@ -58,10 +55,7 @@ pub fn from_tonic(status: &tonic::Status) -> Status {
     let code = Code::from_number(status.code() as i32).unwrap_or(Code::Unknown);
     let error = Status::new(code, status.message());
     match Payloads::decode(status.details()) {
-        Ok(container) => {
-            let payloads = container.payloads.into_iter();
-            payloads.fold(error, |e, (url, payload)| e.with_payload(url, payload))
-        }
+        Ok(container) => error.with_payloads(container.payloads),
         Err(_) => error.with_payload(PAYLOADS_LOST, ""),
     }
 }
@@ -74,7 +68,9 @@ mod tests {
     fn check(status: &tonic::Status, payloads: &[(&str, &[u8])]) {
         let error = from_tonic(status);
         assert_eq!(error.message(), status.message());
-        assert_eq!(error.payloads().collect::<Vec<_>>(), payloads);
+        let found = error.payloads().iter();
+        let found: Vec<(&str, &[u8])> = found.map(|(url, payload)| (&**url, &**payload)).collect();
+        assert_eq!(found, payloads);
     }
 
     #[test]

@@ -95,19 +95,13 @@ impl Failure {
         Failure {
             code: status.code() as i32,
             message: ferroflow_rpc::message(status),
-            payloads: status
-                .payloads()
-                .map(|(url, payload)| (url.to_string(), payload.to_vec()))
-                .collect(),
+            payloads: status.payloads().clone(),
         }
     }
 
     pub(super) fn status(self) -> Status {
         let code = Code::from_number(self.code).unwrap_or(Code::Unknown);
-        let payloads = self.payloads.into_iter();
-        payloads.fold(Status::new(code, self.message), |e, (url, payload)| {
-            e.with_payload(url, payload)
-        })
+        Status::new(code, self.message).with_payloads(self.payloads)
     }
 }
 
