@@ -20,21 +20,27 @@ pub enum Int8 {
 /// The attr with the name under which [`Ranges`] has the range of a `_Retval`'s tensor.
 pub const OBSERVED: &str = "_observed";
 
-/// The lowest and the highest number of tensors, by name, as a calibration found them.
+/// The lowest and the highest number of tensors, by name, and the means of their channels, as a calibration found them.
 ///
 /// ```
 /// let mut ranges = ferroflow_compile::Ranges::default();
 /// ranges.add("x:0", (-1.0, 2.0));
 /// ranges.add("x:0", (0.0, 3.0));
 /// assert_eq!(ranges.get("x:0"), Some((-1.0, 3.0)));
+/// ranges.set_means("x:0", &[0.5, 1.5]);
+/// assert_eq!(ranges.means("x:0"), Some(vec![0.5, 1.5]));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Ranges(BTreeMap<String, [u32; 2]>);
+pub struct Ranges {
+    /// The bits of floats: options are compared and hashed.
+    limits: BTreeMap<String, [u32; 2]>,
+    means: BTreeMap<String, Vec<u32>>,
+}
 
 impl Ranges {
     /// Returns the range of a tensor.
     pub fn get(&self, name: &str) -> Option<(f32, f32)> {
-        let [low, high] = self.0.get(name)?.map(f32::from_bits);
+        let [low, high] = self.limits.get(name)?.map(f32::from_bits);
         Some((low, high))
     }
 
@@ -48,6 +54,18 @@ impl Ranges {
             None => (low, high),
         };
         let bits = [low.to_bits(), high.to_bits()];
-        self.0.insert(name.to_string(), bits);
+        self.limits.insert(name.to_string(), bits);
+    }
+
+    /// Returns the mean of each channel, the last axis, of a tensor.
+    pub fn means(&self, name: &str) -> Option<Vec<f32>> {
+        let means = self.means.get(name)?.iter();
+        Some(means.map(|bits| f32::from_bits(*bits)).collect())
+    }
+
+    /// Sets the mean of each channel of a tensor.
+    pub fn set_means(&mut self, name: &str, means: &[f32]) {
+        let bits = means.iter().map(|mean| mean.to_bits()).collect();
+        self.means.insert(name.to_string(), bits);
     }
 }

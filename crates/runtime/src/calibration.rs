@@ -60,17 +60,22 @@ impl Session {
         let engine = Engine::One(Executor::new(Arc::new(plan)));
         let given = feeds.iter().map(Feed::of_port).collect();
         let callable = Callable::new(engine, Frozen::default(), signature, given);
+        let mut sums = vec![Channels::default(); names.len()];
         for step in &calibration.feeds {
             for args in pieces(step, feeds)? {
                 let results = self.run_callable(&callable, args, &RunOptions::default())?;
                 let results = results.get(n_fetches..);
                 let results = results.ok_or_else(|| internal!("a step has too few results"))?;
-                for ((_, name), result) in names.iter().zip(results) {
+                for (((_, name), result), sums) in names.iter().zip(results).zip(&mut sums) {
                     if result.dtype() == DType::Float && result.num_elements() > 0 {
                         ranges.add(name, range(result.slice()?));
+                        sums.add(result)?;
                     }
                 }
             }
+        }
+        for ((_, name), sums) in names.iter().zip(sums) {
+            ranges.set_means(name, &sums.means());
         }
         Ok(ranges)
     }
@@ -98,6 +103,36 @@ fn pieces(step: &[Tensor], feeds: &[Port]) -> Result<Vec<Vec<Tensor>>> {
         step.iter().map(cut).collect()
     };
     (0..n).step_by(ROWS).map(piece).collect()
+}
+
+/// The sums of the channels of a tensor.
+#[derive(Clone, Default)]
+struct Channels {
+    sums: Vec<f64>,
+    rows: usize,
+}
+
+impl Channels {
+    fn add(&mut self, tensor: &Tensor) -> Result<()> {
+        let n = tensor.shape().last().copied().unwrap_or(1);
+        // Another size would be another tensor: those of the first count.
+        if self.sums.is_empty() {
+            self.sums = vec![0.0; n];
+        }
+        if self.sums.len() == n {
+            for row in tensor.slice::<f32>()?.chunks_exact(n) {
+                let pairs = self.sums.iter_mut().zip(row);
+                pairs.for_each(|(sum, x)| *sum += f64::from(*x));
+                self.rows += 1;
+            }
+        }
+        Ok(())
+    }
+
+    fn means(&self) -> Vec<f32> {
+        let n = self.rows.max(1) as f64;
+        self.sums.iter().map(|sum| (sum / n) as f32).collect()
+    }
 }
 
 /// The lowest and the highest number.

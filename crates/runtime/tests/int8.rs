@@ -254,3 +254,51 @@ fn floats_are_calibrated() {
     let ops = ops(&compiled(Vec::new()));
     assert!(!ops.contains("_Int8"), "{ops}");
 }
+
+/// The rounding of weights moves no mean: what it takes from the sums of the calibration's inputs is in the bias.
+#[test]
+fn means_survive_the_rounding_of_weights() {
+    const VALID: &str = "attr { key: 'strides' value { list { i: [1, 1, 1, 1] } } }
+        attr { key: 'padding' value { s: 'VALID' } }";
+    let graph = [
+        "node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } }
+            attr { key: 'shape' value { shape { dim { size: -1 } dim { size: 4 } dim { size: 4 } dim { size: 32 } } } } }"
+            .to_string(),
+        constant("w0", &[1, 1, 32, 8], 1),
+        constant("w1", &[3, 3, 32, 1], 2),
+        node("conv", "Conv2D", &["x", "w0"], VALID),
+        node("depthwise", "DepthwiseConv2dNative", &["x", "w1"], VALID),
+    ]
+    .concat();
+    let session = Session::from_text(&graph, options()).expect("valid");
+    // Far from zero, so that errors of weights do not cancel.
+    let values: Vec<f32> = noise(20 * 512, 3).iter().map(|x| x + 3.0).collect();
+    let x = Tensor::from_slice(Shape::from([20, 4, 4, 32]), &values).expect("fits");
+    for (name, n) in [("conv:0", 8), ("depthwise:0", 32)] {
+        let request = CompileRequest {
+            signature: Signature {
+                feeds: vec!["x:0".into()],
+                fetches: vec![name.into()],
+                targets: vec![],
+            },
+            int8: Some(Calibration {
+                feeds: vec![vec![x.clone()]],
+            }),
+            ..Default::default()
+        };
+        let file = session.compile_to_bytes(&request).expect("compiles");
+        let model = CompiledModel::from_bytes(&file, options()).expect("opens");
+        let exact = session.run(&[("x:0", x.clone())], &[name], &[]);
+        let exact = exact.expect("runs");
+        let exact = exact[0].slice::<f32>().unwrap();
+        let got = model.run(&[("x:0", x.clone())]).expect("runs");
+        let got = got[0].1.slice::<f32>().unwrap();
+        let (mut means, mut most) = (vec![0f32; n], 0f32);
+        for (i, (a, b)) in exact.iter().zip(got).enumerate() {
+            means[i % n] += (a - b) * n as f32 / exact.len() as f32;
+            most = most.max((a - b).abs());
+        }
+        let mean = means.iter().fold(0f32, |m, x| m.max(x.abs()));
+        assert!(mean < 0.15 * most, "{name}: {mean} of {most}");
+    }
+}

@@ -128,7 +128,12 @@ impl Found {
             if inner.contains(&id) {
                 continue;
             }
-            let Some(role) = role(view, id) else { continue };
+            let Some(mut role) = role(view, id) else {
+                continue;
+            };
+            if let Role::Product(product) = &mut role {
+                product.means = ranges.means(&range_name(view, product.input));
+            }
             let inputs = inputs(view, id, &role);
             let tail = tail(view, id, &role, &mut inner);
             for &output in inputs.iter().chain([&tail.end]) {

@@ -1,7 +1,7 @@
 //! Products of floats, as the pass `fuse` left them, and the nodes of codes that they become.
 
 use super::steps::Steps;
-use super::weights::coded;
+use super::weights::{Coded, coded};
 use crate::PassCtx;
 use crate::pass::constant_node;
 use crate::passes::conv_groups::GROUPS;
@@ -23,6 +23,8 @@ pub(super) struct Product {
     channels_first: bool,
     scale: Option<Vec<f32>>,
     bias: Option<Vec<f32>>,
+    /// The mean of each channel of the input, if a calibration found it.
+    pub means: Option<Vec<f32>>,
     pub side: Option<Output>,
     pub clamp: (f32, f32),
 }
@@ -82,6 +84,7 @@ impl Product {
             channels_first,
             scale: None,
             bias: None,
+            means: None,
             side: None,
             clamp: ALL,
         };
@@ -119,7 +122,8 @@ impl Product {
         self.weights.release();
         let coded = coded(values.slice()?, self.n, self.channels_first);
         let shape = self.weights.shape().clone();
-        let numbers = self.numbers(&coded.scales, from, side.and_then(|s| s.1), to);
+        let lost = self.mean_loss(values.slice()?, &coded);
+        let numbers = self.numbers(&coded.scales, &lost, from, side.and_then(|s| s.1), to);
         let base = graph.node(self.id).name.clone();
         let mut constant = |graph: &mut Graph, suffix: &str, value: Tensor| -> Result<Output> {
             let name = graph.unique_name(&format!("{base}/{suffix}"));
@@ -159,10 +163,35 @@ impl Product {
         Ok(Output::new(patch.add(graph, node)?, 0))
     }
 
-    /// The numbers that turn sums of codes into numbers, or into codes of `to`.
+    /// What rounding the weights takes from the sum of each output channel on the mean input (Nagel et al. 2019, bias
+    /// correction). Padding is left out of account.
+    fn mean_loss(&self, weights: &[f32], coded: &Coded) -> Vec<f64> {
+        let mut lost = vec![0.0; self.n];
+        let n_inputs = match (self.op, self.weights.shape().dims()) {
+            ("_Int8Dense", _) => weights.len() / self.n.max(1),
+            (_, [.., c, _]) => *c,
+            _ => 0,
+        };
+        let means = self.means.as_ref().filter(|m| m.len() == n_inputs);
+        let Some(means) = means else { return lost };
+        let is_depthwise = self.op == "_Int8DepthwiseConv2d";
+        for (i, (x, code)) in weights.iter().zip(&coded.codes).enumerate() {
+            let (input, output) = match self.channels_first {
+                true => (i % n_inputs, i / n_inputs),
+                false if is_depthwise => (i % n_inputs, i % n_inputs),
+                false => (i / self.n % n_inputs, i % self.n),
+            };
+            let gap = f64::from(*x) - f64::from(*code) * f64::from(coded.scales[output]);
+            lost[output] += gap * f64::from(means[input]);
+        }
+        lost
+    }
+
+    /// The numbers that turn sums of codes into numbers, or into codes of `to`; `lost` is added to the sums.
     fn numbers(
         &self,
         of_weights: &[f32],
+        lost: &[f64],
         from: Steps,
         side: Option<Steps>,
         to: Option<Steps>,
@@ -178,7 +207,10 @@ impl Product {
             let scale = f64::from(from.scale) * f64::from(of_weights[i]);
             (scale * given(&self.scale, i, 1.0) / unit) as f32
         });
-        let bias = (0..self.n).map(|i| (given(&self.bias, i, 0.0) / unit + zero - of_side) as f32);
+        let bias = (0..self.n).map(|i| {
+            let bias = given(&self.bias, i, 0.0) + lost[i] * given(&self.scale, i, 1.0);
+            (bias / unit + zero - of_side) as f32
+        });
         Numbers {
             scale: scale.collect(),
             bias: bias.collect(),
