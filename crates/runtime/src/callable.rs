@@ -234,10 +234,13 @@ impl Callable {
         self.feeds.iter().map(|feed| feed.dtype)
     }
 
-    /// Records the duration of a step, for [`Callable::is_short`].
+    /// Records the duration of a step, for [`Callable::is_short`]. One that took much longer than those before it says
+    /// little: other programs had its processor.
     pub fn note_time(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.took.store(nanos, Ordering::Relaxed);
+        let believed = self.took.load(Ordering::Relaxed).saturating_mul(2);
+        self.took
+            .store(nanos.min(believed.max(SHORTEST)), Ordering::Relaxed);
     }
 
     /// Checks the tensors that are fed, in the signature's order.
@@ -287,6 +290,8 @@ pub(crate) fn other_dtype(feed: &str, fed: DType, declared: DType) -> Status {
     )
 }
 
+/// Steps are taken for at least this long, nanoseconds.
+const SHORTEST: u64 = 1000;
 /// A shorter step is not worth a switch of threads.
 const SHORT: Duration = Duration::from_micros(50);
 /// A shorter step may hold up what else its thread serves.

@@ -76,6 +76,8 @@ pub struct Front {
     pub(crate) logs: RequestLogs,
     pub(crate) is_stopping: AtomicBool,
     pub(crate) traces: Option<Traces>,
+    /// The threads of steps that are not short.
+    pub(crate) threads: Handle,
 }
 
 impl Front {
@@ -129,7 +131,7 @@ impl Front {
             _ => {
                 let _permit = self.calls.begin_step()?;
                 let arrived = span.as_ref().map(|_| SystemTime::now());
-                blocking(&Handle::current(), move |cancel| {
+                blocking(&self.threads, move |cancel| {
                     if let (Some(span), Some(arrived)) = (&span, arrived) {
                         span.waited(arrived);
                     }
@@ -150,7 +152,7 @@ impl Front {
         let _permit = self.calls.begin_step()?;
         let batcher = self.batcher.clone();
         let request = Traced::current();
-        blocking(&Handle::current(), move |cancel| {
+        blocking(&self.threads, move |cancel| {
             f(&mut |step| {
                 let span = request.clone().inspect(|span| describe(span, &step));
                 match &batcher {

@@ -12,6 +12,7 @@ mod answer;
 mod batching;
 mod cache;
 pub mod config;
+mod connections;
 mod front;
 mod grpc;
 mod http_server;
