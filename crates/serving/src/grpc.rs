@@ -41,6 +41,8 @@ pub(crate) const SERVICES: [&str; 4] = [PREDICTION, MODEL, HEALTH, REFLECTION];
 
 /// Flow control window of a connection, bytes.
 const WINDOW: u32 = 8 << 20;
+/// Largest frame of a client that follows the server's settings, bytes: a tensor comes in few pieces.
+const MAX_FRAME: u32 = 1 << 20;
 /// How often a connection without calls is asked whether its client lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
 
@@ -158,6 +160,8 @@ async fn connection(
     let mut http = http2::Builder::new(TokioExecutor::new());
     http.timer(TokioTimer::new())
         .auto_date_header(false)
+        .max_concurrent_streams(None)
+        .max_frame_size(MAX_FRAME)
         .initial_stream_window_size(WINDOW)
         .initial_connection_window_size(WINDOW)
         .keep_alive_interval(Some(KEEP_ALIVE));

@@ -26,6 +26,7 @@ mod request_log;
 mod rest;
 mod servable;
 mod server;
+mod share;
 mod source;
 mod step;
 mod trace;

@@ -10,9 +10,11 @@ use crate::manager::{ManagerOptions, ModelManager};
 use crate::metrics::{Metrics, Recent};
 use crate::request_log::RequestLogs;
 use crate::rest::RestOptions;
+use crate::share::Share;
 use crate::trace::{TraceOptions, Traces};
 use ferroflow_base::{Code, Result, Status};
 use ferroflow_rpc::{Calls, MAX_STEPS, TlsAcceptor, TlsPem, finish, tls_acceptor};
+use ferroflow_runtime::Pool;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -120,17 +122,20 @@ impl Server {
         let logs = RequestLogs::new(metrics.clone());
         logs.set(&sources);
         let batching = options.batching.clone();
+        let share = Arc::new(Share::new(Pool::available_threads()));
         let front = Arc::new(Front {
             manager: ModelManager::new(options.manager.clone(), metrics.clone()),
             calls: Calls::new().map_err(|e| unavailable("cannot start threads", e))?,
             recent: Recent::default(),
             options: options.front.clone(),
-            batcher: batching.map(|(p, own)| Batcher::start(p, own, metrics.clone())),
+            batcher: batching
+                .map(|(p, own)| Batcher::start_sharing(p, own, metrics.clone(), share.clone())),
             is_stopping: Default::default(),
             logs,
             metrics,
             traces,
             threads: runtime.handle().clone(),
+            share,
         });
         if let Err(e) = front.manager.set_models(sources) {
             tracing::error!("{e}");
