@@ -164,8 +164,8 @@ def start(args, folder):
 def batching(args, folder):
     config = folder / "batching.config"
     for model, dims, rows, timeout in (
-        ("mlp", "1,256", 64, 2000),
-        ("deep", "1,256", 64, 2000),
+        ("mlp", "1,256", 32, 2000),
+        ("deep", "1,256", 32, 2000),
         ("mobilenet", "1,224,224,3", 16, 20000),
     ):
         config.write_text(
