@@ -245,7 +245,7 @@ async fn in_span(
 }
 
 impl Services {
-    /// A method that reads a message and writes one. A large message is read, and its call handled, beside the threads
+    /// A method that reads a message and writes one. A large message is read, and its call handled, away from the threads
     /// of connections, which it would hold up; so are calls of one connection that come at once and take long.
     fn run<Q, R, F, A>(self, request: HttpRequest, method: F) -> Boxed<HttpResponse>
     where

@@ -222,7 +222,7 @@ impl Batcher {
         Self::start_sharing(default, per_model, metrics, share)
     }
 
-    /// As [`start`](Self::start), beside steps of others.
+    /// As [`start`](Self::start), next to the steps of others.
     pub(crate) fn start_sharing(
         default: Parameters,
         per_model: bool,
@@ -391,6 +391,10 @@ impl Batcher {
             if queue.batches.is_empty() {
                 // The next request of the version makes a new one.
                 state.queues.remove(&key);
+            }
+            if !state.queues.is_empty() {
+                // This thread may have been the one that was to wait for the others' timers.
+                self.arrived.notify_one();
             }
             return batch.map(|b| (b, parameters));
         }
