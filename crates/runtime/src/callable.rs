@@ -325,3 +325,46 @@ pub fn keeps_inputs(op: &str) -> bool {
     };
     def.inputs.iter().any(is_state) && !def.inputs.iter().all(is_state)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RunOptions, Session, SessionOptions, Signature};
+    use ferroflow_sync::Pool;
+
+    fn square() -> (Session, Arc<Callable>) {
+        let graph =
+            "node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
+            node { name: 'y' op: 'Square' input: 'x' attr { key: 'T' value { type: DT_FLOAT } } }";
+        let session = Session::from_text(graph, SessionOptions::default()).unwrap();
+        let callable = session.callable(&Signature {
+            feeds: vec!["x:0".into()],
+            fetches: vec!["y:0".into()],
+            targets: Vec::new(),
+        });
+        (session, callable.unwrap())
+    }
+
+    #[test]
+    fn one_slow_step_says_little() {
+        let (_, callable) = square();
+        assert!(!callable.is_short());
+        callable.note_time(Duration::from_micros(5));
+        assert!(callable.is_short());
+        callable.note_time(Duration::from_millis(20));
+        assert!(callable.is_short());
+        (0..4).for_each(|_| callable.note_time(Duration::from_millis(20)));
+        assert!(!callable.is_short());
+    }
+
+    #[test]
+    fn a_step_may_have_its_own_threads() {
+        let (session, callable) = square();
+        let options = RunOptions {
+            pool: Some(Arc::new(Pool::new(1))),
+            ..Default::default()
+        };
+        let y = session.run_callable(&callable, vec![Tensor::scalar(3.0f32)], &options);
+        assert_eq!(y.unwrap()[0].to_scalar::<f32>().unwrap(), 9.0);
+    }
+}
