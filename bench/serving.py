@@ -36,7 +36,7 @@ uvicorn.run(app, host="127.0.0.1", port=int(sys.argv[2]), log_level="error")
 
 def write_models(folder):
     """Writes the SavedModels that are missing."""
-    names = ("tiny", "mlp", "mobilenet", "resnet50")
+    names = ("tiny", "mlp", "deep", "mobilenet", "resnet50")
     if all((folder / n / "1/saved_model.pb").is_file() for n in names):
         return
     import numpy as np
@@ -48,11 +48,11 @@ def write_models(folder):
             return {"y": x * 0.5 + 2.0}
 
     class Mlp(tf.Module):
-        def __init__(self):
+        def __init__(self, n_layers):
             super().__init__()
             random = np.random.default_rng(0)
             make = lambda: tf.Variable(random.normal(0, 0.06, (256, 256)).astype(np.float32))
-            self.layers = [make() for _ in range(16)]
+            self.layers = [make() for _ in range(n_layers)]
 
         @tf.function(input_signature=[tf.TensorSpec([None, 256], tf.float32, "x")])
         def __call__(self, x):
@@ -60,7 +60,8 @@ def write_models(folder):
                 x = tf.nn.relu(x @ w)
             return {"y": x}
 
-    for name, model in (("tiny", Tiny()), ("mlp", Mlp())):
+    # The weights of the one take 4 MB, which caches hold, those of the other 67 MB, which are read from memory for each row.
+    for name, model in (("tiny", Tiny()), ("mlp", Mlp(16)), ("deep", Mlp(256))):
         tf.saved_model.save(model, str(folder / name / "1"), signatures=model.__call__)
     def answer(net):
         return lambda x: {"y": net(x, training=False)}
@@ -162,9 +163,13 @@ def start(args, folder):
 
 def batching(args, folder):
     config = folder / "batching.config"
-    for model, dims, timeout in (("mlp", "1,256", 2000), ("mobilenet", "1,224,224,3", 20000)):
+    for model, dims, rows, timeout in (
+        ("mlp", "1,256", 32, 2000),
+        ("deep", "1,256", 32, 2000),
+        ("mobilenet", "1,224,224,3", 16, 20000),
+    ):
         config.write_text(
-            f"max_batch_size {{ value: 64 }} batch_timeout_micros {{ value: {timeout} }} "
+            f"max_batch_size {{ value: {rows} }} batch_timeout_micros {{ value: {timeout} }} "
             "max_enqueued_batches { value: 100 } num_batch_threads { value: 2 }"
         )
         rates = []

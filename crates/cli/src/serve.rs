@@ -402,7 +402,8 @@ pub fn run(args: &Args) -> Result<()> {
         let _ = say(format!("REST {scheme}://{at}"));
     }
     tell(args.log_json, "serving; stop it with ^C");
-    server.run(stop)
+    server.run(stop);
+    Ok(())
 }
 
 /// The flags of TensorFlow Serving.

@@ -23,9 +23,11 @@ pub use pem::{TlsOptions, TlsPem};
 pub use status::{from_tonic, message, to_tonic};
 #[cfg(feature = "tls")]
 pub use tls::{
-    ServerName, TlsAcceptor, TlsConnector, server_name, tls_acceptor, tls_config, tls_connector,
+    ServerName, TlsAcceptor, TlsConnector, TlsStream, server_name, tls_acceptor, tls_config,
+    tls_connector,
 };
 pub use unary::{
-    Boxed, CancelOnDrop, HttpRequest, HttpResponse, answer, blocking, measured, unary, unknown,
+    Boxed, CancelOnDrop, FrameHandler, HttpRequest, HttpResponse, answer, beside, blocking,
+    measured, unary, unary_frames, unknown,
 };
 pub use wire::{AnyMessage, Encodable, Frames, parse};

@@ -9,6 +9,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
+pub use tokio_rustls::server::TlsStream;
 pub use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
@@ -62,11 +63,11 @@ pub fn server_name(host: &str) -> Result<ServerName<'static>> {
     ServerName::try_from(name).map_err(|e| bad(host, &e))
 }
 
-/// What encrypts the connections of an HTTP/1.1 server with this certificate.
+/// What encrypts the connections of a server with this certificate; `protocol` is `h2` or `http/1.1`.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if a certificate or the key is unusable.
-pub fn tls_acceptor(pem: &TlsPem) -> Result<TlsAcceptor> {
+pub fn tls_acceptor(pem: &TlsPem, protocol: &str) -> Result<TlsAcceptor> {
     let chain = certificates(&pem.certificate)?;
     let key = PrivateKeyDer::from_pem_slice(&pem.key).map_err(|e| bad("the key", &e))?;
     let provider = Arc::new(default_provider());
@@ -85,6 +86,6 @@ pub fn tls_acceptor(pem: &TlsPem) -> Result<TlsAcceptor> {
     let mut config = builder
         .with_single_cert(chain, key)
         .map_err(|e| bad("the certificate and the key", &e))?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
 }

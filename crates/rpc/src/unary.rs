@@ -15,6 +15,7 @@ use std::fmt::Display;
 use std::future::Future;
 use std::pin::Pin;
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
 use tonic::body::Body;
 use tonic::codec::CompressionEncoding;
 use tonic::server::{Grpc, UnaryService};
@@ -68,12 +69,12 @@ where
 }
 
 /// Parses the message of a call and starts its handler.
-type FrameHandler = Box<
+pub type FrameHandler = Box<
     dyn FnOnce(Bytes) -> Result<Boxed<Result<AnyMessage, tonic::Status>>, tonic::Status> + Send,
 >;
 
 /// [`unary`] without the types of the messages.
-fn unary_frames(
+pub fn unary_frames(
     request: HttpRequest,
     max_message: usize,
     handler: FrameHandler,
@@ -146,6 +147,26 @@ pub async fn blocking<R: Send + 'static>(
         },
         Err(e) => Err(failed(&e)),
     }
+}
+
+/// Runs `work` as a task of `threads`. The task ends when the future is dropped.
+///
+/// # Errors
+/// Those of `work`; INTERNAL if it panics.
+pub async fn beside<R: Send + 'static>(
+    threads: &Handle,
+    work: impl Future<Output = Result<R, tonic::Status>> + Send + 'static,
+) -> Result<R, tonic::Status> {
+    struct Task<R>(JoinHandle<R>);
+    impl<R> Drop for Task<R> {
+        fn drop(&mut self) {
+            self.0.abort();
+        }
+    }
+    let mut task = Task(threads.spawn(work));
+    let ran = (&mut task.0).await;
+    let failed = |e| format!("a request handler failed (please report this): {e}");
+    ran.unwrap_or_else(|e| Err(tonic::Status::internal(failed(e))))
 }
 
 /// The same body; `count` is told the bytes of each piece that is read of it.

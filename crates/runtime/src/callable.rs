@@ -234,10 +234,13 @@ impl Callable {
         self.feeds.iter().map(|feed| feed.dtype)
     }
 
-    /// Records the duration of a step, for [`Callable::is_short`].
+    /// Records the duration of a step, for [`Callable::is_short`]. One that took much longer than those before it says
+    /// little: other programs had its processor.
     pub fn note_time(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.took.store(nanos, Ordering::Relaxed);
+        let believed = self.took.load(Ordering::Relaxed).saturating_mul(2);
+        self.took
+            .store(nanos.min(believed.max(SHORTEST)), Ordering::Relaxed);
     }
 
     /// Checks the tensors that are fed, in the signature's order.
@@ -287,6 +290,8 @@ pub(crate) fn other_dtype(feed: &str, fed: DType, declared: DType) -> Status {
     )
 }
 
+/// Steps are taken for at least this long, nanoseconds.
+const SHORTEST: u64 = 1000;
 /// A shorter step is not worth a switch of threads.
 const SHORT: Duration = Duration::from_micros(50);
 /// A shorter step may hold up what else its thread serves.
@@ -319,4 +324,47 @@ pub fn keeps_inputs(op: &str) -> bool {
         _ => arg.is_ref(),
     };
     def.inputs.iter().any(is_state) && !def.inputs.iter().all(is_state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{RunOptions, Session, SessionOptions, Signature};
+    use ferroflow_sync::Pool;
+
+    fn square() -> (Session, Arc<Callable>) {
+        let graph =
+            "node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
+            node { name: 'y' op: 'Square' input: 'x' attr { key: 'T' value { type: DT_FLOAT } } }";
+        let session = Session::from_text(graph, SessionOptions::default()).unwrap();
+        let callable = session.callable(&Signature {
+            feeds: vec!["x:0".into()],
+            fetches: vec!["y:0".into()],
+            targets: Vec::new(),
+        });
+        (session, callable.unwrap())
+    }
+
+    #[test]
+    fn one_slow_step_says_little() {
+        let (_, callable) = square();
+        assert!(!callable.is_short());
+        callable.note_time(Duration::from_micros(5));
+        assert!(callable.is_short());
+        callable.note_time(Duration::from_millis(20));
+        assert!(callable.is_short());
+        (0..4).for_each(|_| callable.note_time(Duration::from_millis(20)));
+        assert!(!callable.is_short());
+    }
+
+    #[test]
+    fn a_step_may_have_its_own_threads() {
+        let (session, callable) = square();
+        let options = RunOptions {
+            pool: Some(Arc::new(Pool::new(1))),
+            ..Default::default()
+        };
+        let y = session.run_callable(&callable, vec![Tensor::scalar(3.0f32)], &options);
+        assert_eq!(y.unwrap()[0].to_scalar::<f32>().unwrap(), 9.0);
+    }
 }

@@ -38,6 +38,7 @@ struct Http2 {
     /// Bytes that the server takes on the connection, and on each new stream.
     window: i64,
     stream_window: i64,
+    max_frame: usize,
     /// Bytes that were received and not read.
     received: Vec<u8>,
     start: usize,
@@ -53,7 +54,7 @@ const WINDOW_UPDATE: u8 = 8;
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
-/// The largest frame that every peer takes.
+/// The largest frame that every peer takes; a peer's settings may allow larger ones.
 const MAX_FRAME: usize = 16384;
 const INITIAL_WINDOW: i64 = 65535;
 
@@ -99,6 +100,7 @@ impl Http2 {
             id: 1,
             window: INITIAL_WINDOW,
             stream_window: INITIAL_WINDOW,
+            max_frame: MAX_FRAME,
             received: Vec::new(),
             start: 0,
         })
@@ -110,7 +112,8 @@ impl Http2 {
         self.id += 2;
         let body = std::mem::take(&mut self.body);
         let mut window = self.stream_window;
-        for (i, part) in body.chunks(MAX_FRAME).enumerate() {
+        let max_frame = self.max_frame;
+        for (i, part) in body.chunks(max_frame).enumerate() {
             let size = part.len() as i64;
             while self.window < size || window < size {
                 self.stream.write_all(&out)?;
@@ -121,7 +124,7 @@ impl Http2 {
             }
             self.window -= size;
             window -= size;
-            let is_last = (i + 1) * MAX_FRAME >= body.len();
+            let is_last = (i + 1) * max_frame >= body.len();
             frame(&mut out, DATA, u8::from(is_last) * END_STREAM, id, part);
         }
         self.body = body;
@@ -159,9 +162,11 @@ impl Http2 {
             SETTINGS if flags & ACK == 0 => {
                 for setting in payload.chunks_exact(6) {
                     let value = u32::from_be_bytes(setting[2..].try_into()?);
-                    // SETTINGS_INITIAL_WINDOW_SIZE
-                    if setting[..2] == [0, 4] {
-                        self.stream_window = i64::from(value);
+                    match setting[..2] {
+                        // SETTINGS_INITIAL_WINDOW_SIZE and SETTINGS_MAX_FRAME_SIZE
+                        [0, 4] => self.stream_window = i64::from(value),
+                        [0, 5] => self.max_frame = value as usize,
+                        _ => {}
                     }
                 }
                 frame(&mut answer, SETTINGS, ACK, 0, &[]);

@@ -6,6 +6,7 @@ use crate::inference::{classify, model_spec, multi_inference, num_examples, regr
 use crate::manager::ModelManager;
 use crate::metrics::{Metrics, Recent};
 use crate::request_log::RequestLogs;
+use crate::share::{Share, Shared};
 use crate::step::Step;
 use crate::trace::{self, Traced, Traces};
 use ferroflow_base::{Result, invalid_argument, resource_exhausted};
@@ -76,6 +77,10 @@ pub struct Front {
     pub(crate) logs: RequestLogs,
     pub(crate) is_stopping: AtomicBool,
     pub(crate) traces: Option<Traces>,
+    /// The threads of steps that are not short.
+    pub(crate) threads: Handle,
+    /// What these steps compute with.
+    pub(crate) share: Arc<Share>,
 }
 
 impl Front {
@@ -129,11 +134,14 @@ impl Front {
             _ => {
                 let _permit = self.calls.begin_step()?;
                 let arrived = span.as_ref().map(|_| SystemTime::now());
-                blocking(&Handle::current(), move |cancel| {
+                let share = self.share.clone();
+                blocking(&self.threads, move |cancel| {
                     if let (Some(span), Some(arrived)) = (&span, arrived) {
                         span.waited(arrived);
                     }
-                    trace::step(span.as_slice(), || step.run(&cancelled_by(cancel)))
+                    let share = share.begin();
+                    let options = options(cancel, &share);
+                    trace::step(span.as_slice(), || step.run(&options))
                 })
                 .await
             }
@@ -150,14 +158,19 @@ impl Front {
         let _permit = self.calls.begin_step()?;
         let batcher = self.batcher.clone();
         let request = Traced::current();
-        blocking(&Handle::current(), move |cancel| {
+        let share = self.share.clone();
+        blocking(&self.threads, move |cancel| {
             f(&mut |step| {
                 let span = request.clone().inspect(|span| describe(span, &step));
                 match &batcher {
                     Some(batcher) if batcher.accepts(&step) => {
                         batcher.submit_in(step, span)?.block()
                     }
-                    _ => trace::step(span.as_slice(), || step.run(&cancelled_by(cancel))),
+                    _ => {
+                        let share = share.begin();
+                        let options = options(cancel, &share);
+                        trace::step(span.as_slice(), || step.run(&options))
+                    }
                 }
             })
         })
@@ -422,9 +435,10 @@ fn describe(span: &Traced, step: &Step) {
     span.set("ferroflow.signature", step.signature.clone());
 }
 
-fn cancelled_by(cancel: &CancelToken) -> RunOptions {
+fn options(cancel: &CancelToken, share: &Shared<'_>) -> RunOptions {
     RunOptions {
         cancel: Some(cancel.clone()),
+        pool: share.pool.clone(),
         ..Default::default()
     }
 }

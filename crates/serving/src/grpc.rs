@@ -1,5 +1,6 @@
 //! The gRPC services: path → message → [`Front`].
 
+use crate::connections::{ConnectionThreads, Listener, accept, shaken};
 use crate::front::{Entry, Front};
 use crate::reflection::reflect;
 use crate::trace::Traced;
@@ -8,28 +9,42 @@ use ferroflow_base::{Code, Result, Status, not_found};
 use ferroflow_model::proto::health::health_check_response::ServingStatus;
 use ferroflow_model::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use ferroflow_rpc::{
-    AnyMessage, Boxed, Frames, HttpRequest, HttpResponse, answer, blocking, parse, to_tonic, unary,
-    unknown,
+    AnyMessage, Boxed, Frames, HttpRequest, HttpResponse, TlsAcceptor, answer, beside, blocking,
+    parse, to_tonic, unary_frames, unknown,
 };
+use hyper::body::Incoming;
+use hyper::server::conn::http2;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::graceful::Watcher;
 use opentelemetry::KeyValue;
 use prost::Message;
 use std::convert::Infallible;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_stream::wrappers::IntervalStream;
 use tokio_stream::{Stream, StreamExt};
-use tonic::server::{Grpc, NamedService, ServerStreamingService};
+use tonic::server::{Grpc, ServerStreamingService};
+
+const PREDICTION: &str = "tensorflow.serving.PredictionService";
+const MODEL: &str = "tensorflow.serving.ModelService";
+const HEALTH: &str = "grpc.health.v1.Health";
+const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
+const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 
 /// Names of the services, in the health service and in reflection.
-pub(crate) const SERVICES: [&str; 4] = [
-    "tensorflow.serving.PredictionService",
-    "tensorflow.serving.ModelService",
-    "grpc.health.v1.Health",
-    "grpc.reflection.v1.ServerReflection",
-];
+pub(crate) const SERVICES: [&str; 4] = [PREDICTION, MODEL, HEALTH, REFLECTION];
+
+/// Flow control window of a connection, bytes.
+const WINDOW: u32 = 8 << 20;
+/// Largest frame of a client that follows the server's settings, bytes: a tensor comes in few pieces.
+const MAX_FRAME: u32 = 1 << 20;
+/// How often a connection without calls is asked whether its client lives.
+const KEEP_ALIVE: Duration = Duration::from_secs(300);
 
 /// Methods that name spans.
 const METHODS: [&str; 7] = [
@@ -42,6 +57,13 @@ const METHODS: [&str; 7] = [
     "HandleReloadConfigRequest",
 ];
 
+/// Calls that a connection may have open before it counts as one that many clients share.
+const MANY: usize = 2;
+/// Calls that take longer, of a connection with many, leave the thread of the connection.
+const LONG: Duration = Duration::from_micros(20);
+/// Messages of this size take long enough to hold up other connections of their thread, bytes.
+const LARGE: usize = 1 << 20;
+
 /// How often a watched state is looked at.
 const WATCH: Duration = Duration::from_millis(500);
 
@@ -51,76 +73,145 @@ pub(crate) struct Services {
     pub(crate) front: Arc<Front>,
     /// Largest request, bytes.
     pub(crate) max_message: usize,
+    /// The calls of the connection.
+    pub(crate) streams: Arc<Streams>,
 }
 
-macro_rules! service {
-    ($service:ident, $name:literal, $dispatch:ident, $is_traced:literal) => {
-        #[doc = concat!("`", $name, "`.")]
-        #[derive(Clone)]
-        pub(crate) struct $service(pub(crate) Services);
+/// The calls of a connection, all of which arrive on one thread.
+#[derive(Default)]
+pub(crate) struct Streams {
+    open: AtomicUsize,
+    /// How long the last one kept its thread busy, nanoseconds.
+    took: AtomicU64,
+}
 
-        impl NamedService for $service {
-            const NAME: &'static str = $name;
-        }
+impl Streams {
+    /// Returns whether other threads should handle the next call, since several have come at once that take long.
+    fn are_many(&self) -> bool {
+        let took = Duration::from_nanos(self.took.load(Ordering::Relaxed));
+        self.open.load(Ordering::Relaxed) > MANY && took > LONG
+    }
+}
 
-        impl tower_service::Service<HttpRequest> for $service {
-            type Response = HttpResponse;
-            type Error = Infallible;
-            type Future = Boxed<std::result::Result<HttpResponse, Infallible>>;
+/// A call of a connection that is open.
+struct OpenCall(Arc<Streams>);
 
-            fn poll_ready(
-                &mut self,
-                _: &mut Context<'_>,
-            ) -> Poll<std::result::Result<(), Infallible>> {
-                Poll::Ready(Ok(()))
+impl OpenCall {
+    fn new(streams: Arc<Streams>) -> OpenCall {
+        streams.open.fetch_add(1, Ordering::Relaxed);
+        OpenCall(streams)
+    }
+
+    /// Handles the call.
+    async fn handle<T>(self, work: impl Future<Output = T>) -> T {
+        let mut work = std::pin::pin!(work);
+        let mut took = Duration::ZERO;
+        let done = std::future::poll_fn(|cx| {
+            let began = Instant::now();
+            let polled = work.as_mut().poll(cx);
+            took += began.elapsed();
+            polled
+        });
+        let done = done.await;
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.0.took.store(nanos, Ordering::Relaxed);
+        done
+    }
+}
+
+impl Drop for OpenCall {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Serves the clients of `listener` on `threads` until `stop` is ready, then lets requests finish.
+pub(crate) async fn serve<L: Listener>(
+    listener: L,
+    services: Services,
+    tls: Option<TlsAcceptor>,
+    threads: &ConnectionThreads,
+    stop: impl Future<Output = ()>,
+) {
+    let begin = |raw, watcher| {
+        let (services, tls) = (services.clone(), tls.clone());
+        threads.spawn(async move {
+            let stream = match L::open(raw) {
+                Ok(stream) => stream,
+                Err(e) => return tracing::warn!("a connection was not served: {e}"),
+            };
+            let Some(tls) = tls else {
+                return connection(stream, services, watcher).await;
+            };
+            if let Some(stream) = shaken(&tls, stream).await {
+                connection(stream, services, watcher).await;
             }
-
-            fn call(&mut self, request: HttpRequest) -> Self::Future {
-                let services = self.0.clone();
-                if let Err(e) = services.front.authorize(request.headers()) {
-                    let refused = to_tonic(&e).into_http();
-                    return Box::pin(async { Ok(refused) });
-                }
-                let front = services.front.clone();
-                let is_traced = $is_traced && front.traces.is_some();
-                let traced = is_traced.then(|| {
-                    let method = request.uri().path().rsplit('/').next();
-                    let method = METHODS.iter().find(|m| method == Some(**m));
-                    (*method.unwrap_or(&"_OTHER"), request.headers().clone())
-                });
-                let answered = answer(&front.calls, request, |method, request| {
-                    services.$dispatch(method, request)
-                });
-                match traced {
-                    Some((method, headers)) => Box::pin(async move {
-                        in_span(&front, &headers, ($name, method), answered).await
-                    }),
-                    None => answered,
-                }
-            }
-        }
+        });
     };
+    accept(listener, stop, begin).await;
 }
-service!(
-    PredictionService,
-    "tensorflow.serving.PredictionService",
-    prediction,
-    true
-);
-service!(ModelService, "tensorflow.serving.ModelService", model, true);
-service!(Health, "grpc.health.v1.Health", health, false);
-service!(
-    Reflection,
-    "grpc.reflection.v1.ServerReflection",
-    reflection,
-    false
-);
-service!(
-    ReflectionAlpha,
-    "grpc.reflection.v1alpha.ServerReflection",
-    reflection,
-    false
-);
+
+/// Serves one client.
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    services: Services,
+    watcher: Watcher,
+) {
+    let mut http = http2::Builder::new(TokioExecutor::new());
+    http.timer(TokioTimer::new())
+        .auto_date_header(false)
+        .max_concurrent_streams(None)
+        .max_frame_size(MAX_FRAME)
+        .initial_stream_window_size(WINDOW)
+        .initial_connection_window_size(WINDOW)
+        .keep_alive_interval(Some(KEEP_ALIVE));
+    let services = Services {
+        streams: Arc::default(),
+        ..services
+    };
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        services.call(request.map(tonic::body::Body::new))
+    });
+    let served = http.serve_connection(TokioIo::new(stream), service);
+    if let Err(e) = watcher.watch(served).await {
+        tracing::debug!("a connection ended: {e}");
+    }
+}
+
+impl Services {
+    /// Answers a call.
+    fn call(&self, request: HttpRequest) -> Boxed<std::result::Result<HttpResponse, Infallible>> {
+        let front = &self.front;
+        if let Err(e) = front.authorize(request.headers()) {
+            let refused = to_tonic(&e).into_http();
+            return Box::pin(async { Ok(refused) });
+        }
+        let path = request.uri().path().strip_prefix('/').unwrap_or_default();
+        let service = path.split_once('/').map_or("", |(service, _)| service);
+        let mut known = SERVICES.into_iter().chain([REFLECTION_ALPHA]);
+        let service = known.find(|s| *s == service);
+        let traced = front.traces.is_some().then(|| {
+            let method = path.rsplit('/').next();
+            let method = METHODS.iter().find(|m| method == Some(**m));
+            (*method.unwrap_or(&"_OTHER"), request.headers().clone())
+        });
+        let services = self.clone();
+        let answered = answer(&front.calls, request, |method, request| match service {
+            Some(PREDICTION) => services.prediction(method, request),
+            Some(MODEL) => services.model(method, request),
+            Some(HEALTH) => services.health(method, request),
+            Some(REFLECTION | REFLECTION_ALPHA) => services.reflection(method, request),
+            _ => unknown(),
+        });
+        match (service, traced) {
+            (Some(name @ (PREDICTION | MODEL)), Some((method, headers))) => {
+                let front = front.clone();
+                Box::pin(async move { in_span(&front, &headers, (name, method), answered).await })
+            }
+            _ => answered,
+        }
+    }
+}
 
 /// Answers a call in a span, if it is sampled.
 async fn in_span(
@@ -154,7 +245,8 @@ async fn in_span(
 }
 
 impl Services {
-    /// A method that runs a step.
+    /// A method that reads a message and writes one. A large message is read, and its call handled, away from the threads
+    /// of connections, which it would hold up; so are calls of one connection that come at once and take long.
     fn run<Q, R, F, A>(self, request: HttpRequest, method: F) -> Boxed<HttpResponse>
     where
         Q: Message + Default + 'static,
@@ -162,10 +254,21 @@ impl Services {
         F: FnOnce(Arc<Front>, Q) -> A + Send + 'static,
         A: Future<Output = Result<R>> + Send + 'static,
     {
-        let max = self.max_message;
-        unary(request, max, move |message: Q| async move {
-            method(self.front, message).await.map_err(|e| to_tonic(&e))
-        })
+        let (front, max, call) = (self.front, self.max_message, OpenCall::new(self.streams));
+        let handler = move |frame: Bytes| {
+            let leaves = frame.len() >= LARGE || call.0.are_many();
+            let threads = front.threads.clone();
+            let answered = async move {
+                let answer = async { method(front, parse(frame)?).await.map_err(|e| to_tonic(&e)) };
+                Ok(Box::new(call.handle(answer).await?) as AnyMessage)
+            };
+            if !leaves {
+                return Ok(Box::pin(answered) as Boxed<_>);
+            }
+            let answered = Traced::within(Traced::current(), answered);
+            Ok(Box::pin(async move { beside(&threads, answered).await }) as Boxed<_>)
+        };
+        unary_frames(request, max, Box::new(handler))
     }
 
     fn prediction(self, method: &str, request: HttpRequest) -> Boxed<HttpResponse> {

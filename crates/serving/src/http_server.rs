@@ -1,5 +1,6 @@
 //! The REST port: connections, encryption, encodings of bodies.
 
+use crate::connections::{Listener, accept, shaken};
 use crate::front::Front;
 use crate::page;
 use crate::rest::{self, Request, Response, RestOptions};
@@ -20,7 +21,7 @@ use http::header::{
 use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulShutdown, Watcher};
+use hyper_util::server::graceful::Watcher;
 use hyper_util::service::TowerToHyperService;
 use opentelemetry::KeyValue;
 use std::io::{Read, Write};
@@ -31,12 +32,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 /// Responses from this size are compressed for clients that accept it, bytes.
 const COMPRESSED: usize = 1024;
-/// How long a client may take for the handshake of TLS.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a connection may have no complete request: idle ones and those that send headers slowly end.
 const IDLE: Duration = Duration::from_secs(300);
-/// How long no connections are accepted after an error of the system, for instance too many open files.
-const BREATH: Duration = Duration::from_millis(100);
 
 /// Serves until `stop` is ready, then lets requests finish.
 pub(crate) async fn serve(
@@ -45,26 +42,16 @@ pub(crate) async fn serve(
     tls: Option<TlsAcceptor>,
     stop: impl Future<Output = ()>,
 ) {
-    let graceful = GracefulShutdown::new();
-    let mut stop = std::pin::pin!(stop);
-    loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            () = &mut stop => break,
-        };
-        match accepted {
-            Ok((stream, _)) => {
-                let (pages, tls, watcher) = (pages.clone(), tls.clone(), graceful.watcher());
-                tokio::spawn(encrypted(stream, pages, tls, watcher));
+    let begin = |raw, watcher| {
+        let (pages, tls) = (pages.clone(), tls.clone());
+        tokio::spawn(async move {
+            match TcpListener::open(raw) {
+                Ok(stream) => encrypted(stream, pages, tls, watcher).await,
+                Err(e) => tracing::warn!("a connection was not served: {e}"),
             }
-            Err(e) => {
-                tracing::warn!("a connection was not accepted: {e}");
-                tokio::time::sleep(BREATH).await;
-            }
-        }
-    }
-    drop(listener);
-    graceful.shutdown().await;
+        });
+    };
+    accept(listener, stop, begin).await;
 }
 
 /// Serves one client, after the handshake of TLS if there is a certificate.
@@ -74,14 +61,11 @@ async fn encrypted(
     tls: Option<TlsAcceptor>,
     watcher: Watcher,
 ) {
-    let _ = stream.set_nodelay(true);
     let Some(tls) = tls else {
         return connection(stream, pages, watcher).await;
     };
-    match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
-        Ok(Ok(stream)) => connection(stream, pages, watcher).await,
-        Ok(Err(e)) => tracing::debug!("a TLS handshake failed: {e}"),
-        Err(_) => tracing::debug!("a TLS handshake took too long"),
+    if let Some(stream) = shaken(&tls, stream).await {
+        connection(stream, pages, watcher).await;
     }
 }
 

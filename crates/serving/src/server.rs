@@ -2,16 +2,19 @@
 
 use crate::batching::{Batcher, Parameters};
 use crate::config::{ModelSource, read_models};
+use crate::connections::ConnectionThreads;
 use crate::front::{Front, FrontOptions};
-use crate::grpc::{Health, ModelService, PredictionService, Reflection, ReflectionAlpha, Services};
+use crate::grpc::{self, Services};
 use crate::http_server;
 use crate::manager::{ManagerOptions, ModelManager};
 use crate::metrics::{Metrics, Recent};
 use crate::request_log::RequestLogs;
 use crate::rest::RestOptions;
+use crate::share::Share;
 use crate::trace::{TraceOptions, Traces};
-use ferroflow_base::{Code, Result, Status, invalid_argument};
-use ferroflow_rpc::{Calls, MAX_STEPS, TlsAcceptor, TlsPem, finish, tls_acceptor, tls_config};
+use ferroflow_base::{Code, Result, Status};
+use ferroflow_rpc::{Calls, MAX_STEPS, TlsAcceptor, TlsPem, finish, tls_acceptor};
+use ferroflow_runtime::Pool;
 use std::net::SocketAddr;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
@@ -20,14 +23,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::watch;
-use tokio_stream::wrappers::UnixListenerStream;
-use tonic::transport::ServerTlsConfig;
-use tonic::transport::server::{Router, TcpIncoming};
-
-/// Flow control window of a connection, bytes.
-const WINDOW: u32 = 8 << 20;
-/// How often a connection without calls is asked whether its client lives.
-const KEEP_ALIVE: Duration = Duration::from_secs(300);
 
 /// Options of a server.
 #[derive(Clone)]
@@ -69,10 +64,12 @@ pub struct ServerOptions {
 /// A server that listens; [`Server::run`] serves.
 pub struct Server {
     runtime: tokio::runtime::Runtime,
+    /// Serves the connections of gRPC.
+    threads: ConnectionThreads,
     grpc: Option<(TcpListener, SocketAddr)>,
     grpc_socket: Option<UnixListener>,
     rest: Option<(TcpListener, SocketAddr)>,
-    tls: Option<ServerTlsConfig>,
+    tls: Option<TlsAcceptor>,
     rest_tls: Option<TlsAcceptor>,
     front: Arc<Front>,
     options: ServerOptions,
@@ -89,19 +86,25 @@ impl Server {
     /// UNAVAILABLE if an address cannot be bound; INVALID_ARGUMENT if the certificate, the key or the configuration is
     /// unusable. Models that cannot be loaded are reported in the log and by their status.
     pub fn bind(options: ServerOptions) -> Result<Server> {
-        let tls = options.tls.clone().map(tls_config);
-        let rest_tls = options.rest_tls.as_ref().map(tls_acceptor).transpose()?;
+        let acceptor = |pem: &Option<TlsPem>, protocol| {
+            let pem = pem.as_ref();
+            pem.map(|pem| tls_acceptor(pem, protocol)).transpose()
+        };
+        let tls = acceptor(&options.tls, "h2")?;
+        let rest_tls = acceptor(&options.rest_tls, "http/1.1")?;
         let sources = match &options.model_config {
             Some(path) => read_models(path)?,
             None => options.models.clone(),
         };
+        let n_threads = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
         let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(std::thread::available_parallelism().map_or(2, |n| n.get().max(2)))
+            .worker_threads(n_threads)
             .max_blocking_threads(MAX_STEPS)
             .thread_name("ferroflow-serve")
             .enable_all()
             .build()
             .map_err(|e| unavailable("cannot start threads", e))?;
+        let threads = ConnectionThreads::start(n_threads)?;
         let bind = |at: SocketAddr| -> Result<(TcpListener, SocketAddr)> {
             let failed = |e| unavailable(&format!("cannot listen at {at}"), e);
             let listener = runtime.block_on(TcpListener::bind(at)).map_err(failed)?;
@@ -119,22 +122,27 @@ impl Server {
         let logs = RequestLogs::new(metrics.clone());
         logs.set(&sources);
         let batching = options.batching.clone();
+        let share = Arc::new(Share::new(Pool::available_threads()));
         let front = Arc::new(Front {
             manager: ModelManager::new(options.manager.clone(), metrics.clone()),
             calls: Calls::new().map_err(|e| unavailable("cannot start threads", e))?,
             recent: Recent::default(),
             options: options.front.clone(),
-            batcher: batching.map(|(p, own)| Batcher::start(p, own, metrics.clone())),
+            batcher: batching
+                .map(|(p, own)| Batcher::start_sharing(p, own, metrics.clone(), share.clone())),
             is_stopping: Default::default(),
             logs,
             metrics,
             traces,
+            threads: runtime.handle().clone(),
+            share,
         });
         if let Err(e) = front.manager.set_models(sources) {
             tracing::error!("{e}");
         }
         Ok(Server {
             runtime,
+            threads,
             grpc,
             grpc_socket,
             rest,
@@ -167,22 +175,20 @@ impl Server {
 
     /// Serves until `stop` is ready; then reports that it does not serve, accepts no new calls and lets running
     /// requests finish.
-    ///
-    /// # Errors
-    /// INTERNAL if serving fails.
-    pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<()> {
-        self.run_until(Box::pin(stop))
+    pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
+        self.run_until(Box::pin(stop));
     }
 
     /// Not generic, so that the code of connections is compiled with this crate's optimizations and not with those of
     /// the caller's.
-    fn run_until(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) -> Result<()> {
+    fn run_until(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) {
         let (front, options) = (self.front.clone(), self.options);
         start_polling(&front, &options);
         let (stopped, stopping) = watch::channel(false);
         let services = Services {
             front: front.clone(),
             max_message: options.max_message,
+            streams: Arc::default(),
         };
         let ended = || {
             let mut stopping = stopping.clone();
@@ -190,46 +196,34 @@ impl Server {
                 let _ = stopping.wait_for(|s| *s).await;
             }
         };
-        let served = self.runtime.block_on(async {
+        let threads = &self.threads;
+        self.runtime.block_on(async {
             tokio::spawn(front.clone().record_totals());
             tokio::spawn(signal(front.clone(), stop, stopped));
             let rpc = async {
-                let Some((listener, _)) = self.grpc else {
-                    return Ok(());
-                };
-                let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-                let served = routes(services.clone(), self.tls)?
-                    .serve_with_incoming_shutdown(incoming, ended());
-                served.await.map_err(|e| unavailable("serving failed", e))
+                if let Some((listener, _)) = self.grpc {
+                    grpc::serve(listener, services.clone(), self.tls, threads, ended()).await;
+                }
             };
             let socket = async {
-                let Some(listener) = self.grpc_socket else {
-                    return Ok(());
-                };
-                let incoming = UnixListenerStream::new(listener);
-                let served =
-                    routes(services.clone(), None)?.serve_with_incoming_shutdown(incoming, ended());
-                served.await.map_err(|e| unavailable("serving failed", e))
+                if let Some(listener) = self.grpc_socket {
+                    grpc::serve(listener, services.clone(), None, threads, ended()).await;
+                }
             };
             let pages = async {
                 if let Some((listener, _)) = self.rest {
                     let pages = http_server::router(front.clone(), options.rest_options.clone());
                     http_server::serve(listener, pages, self.rest_tls, ended()).await;
                 }
-                Ok(())
             };
             let late = async {
                 ended().await;
                 finish(&front.calls, options.grace).await;
             };
-            let stopped = async {
-                ended().await;
-                Ok(())
-            };
-            let all = async { tokio::try_join!(rpc, socket, pages, stopped) };
+            let all = async { tokio::join!(rpc, socket, pages, ended()) };
             tokio::select! {
-                served = all => served.map(|_| ()),
-                () = late => Ok(()),
+                _ = all => {}
+                () = late => {}
             }
         });
         if let Some(path) = &options.grpc_socket {
@@ -242,7 +236,6 @@ impl Server {
             traces.shutdown();
         }
         self.runtime.shutdown_timeout(Duration::from_secs(1));
-        served
     }
 }
 
@@ -263,25 +256,6 @@ fn bind_socket(path: &Path) -> Result<UnixListener> {
     }
     UnixListener::bind(path)
         .map_err(|e| unavailable(&format!("cannot listen at {}", path.display()), e))
-}
-
-/// The gRPC services.
-fn routes(services: Services, tls: Option<ServerTlsConfig>) -> Result<Router> {
-    let mut builder = tonic::transport::Server::builder()
-        .tcp_nodelay(true)
-        .http2_keepalive_interval(Some(KEEP_ALIVE))
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW);
-    if let Some(tls) = tls {
-        let configured = builder.tls_config(tls);
-        builder = configured.map_err(|e| invalid_argument!("TLS: {e}"))?;
-    }
-    Ok(builder
-        .add_service(PredictionService(services.clone()))
-        .add_service(ModelService(services.clone()))
-        .add_service(Health(services.clone()))
-        .add_service(Reflection(services.clone()))
-        .add_service(ReflectionAlpha(services)))
 }
 
 /// Starts the threads that search for versions and read the configuration again.

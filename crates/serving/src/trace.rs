@@ -213,6 +213,14 @@ impl Traced {
         CURRENT.try_with(Clone::clone).ok()
     }
 
+    /// Does `work`, for another task than the one that handles the request, within its span, if it has one.
+    pub(crate) async fn within<T>(span: Option<Traced>, work: impl Future<Output = T>) -> T {
+        match span {
+            Some(span) => CURRENT.scope(span, work).await,
+            None => work.await,
+        }
+    }
+
     /// Begins a span within this one.
     pub(crate) fn child(&self, name: &'static str, began: SystemTime) -> Traced {
         let builder = SpanBuilder::from_name(name).with_start_time(began);

@@ -158,7 +158,7 @@ fn unusable_certificates_are_reported() {
         ),
     ];
     for (pem, expected) in rows {
-        let error = ferroflow_rpc::tls_acceptor(&pem).err().unwrap();
+        let error = ferroflow_rpc::tls_acceptor(&pem, "h2").err().unwrap();
         assert!(error.message().starts_with(expected), "{error}");
     }
 }

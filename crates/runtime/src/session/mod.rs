@@ -117,6 +117,8 @@ pub struct RunOptions {
     pub step_id: Option<u64>,
     /// Where `_Send` and `_Recv` nodes of the graph meet those of others; by default each other.
     pub rendezvous: Option<Arc<dyn Rendezvous>>,
+    /// The threads of [`Session::run_callable`]; by default the session's.
+    pub pool: Option<Arc<Pool>>,
 }
 
 impl RunOptions {
@@ -370,7 +372,7 @@ impl Session {
         let results = engine.run(RunArgs {
             args,
             step_id: options.step_id,
-            pool: &self.pool,
+            pool: options.pool.as_ref().unwrap_or(&self.pool),
             resources: &self.options.resources,
             rendezvous: options.rendezvous.as_ref(),
             cancel: token.as_ref().unwrap_or(self.steps.closing()),

@@ -1,6 +1,8 @@
 //! [`Gain`]: whether merging the requests of a signature makes them cheaper.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use crate::manager::lock;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 /// Merged rows must take at most this part of the time of rows alone: a request of a batch also waits for the others.
@@ -11,26 +13,59 @@ const TRIAL: u32 = 16;
 const AGAIN: u32 = 4096;
 /// Weight of the last batch in the averages.
 const WEIGHT: f64 = 0.125;
+/// A batch counts for at most this many times what was expected: other programs had its processor.
+const BELIEVED: f64 = 4.0;
 
 /// Times of the rows of a signature's requests, alone and merged, as adaptive mode measures them. A network whose row
 /// keeps a processor busy gains nothing from others, and loses the caches.
 #[derive(Debug, Default)]
 pub(crate) struct Gain {
     requests: AtomicU32,
-    /// Averages in nanoseconds, as the bits of a number; 0 if unknown.
-    alone: AtomicU64,
-    merged: AtomicU64,
+    averages: Mutex<Averages>,
+}
+
+#[derive(Debug, Default)]
+struct Averages {
+    alone: Average,
+    merged: Average,
+}
+
+/// Averages over batches. Their quotient counts each row alike: batches of two rows, which save little, are many where the
+/// load is low, but most rows of a busy server are in large ones.
+#[derive(Debug, Default)]
+struct Average {
+    nanos: f64,
+    rows: f64,
+}
+
+impl Average {
+    /// Nanoseconds of a row, if known.
+    fn of_a_row(&self) -> Option<f64> {
+        (self.rows > 0.0).then(|| self.nanos / self.rows)
+    }
+
+    fn add(&mut self, rows: f64, nanos: f64) {
+        let Some(known) = self.of_a_row() else {
+            *self = Average { nanos, rows };
+            return;
+        };
+        let nanos = nanos.min(known * rows * BELIEVED);
+        self.nanos += (nanos - self.nanos) * WEIGHT;
+        self.rows += (rows - self.rows) * WEIGHT;
+    }
 }
 
 impl Gain {
     /// Returns whether the next request should be merged with others.
     pub(crate) fn merges(&self) -> bool {
         let n = self.requests.fetch_add(1, Ordering::Relaxed);
-        let nanos = |average: &AtomicU64| f64::from_bits(average.load(Ordering::Relaxed));
-        let (alone, merged) = (nanos(&self.alone), nanos(&self.merged));
-        if alone == 0.0 || merged == 0.0 {
+        let (alone, merged) = {
+            let averages = lock(&self.averages);
+            (averages.alone.of_a_row(), averages.merged.of_a_row())
+        };
+        let (Some(alone), Some(merged)) = (alone, merged) else {
             return (n / TRIAL).is_multiple_of(2);
-        }
+        };
         let is_better = merged < alone * WORTH;
         let is_trial = n % AGAIN < TRIAL;
         is_better != is_trial
@@ -38,18 +73,12 @@ impl Gain {
 
     /// Takes the time of a batch into account.
     pub(crate) fn measured(&self, requests: usize, rows: usize, took: Duration) {
+        let mut averages = lock(&self.averages);
         let average = match requests {
-            1 => &self.alone,
-            _ => &self.merged,
+            1 => &mut averages.alone,
+            _ => &mut averages.merged,
         };
-        let new = took.as_nanos() as f64 / rows.max(1) as f64;
-        let old = f64::from_bits(average.load(Ordering::Relaxed));
-        let next = match old == 0.0 {
-            true => new,
-            false => old + (new - old) * WEIGHT,
-        };
-        // A measurement that another thread makes at the same time may be lost.
-        average.store(next.to_bits(), Ordering::Relaxed);
+        average.add(rows.max(1) as f64, took.as_nanos() as f64);
     }
 }
 
@@ -70,6 +99,29 @@ mod tests {
             let count = (0..AGAIN).filter(|_| gain.merges()).count();
             assert_eq!(count, expected, "{alone} {merged}");
         }
+    }
+
+    #[test]
+    fn counts_rows_not_batches() {
+        let gain = Gain::default();
+        (0..TRIAL).for_each(|_| _ = gain.merges());
+        gain.measured(1, 1, Duration::from_micros(90));
+        for _ in 0..40 {
+            // As slow as alone; then three times as fast.
+            gain.measured(2, 2, Duration::from_micros(180));
+            gain.measured(30, 30, Duration::from_micros(900));
+        }
+        assert!(gain.merges());
+    }
+
+    #[test]
+    fn one_slow_batch_changes_nothing() {
+        let gain = Gain::default();
+        (0..TRIAL).for_each(|_| _ = gain.merges());
+        gain.measured(1, 1, Duration::from_micros(90));
+        gain.measured(8, 8, Duration::from_micros(240));
+        gain.measured(8, 8, Duration::from_millis(20));
+        assert!(gain.merges());
     }
 
     #[test]

@@ -4,12 +4,13 @@ use super::merge::{are_alike, merge, num_rows, pad_alike, split};
 use crate::config::read_batching;
 use crate::manager::lock;
 use crate::metrics::Metrics;
+use crate::share::Share;
 use crate::step::{Step, contained};
 use crate::trace::{self, Traced};
 use ferroflow_base::{Result, Status, internal, invalid_argument, resource_exhausted};
 use ferroflow_model::proto::serving::BatchingParameters;
 use ferroflow_rpc::{CancelOnDrop, MAX_STEPS};
-use ferroflow_runtime::{CancelToken, RunOptions, Tensor};
+use ferroflow_runtime::{CancelToken, Pool, RunOptions, Tensor};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -208,6 +209,7 @@ pub struct Batcher {
     state: Mutex<State>,
     arrived: Condvar,
     metrics: Arc<Metrics>,
+    share: Arc<Share>,
 }
 
 /// The file of a model's own parameters.
@@ -216,6 +218,17 @@ const OWN_PARAMETERS: &str = "batching_params.pbtxt";
 impl Batcher {
     /// Starts the threads.
     pub fn start(default: Parameters, per_model: bool, metrics: Arc<Metrics>) -> Arc<Batcher> {
+        let share = Arc::new(Share::new(Pool::available_threads()));
+        Self::start_sharing(default, per_model, metrics, share)
+    }
+
+    /// As [`start`](Self::start), next to the steps of others.
+    pub(crate) fn start_sharing(
+        default: Parameters,
+        per_model: bool,
+        metrics: Arc<Metrics>,
+        share: Arc<Share>,
+    ) -> Arc<Batcher> {
         let threads = default.threads;
         let batcher = Arc::new(Batcher {
             default: Arc::new(default),
@@ -223,6 +236,7 @@ impl Batcher {
             state: Mutex::default(),
             arrived: Condvar::new(),
             metrics,
+            share,
         });
         for _ in 0..threads {
             let batcher = batcher.clone();
@@ -378,6 +392,10 @@ impl Batcher {
                 // The next request of the version makes a new one.
                 state.queues.remove(&key);
             }
+            if !state.queues.is_empty() {
+                // This thread may have been the one that was to wait for the others' timers.
+                self.arrived.notify_one();
+            }
             return batch.map(|b| (b, parameters));
         }
     }
@@ -420,8 +438,10 @@ impl Batcher {
         self.metrics
             .batch(first.step.servable.name(), &waited, padding);
         // A single request can be cancelled, the others of a batch cannot wait for one client.
+        let share = self.share.begin();
         let options = RunOptions {
             cancel: (tasks.len() == 1).then(|| first.cancel.clone()),
+            pool: share.pool.clone(),
             ..Default::default()
         };
         let began = Instant::now();

@@ -86,7 +86,7 @@ impl World {
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
         let thread = std::thread::spawn(move || {
             let stopped = async { drop(stopped.await) };
-            server.run(stopped).unwrap();
+            server.run(stopped);
         });
         World {
             front,
