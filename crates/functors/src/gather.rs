@@ -207,6 +207,12 @@ pub fn gather_nd_rows<T: Item, I: Index>(
     }
     let coords = indices.slice::<I>()?;
     let row = |i: usize| &coords[i * depth..(i + 1) * depth];
+    let position = |i: usize| match depth {
+        1 => usize::try_from(coords[i].to_i64())
+            .ok()
+            .filter(|&c| c < shape[0]),
+        _ => row_position(row(i), shape),
+    };
     let mut out = ctx.alloc(params.dtype(), out_shape)?;
     let from = params.items::<T>()?;
     let bad = AtomicUsize::new(usize::MAX);
@@ -218,7 +224,7 @@ pub fn gather_nd_rows<T: Item, I: Index>(
         1,
         &|block, to| {
             for (i, to) in (block * rows..).zip(to.chunks_exact_mut(inner.max(1))) {
-                match row_position(row(i), shape) {
+                match position(i) {
                     Some(p) => to.clone_from_slice(&from[p * inner..(p + 1) * inner]),
                     None => {
                         to.fill(T::default());

@@ -6,6 +6,7 @@ use crate::numeric::{Num, Ordered};
 use crate::unary::CHEAP;
 use ferroflow_base::Result;
 use ferroflow_primitives::rows::{ReduceOp, reduce_middle, reduce_rows};
+use ferroflow_primitives::vectorized;
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Element, Tensor};
 use smallvec::SmallVec;
@@ -174,6 +175,38 @@ fast! {
     FastSum: Sum, ReduceOp::Sum;
     /// The sum of the squares of `f32`, by `ferroflow_primitives`.
     FastSumSquares: SumSquares, ReduceOp::SumSquares;
+}
+
+/// The product of `f32`; of long rows by vectors that do not wait for each other.
+pub struct FastProd;
+impl Reduce<f32> for FastProd {
+    type Then = FastProd;
+    const START: f32 = 1.0;
+    #[inline(always)]
+    fn step(acc: f32, x: f32) -> f32 {
+        acc * x
+    }
+    fn row(x: &[f32]) -> f32 {
+        const PARTS: usize = 4;
+        if x.len() < 4 * PARTS * LANES {
+            return Prod::row(x);
+        }
+        let (blocks, rest) = x.as_chunks::<{ PARTS * LANES }>();
+        let mut products = [1.0; PARTS * LANES];
+        vectorized(
+            #[inline(always)]
+            || {
+                for block in blocks {
+                    products.iter_mut().zip(block).for_each(|(p, x)| *p *= x);
+                }
+                let (first, others) = products.split_at_mut(LANES);
+                for part in others.chunks_exact(LANES) {
+                    first.iter_mut().zip(part).for_each(|(p, x)| *p *= x);
+                }
+            },
+        );
+        Prod::row(&products[..LANES]) * Prod::row(rest)
+    }
 }
 
 macro_rules! fast_limits {

@@ -46,6 +46,15 @@ impl PoolAxis {
         }
     }
 
+    /// Returns how many windows from this one on are whole, at least one.
+    fn whole_from(&self, out: usize) -> usize {
+        let last = (self.input + self.pad).checked_sub(self.window);
+        match last.map(|last| (last / self.stride.max(1)).min(self.output - 1)) {
+            Some(last) if out * self.stride >= self.pad && out <= last => last - out + 1,
+            _ => 1,
+        }
+    }
+
     /// Returns the input positions under a window.
     fn range(&self, out: usize) -> std::ops::Range<usize> {
         let start = out * self.stride;
@@ -56,61 +65,78 @@ impl PoolAxis {
     }
 }
 
-/// One output pixel: the reduction of the pixels of a window.
+/// Output pixels in a row: each is the reduction of the pixels of a window.
 pub(crate) struct PoolJob {
+    /// The pixels of the first window.
     pub pixels: *const SendPtr<f32>,
     pub n_pixels: usize,
     pub n: usize,
     pub out: *mut f32,
+    /// Output pixels.
+    pub count: usize,
+    /// Elements from a window to the next.
+    pub step: usize,
 }
 
 /// # Safety
-/// Every pixel and the output are valid for `n` channels; there is at least one pixel.
+/// Every pixel of each window and the output are valid for `n` channels; there is at least one pixel.
 #[inline(always)]
-pub(crate) unsafe fn pool_pixel<S: Simd, const MAX: bool>(s: S, j: &PoolJob) {
-    // SAFETY: every access is below channel `n`.
-    unsafe {
-        let mut c = 0;
-        while c + 4 * S::N <= j.n {
-            block::<S, MAX, 4>(s, j, c, |p| s.load(p), |p, x| s.store(p, x));
-            c += 4 * S::N;
-        }
-        while c + S::N <= j.n {
-            block::<S, MAX, 1>(s, j, c, |p| s.load(p), |p, x| s.store(p, x));
-            c += S::N;
-        }
-        if c < j.n {
-            let n = j.n - c;
-            block::<S, MAX, 1>(s, j, c, |p| s.load_part(p, n), |p, x| s.store_part(p, x, n));
+pub(crate) unsafe fn pool_pixels<S: Simd, const MAX: bool>(s: S, j: &PoolJob) {
+    for i in 0..j.count {
+        // SAFETY: every access is below channel `n` of window `i`.
+        unsafe {
+            let (from, out) = (i * j.step, j.out.add(i * j.n));
+            let mut c = 0;
+            while c + 4 * S::N <= j.n {
+                let (load, store) = (|p| s.load(p), |p, x| s.store(p, x));
+                block::<S, MAX, 4>(s, j, from + c, out.add(c), load, store);
+                c += 4 * S::N;
+            }
+            while c + S::N <= j.n {
+                let (load, store) = (|p| s.load(p), |p, x| s.store(p, x));
+                block::<S, MAX, 1>(s, j, from + c, out.add(c), load, store);
+                c += S::N;
+            }
+            if c < j.n {
+                let n = j.n - c;
+                let (load, store) = (|p| s.load_part(p, n), |p, x| s.store_part(p, x, n));
+                block::<S, MAX, 1>(s, j, from + c, out.add(c), load, store);
+            }
         }
     }
 }
 
 /// # Safety
-/// As for [`pool_pixel`], `load` and `store` touching only channels that exist.
+/// As for [`pool_pixels`], `load` and `store` touching only channels that exist.
 #[inline(always)]
 unsafe fn block<S: Simd, const MAX: bool, const U: usize>(
     s: S,
     j: &PoolJob,
-    c: usize,
+    at: usize,
+    out: *mut f32,
     load: impl Fn(*const f32) -> S::V,
     store: impl Fn(*mut f32, S::V),
 ) {
     // SAFETY: the caller's promise.
     unsafe {
         let first = (*j.pixels).get();
-        let mut acc: [S::V; U] = std::array::from_fn(|u| load(first.add(c + u * S::N)));
+        let mut acc: [S::V; U] = std::array::from_fn(|u| load(first.add(at + u * S::N)));
         for t in 1..j.n_pixels {
             let p = (*j.pixels.add(t)).get();
             for (u, acc) in acc.iter_mut().enumerate() {
-                let x = load(p.add(c + u * S::N));
+                let x = load(p.add(at + u * S::N));
                 *acc = if MAX { s.max(*acc, x) } else { s.add(*acc, x) };
             }
         }
-        let scale = s.splat(j.n_pixels as f32);
+        let n = j.n_pixels as f32;
         for (u, x) in acc.into_iter().enumerate() {
-            let x = if MAX { x } else { s.div(x, scale) };
-            store(j.out.add(c + u * S::N), x);
+            let x = match MAX {
+                true => x,
+                // The product is the quotient.
+                false if j.n_pixels.is_power_of_two() => s.mul(x, s.splat(n.recip())),
+                false => s.div(x, s.splat(n)),
+            };
+            store(out.add(u * S::N), x);
         }
     }
 }
@@ -192,8 +218,11 @@ pub fn pool3d(
         let (zs, ys) = (d.range(z), h.range(y));
         let mut scratch = Scratch::take();
         let pixels = scratch.alloc::<SendPtr<f32>>(zs.len() * ys.len() * w.window.min(w.input));
-        for (x, out) in out.chunks_exact_mut(channels).enumerate() {
-            let xs = w.range(x);
+        let (mut x, mut rest) = (0, out);
+        while x < w.output {
+            let (xs, count) = (w.range(x), w.whole_from(x));
+            let (out, others) = std::mem::take(&mut rest).split_at_mut(count * channels);
+            (x, rest) = (x + count, others);
             let mut n_pixels = 0;
             for z in zs.clone() {
                 for y in ys.clone() {
@@ -210,13 +239,16 @@ pub fn pool3d(
                 continue;
             }
             let (pixels, out) = (pixels.as_ptr(), out.as_mut_ptr());
-            // SAFETY: each pixel and the output have `channels` elements; there is a pixel.
+            // SAFETY: each pixel has `channels` elements, also those of the whole windows that follow, and the
+            // output has them for each window; there is a pixel.
             unsafe {
                 kernel(&PoolJob {
                     pixels,
                     n_pixels,
                     n: channels,
                     out,
+                    count,
+                    step: w.stride * channels,
                 })
             };
         }

@@ -8,7 +8,7 @@ use super::functions as f;
 use super::gemm::kernel::{Sweep, sweep};
 use super::isa::Isa;
 use super::math::{Fun, Side, map, pow_const, pow_loop, scale_offset_row, zip};
-use super::pool::{PoolJob, pool_pixel};
+use super::pool::{PoolJob, pool_pixels};
 use super::rows::{NormJob, exp_sum, normalize, reduce, reduce_columns};
 use super::vector::{Lanes, Simd};
 
@@ -303,8 +303,8 @@ macro_rules! isa {
                     job!(output_tile::<One, 6, 2>, OutputJob),
                     job!(output_tile::<One, 8, 4>, OutputJob),
                 ],
-                pool_max: job!(pool_pixel::<One, true>, PoolJob),
-                pool_average: job!(pool_pixel::<One, false>, PoolJob),
+                pool_max: job!(pool_pixels::<One, true>, PoolJob),
+                pool_average: job!(pool_pixels::<One, false>, PoolJob),
                 reduce: [reduce!(0), reduce!(1), reduce!(2), reduce!(3)],
                 reduce_columns: [columns!(0), columns!(1), columns!(2), columns!(3)],
                 exp_sum: run_exp_sum,

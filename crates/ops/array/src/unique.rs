@@ -5,7 +5,7 @@ use crate::hash_key::{Key, dispatch_keys};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, Index, axis_in, constant};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, dispatch};
+use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor, dispatch};
 use foldhash::fast::RandomState;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -65,6 +65,41 @@ fn number<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>) -> (Vec<usize>, V
     (numbers, first)
 }
 
+/// The same for a vector of integers that are close to each other: looked up by value.
+fn number_integers(input: &Tensor) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
+    if input.shape().rank() != 1 {
+        return Ok(None);
+    }
+    Ok(match input.dtype() {
+        DType::Int32 => number_in_table(input.slice::<i32>()?),
+        DType::Int64 => number_in_table(input.slice::<i64>()?),
+        _ => None,
+    })
+}
+
+/// Entries of a table for each value.
+const SPARSE: usize = 8;
+
+fn number_in_table<I: Index + Ord>(values: &[I]) -> Option<(Vec<usize>, Vec<usize>)> {
+    let lowest = values.iter().min()?.to_i64();
+    let range = values.iter().max()?.to_i64().checked_sub(lowest)?;
+    let size = usize::try_from(range).ok()?.checked_add(1)?;
+    if size / SPARSE > values.len() || u32::try_from(values.len()).is_err() {
+        return None;
+    }
+    let mut table = vec![u32::MAX; size];
+    let mut first = Vec::new();
+    let numbers = values.iter().enumerate().map(|(i, v)| {
+        let number = &mut table[(v.to_i64() - lowest) as usize];
+        if *number == u32::MAX {
+            *number = first.len() as u32;
+            first.push(i);
+        }
+        *number as usize
+    });
+    Some((numbers.collect(), first))
+}
+
 fn unique_items<T: Key, I: Index>(ctx: &mut KernelCtx) -> Result<()> {
     let input = ctx.input(0)?;
     let shape = input.shape();
@@ -89,7 +124,9 @@ fn unique_items<T: Key, I: Index>(ctx: &mut KernelCtx) -> Result<()> {
     let n = shape[at];
     let outer: usize = shape[..at].iter().product();
     let inner: usize = shape[at + 1..].iter().product();
-    let (numbers, first) = if outer == 1 && inner == 1 {
+    let (numbers, first) = if let Some(found) = number_integers(input)? {
+        found
+    } else if outer == 1 && inner == 1 {
         number(values.iter().map(|v| v.key(dtype)))
     } else {
         number((0..n).map(|i| {

@@ -177,6 +177,8 @@ fn each_pixel(ctx: &mut KernelCtx, f: impl Fn([f32; 3]) -> [f32; 3] + Sync) -> R
 
 /// Numbers that a thread computes in a row.
 const BLOCK: usize = 3 * 1024;
+/// Such parts that are worth a task.
+const GROUP: usize = 6;
 
 /// Returns input 0 with other pixels, in its own storage if that is free.
 fn mapped<T: Element>(
@@ -190,7 +192,7 @@ fn mapped<T: Element>(
     }
     let mut out = ctx.alloc(T::DTYPE, ctx.shape(0)?.clone())?;
     let from = ctx.slice::<T>(0)?;
-    par_chunks_mut(ctx.par(), out.slice_mut()?, BLOCK, 1, &|i, to| {
+    par_chunks_mut(ctx.par(), out.slice_mut()?, BLOCK, GROUP, &|i, to| {
         let from = &from[i * BLOCK..][..to.len()];
         vectorized(
             #[inline(always)]
@@ -212,7 +214,7 @@ fn in_place<T: Element>(
     mut image: Tensor,
     f: &(impl Fn([T; 3]) -> [T; 3] + Sync),
 ) -> Result<Tensor> {
-    par_chunks_mut(ctx.par(), image.slice_mut()?, BLOCK, 1, &|_, part| {
+    par_chunks_mut(ctx.par(), image.slice_mut()?, BLOCK, GROUP, &|_, part| {
         vectorized(
             #[inline(always)]
             || {
@@ -286,47 +288,42 @@ fn hue(ctx: &mut KernelCtx) -> Result<Tensor> {
     }
 }
 
+#[inline(always)]
+fn either(condition: bool, yes: f32, no: f32) -> f32 {
+    if condition { yes } else { no }
+}
+
 /// Changes a pixel's hue, without branches; `wrapped` returns a hue below six.
+///
+/// Sectors are floats: loops over conditions of integers are not vectorized.
 #[inline(always)]
 fn turned([r, g, b]: [f32; 3], delta: f32, wrapped: impl Fn(f32) -> f32) -> [f32; 3] {
-    let (low, high) = (if r < g { r } else { g }, if r < g { g } else { r });
-    let (min, max) = (low.min(b), high.max(b));
-    let mid = low.max(high.min(b));
+    let (low, high) = (either(r < g, r, g), either(r < g, g, r));
+    let (below, above) = (b < low, b > high);
+    let (min, max) = (either(below, b, low), either(above, b, high));
+    let mid = either(below, low, either(above, high, b));
+    let range = max - min;
     // The sector of the hue, of six.
-    let upward = if b < r {
-        1
-    } else if b > g {
-        3
-    } else {
-        2
+    let upward = either(below, 1.0, either(above, 3.0, 2.0));
+    let downward = either(below, 0.0, either(above, 4.0, 5.0));
+    let sector = either(r < g, upward, downward);
+    let within = |sector: f32, ratio: f32| {
+        let half = sector * 0.5;
+        either(half == half.trunc(), ratio, 1.0 - ratio)
     };
-    let downward = if b < g {
-        0
-    } else if b > r {
-        4
-    } else {
-        5
-    };
-    let sector = if r < g { upward } else { downward };
-    let within = |sector: i32, ratio: f32| if sector & 1 == 0 { ratio } else { 1.0 - ratio };
-    let hue = sector as f32 + within(sector, (mid - min) / (max - min));
-    let hue = if max == min { 0.0 } else { hue };
-    let hue = wrapped(hue + delta * 6.0);
-    let sector = hue as i32;
-    let mid = min + within(sector, hue - sector as f32) * (max - min);
+    let hue = sector + within(sector, (mid - min) / range);
+    let hue = wrapped(either(max == min, 0.0, hue) + delta * 6.0);
+    let sector = hue.trunc();
+    let mid = min + within(sector, hue - sector) * range;
     // A channel is the largest in two sectors and the smallest in two.
-    let channel = |largest: [i32; 2], smallest: [i32; 2]| {
-        let value = if smallest.contains(&sector) { min } else { mid };
-        if largest.contains(&sector) {
-            max
-        } else {
-            value
-        }
-    };
+    let smallest = |of: bool| either(of, min, mid);
+    let red = smallest((sector >= 2.0) & (sector < 4.0));
+    let green = smallest(sector >= 4.0);
+    let blue = smallest(sector < 2.0);
     [
-        channel([0, 5], [2, 3]),
-        channel([1, 2], [4, 5]),
-        channel([3, 4], [0, 1]),
+        either((sector >= 1.0) & (sector < 5.0), red, max),
+        either((sector >= 1.0) & (sector < 3.0), max, green),
+        either((sector >= 3.0) & (sector < 5.0), max, blue),
     ]
 }
 

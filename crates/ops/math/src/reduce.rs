@@ -5,8 +5,8 @@ use ferroflow_base::Result;
 use ferroflow_functors::half_conversion::widened;
 use ferroflow_functors::numeric::{Half, Num};
 use ferroflow_functors::reduce::{
-    All, Any, FastMax, FastMin, FastSum, FastSumSquares, Layout, Max, Min, Prod, Reduce, Sum,
-    SumSquares, layout, reduce,
+    All, Any, FastMax, FastMin, FastProd, FastSum, FastSumSquares, Layout, Max, Min, Prod, Reduce,
+    Sum, SumSquares, layout, reduce,
 };
 use ferroflow_functors::shapes::{self, marked};
 use ferroflow_functors::unary::CHEAP;
@@ -55,7 +55,7 @@ pub(crate) const OPS: &[Op] = &[
         .gradient(mean_gradient),
     Op::new("Prod", NUMBERS)
         .shape(shapes::reduced)
-        .kernel(number_reduction!(Prod, Prod, as_is))
+        .kernel(number_reduction!(FastProd, Prod, as_is))
         .gradient(prod_gradient),
     Op::new("EuclideanNorm", NUMBERS)
         .shape(shapes::reduced)

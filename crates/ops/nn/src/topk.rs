@@ -2,9 +2,13 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{constant_int, int, narrowed};
+use ferroflow_functors::strided::MIN_BLOCK;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::vectorized;
+use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, bf16, dispatch, f16};
 use std::cmp::Ordering;
+use std::ops::Range;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -153,32 +157,77 @@ fn top_k<T: Element + PartialOrd>(ctx: &mut KernelCtx, k: Option<i64>, index: DT
     }
     let shape: Shape = rows.iter().copied().chain([k]).collect();
     let x = x.slice::<T>()?;
-    let n_rows = shape.num_elements().checked_div(k).unwrap_or(0);
     let mut values = ctx.alloc(T::DTYPE, shape.clone())?;
     let mut indices = ctx.alloc(DType::Int64, shape)?;
-    let mut order: Vec<usize> = Vec::new();
-    let (v, ix) = (values.slice_mut::<T>()?, indices.slice_mut::<i64>()?);
-    for r in 0..n_rows {
-        let row = &x[r * n..(r + 1) * n];
-        find_top(row, k, &mut order);
-        for (c, &i) in order.iter().enumerate() {
-            v[r * k + c] = row[i];
-            ix[r * k + c] = i as i64;
+    let positions = indices.slice_mut::<i64>()?;
+    // Rows of a thread.
+    let rows = (MIN_BLOCK / n.max(1)).max(1);
+    par_chunks_mut(ctx.par(), positions, (rows * k).max(1), 1, &|i, to| {
+        let mut order: Vec<usize> = Vec::new();
+        let rows = x[i * rows * n..].chunks_exact(n);
+        for (row, to) in rows.zip(to.chunks_exact_mut(k)) {
+            match k <= FEW {
+                true => vectorized(
+                    #[inline(always)]
+                    || find_few(row, k, &mut order),
+                ),
+                false => find_top(row, k, &mut order),
+            }
+            to.iter_mut()
+                .zip(&order)
+                .for_each(|(to, &at)| *to = at as i64);
         }
-    }
+    });
+    let of_rows = x
+        .chunks_exact(n.max(1))
+        .zip(positions.chunks_exact(k.max(1)));
+    let found = of_rows.flat_map(|(row, positions)| positions.iter().map(|&at| row[at as usize]));
+    let to = values.slice_mut::<T>()?.iter_mut();
+    to.zip(found).for_each(|(to, found)| *to = found);
     ctx.set_output(0, values)?;
     let indices = narrowed(indices, index)?;
     ctx.set_output(1, indices)
+}
+
+/// Most elements that one look at a row finds.
+const FEW: usize = 16;
+/// Elements that are compared at once.
+const BLOCK: usize = 32;
+
+/// As [`find_top`], for a small `k`: most blocks have no element that comes before those found.
+#[inline(always)]
+fn find_few<T: Copy + PartialOrd>(row: &[T], k: usize, order: &mut Vec<usize>) {
+    find_top(&row[..k], k, order);
+    let (blocks, rest) = row[k..].as_chunks::<BLOCK>();
+    for (i, block) in blocks.iter().enumerate() {
+        let last = row[order[k - 1]];
+        // Elements that are not numbers are looked at, too.
+        #[allow(clippy::neg_cmp_op_on_partial_ord, reason = "vectorized as it is")]
+        let any = block.iter().fold(false, |any, x| any | !(*x <= last));
+        if any {
+            insert(row, k + i * BLOCK..k + (i + 1) * BLOCK, order);
+        }
+    }
+    insert(row, row.len() - rest.len()..row.len(), order);
+}
+
+/// Inserts those of the positions that come before the last of `order`, which keeps its length.
+fn insert<T: Copy + PartialOrd>(row: &[T], positions: Range<usize>, order: &mut Vec<usize>) {
+    for i in positions {
+        // Of equal elements the first stays.
+        let comes_later = |&at: &usize| before(row[i], row[at]).is_ge();
+        if order.last().is_some_and(|last| !comes_later(last)) {
+            let at = order.partition_point(comes_later);
+            order.pop();
+            order.insert(at, i);
+        }
+    }
 }
 
 /// Finds the positions of the first `k` elements of `row` in [`before`]'s order, at least one.
 fn find_top<T: Copy + PartialOrd>(row: &[T], k: usize, order: &mut Vec<usize>) {
     let compare = |&a: &usize, &b: &usize| before(row[a], row[b]).then(a.cmp(&b));
     order.clear();
-    if k == 1 {
-        let better = |best, i| if compare(&i, &best).is_lt() { i } else { best };
-        return order.push((1..row.len()).fold(0, better));
-    }
     order.extend(0..row.len());
     if k < row.len() {
         order.select_nth_unstable_by(k - 1, compare);

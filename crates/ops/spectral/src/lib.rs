@@ -5,6 +5,7 @@
 
 // codegen:begin
 mod fft;
+mod half;
 mod transform;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.

@@ -1,5 +1,6 @@
 //! Transforms along the dimensions of tensors, and the plans they keep.
 
+use crate::half::HalfLength;
 use ferroflow_base::{Result, internal};
 use ferroflow_fft::{ComplexToReal, Fft, FftDirection, FftError, Real, RealToComplex};
 use ferroflow_functors::strided::Strided;
@@ -24,6 +25,8 @@ type Last<P> = Mutex<Option<(usize, Arc<P>)>>;
 /// The plans of a kernel: one for each dimension that it transforms.
 pub(crate) struct Plans<T: Sample> {
     complex: [Last<dyn Fft<T>>; 3],
+    /// For rows of even length.
+    half: Last<HalfLength<T>>,
     to_complex: Last<dyn RealToComplex<T>>,
     to_real: Last<dyn ComplexToReal<T>>,
 }
@@ -32,6 +35,7 @@ impl<T: Sample> Default for Plans<T> {
     fn default() -> Self {
         Plans {
             complex: Default::default(),
+            half: Default::default(),
             to_complex: Default::default(),
             to_real: Default::default(),
         }
@@ -112,6 +116,18 @@ where
         let mut out = ctx.alloc(<Complex<T> as Element>::DTYPE, shape)?;
         let (x, width) = (x.slice::<T>()?, n / 2 + 1);
         let group = (BLOCK / n).max(1);
+        if n.is_multiple_of(2) {
+            let plan = planned(&self.half, n, || Arc::new(HalfLength::new(n)));
+            let to = out.slice_mut::<Complex<T>>()?;
+            par_chunks_mut(ctx.par(), to, group * width, 1, &|block, spectra| {
+                let mut scratch = plan.scratch();
+                let signals = x[block * group * n..].chunks_exact(n);
+                for (signal, to) in signals.zip(spectra.chunks_exact_mut(width)) {
+                    plan.transform(signal, to, &mut scratch);
+                }
+            });
+            return Ok(out);
+        }
         let plan = planned(&self.to_complex, n, || T::real_to_complex(n));
         let failed = Mutex::new(None);
         par_chunks_mut(

@@ -1,13 +1,14 @@
 //! AsString (TensorFlow: `core/kernels/as_string_op.cc`).
 
 use crate::ngrams::int32;
+use crate::packer::strings_of;
 use crate::printf::{Conversion, Flag, Format};
-use crate::strings::{each, strings_of};
+use crate::strings::each_written;
 use ferroflow_base::{Result, invalid_argument, resource_exhausted};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{
-    Bytes, Complex32, Complex64, DType, Element, Tensor, bf16, dispatch, f16, memory_limit,
+    Complex32, Complex64, DType, Element, Tensor, bf16, dispatch, f16, memory_limit,
 };
 
 /// The ops of this file.
@@ -142,10 +143,8 @@ fn numbers<T: Text>(ctx: &mut KernelCtx, format: &Format) -> Result<()> {
     let input = ctx.input(0)?;
     check_size(input.num_elements(), format)?;
     let values = input.slice::<T>()?;
-    let texts = strings_of(ctx, values.len(), |i, text| {
-        text.clear();
-        values[i].write(format, text);
-        Bytes::copy_from_slice(text)
+    let texts = strings_of(ctx, values.len(), |i, out| {
+        out.write(|out| values[i].write(format, out));
     });
     ctx.set_output(0, Tensor::from_strings(input.shape().clone(), texts)?)
 }
@@ -156,9 +155,5 @@ fn strings(ctx: &mut KernelCtx, format: &Format) -> Result<()> {
         return ctx.set_output(0, input.clone());
     }
     check_size(input.num_elements(), format)?;
-    each(ctx, |text| {
-        let mut out = Vec::new();
-        format.text(text, &mut out);
-        Bytes::from(out)
-    })
+    each_written(ctx, |text, out| format.text(text, out))
 }

@@ -1,5 +1,6 @@
 //! ReduceJoin and UnsortedSegmentJoin.
 
+use crate::packer::strings_of;
 use ferroflow_base::{Result, invalid_argument, out_of_range};
 use ferroflow_functors::indices::{axis_in, constant_int, int, ints, shape_of};
 use ferroflow_functors::shapes;
@@ -94,18 +95,21 @@ fn reduce_join(ctx: &mut KernelCtx, keep_dims: bool, separator: &[u8]) -> Result
         0 => Vec::new(),
         _ => places(&over),
     };
-    let mut parts: Vec<&[u8]> = Vec::with_capacity(offsets.len());
     let starts = if n_out == 0 {
         Vec::new()
     } else {
         places(&kept)
     };
-    let joined = starts.into_iter().map(|start| -> Bytes {
-        parts.clear();
-        parts.extend(offsets.iter().map(|offset| &strings[start + offset][..]));
-        parts.join(separator).into()
+    let joined = strings_of(ctx, starts.len(), |i, out| {
+        out.write(|out| {
+            for (n, offset) in offsets.iter().enumerate() {
+                if n > 0 {
+                    out.extend_from_slice(separator);
+                }
+                out.extend_from_slice(&strings[starts[i] + offset]);
+            }
+        });
     });
-    let joined = joined.collect();
     ctx.set_output(0, Tensor::from_strings(out, joined)?)
 }
 

@@ -10,6 +10,7 @@ mod charset;
 mod hash_bucket;
 mod join;
 mod ngrams;
+mod packer;
 mod printf;
 mod regex;
 mod split;

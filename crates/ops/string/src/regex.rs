@@ -1,12 +1,14 @@
 //! Regular expressions: RegexFullMatch and RegexReplace, with constant or fed patterns (TensorFlow:
 //! `core/kernels/regex_full_match_op.cc` and `regex_replace_op.cc`).
 
-use crate::strings::each;
+use crate::packer::strings_of;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Bytes, Tensor};
-use regex::bytes::{Match, Regex, RegexBuilder};
+use ferroflow_tensor::Tensor;
+use regex::bytes::{Regex, RegexBuilder};
+use regex_syntax::hir::{Class, HirKind};
+use std::ops::Range;
 
 /// StaticRegexFullMatch, RegexFullMatch, StaticRegexReplace, RegexReplace.
 pub(crate) const OPS: &[Op] = &[
@@ -49,9 +51,8 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| {
         let all = build.attrs.bool("replace_global")?;
         Ok(Box::new(move |ctx: &mut KernelCtx| {
-            let pattern = compile(&fed(ctx, 1, "Pattern")?, false)?;
-            let rewrite = Rewrite::new(fed(ctx, 2, "Rewrite")?.as_bytes());
-            replace(ctx, &pattern, &rewrite, all)
+            let (pattern, rewrite) = (fed(ctx, 1, "Pattern")?, fed(ctx, 2, "Rewrite")?);
+            Replacer::new(&pattern, rewrite.as_bytes(), all)?.replace(ctx)
         }))
     })
     .not_differentiable(),
@@ -185,52 +186,126 @@ impl Rewrite {
 
 fn static_replace(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
-    let pattern = compile(attrs.str("pattern")?, false)?;
-    let rewrite = Rewrite::new(attrs.bytes("rewrite")?);
-    let all = attrs.bool("replace_global")?;
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        replace(ctx, &pattern, &rewrite, all)
-    }))
+    let replacer = Replacer::new(
+        attrs.str("pattern")?,
+        attrs.bytes("rewrite")?,
+        attrs.bool("replace_global")?,
+    )?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| replacer.replace(ctx)))
 }
 
-/// Copies the text between two matches, and returns the end of the second one.
-fn copied(text: &[u8], from: usize, found: Match<'_>, out: &mut Vec<u8>) -> usize {
-    if out.is_empty() {
-        out.reserve(text.len());
+/// A pattern of single bytes, which a table finds: a class of ASCII characters, or a run of them.
+struct ByteClass {
+    has: [bool; 256],
+    is_run: bool,
+}
+
+impl ByteClass {
+    fn of(pattern: &str) -> Option<ByteClass> {
+        let mut parser = regex_syntax::ParserBuilder::new().utf8(false).build();
+        let hir = parser.parse(pattern).ok()?;
+        let (class, is_run) = match hir.kind() {
+            HirKind::Repetition(r) if r.greedy && r.min == 1 && r.max.is_none() => {
+                (r.sub.kind(), true)
+            }
+            class => (class, false),
+        };
+        let HirKind::Class(Class::Unicode(class)) = class else {
+            return None;
+        };
+        let mut has = [false; 256];
+        for range in class.iter() {
+            let end = u8::try_from(range.end()).ok().filter(u8::is_ascii)?;
+            has[range.start() as usize..=usize::from(end)].fill(true);
+        }
+        Some(ByteClass { has, is_run })
     }
-    out.extend_from_slice(text.get(from..found.start()).unwrap_or_default());
-    found.end()
+
+    /// Returns the first match at or after `from`.
+    fn find(&self, text: &[u8], from: usize) -> Option<Range<usize>> {
+        let is_in = |b: &u8| self.has[usize::from(*b)];
+        let start = from + text.get(from..)?.iter().position(is_in)?;
+        let len = match self.is_run {
+            true => text[start..].iter().take_while(|b| is_in(b)).count(),
+            false => 1,
+        };
+        Some(start..start + len)
+    }
 }
 
-fn replace(ctx: &mut KernelCtx, pattern: &Regex, rewrite: &Rewrite, all: bool) -> Result<()> {
-    let changed = |text: &Bytes| -> Bytes {
-        // If the pattern does not have a referenced group, the text is unchanged.
-        if rewrite.largest >= pattern.captures_len() {
-            return text.clone();
-        }
-        let (mut out, mut at) = (Vec::new(), 0);
-        let most = if all { usize::MAX } else { 1 };
-        if rewrite.largest == 0 {
+/// What replaces the parts of texts that match.
+struct Replacer {
+    pattern: Regex,
+    class: Option<ByteClass>,
+    rewrite: Rewrite,
+    all: bool,
+}
+
+impl Replacer {
+    fn new(pattern: &str, rewrite: &[u8], all: bool) -> Result<Replacer> {
+        Ok(Replacer {
+            class: ByteClass::of(pattern),
+            pattern: compile(pattern, false)?,
+            rewrite: Rewrite::new(rewrite),
+            all,
+        })
+    }
+
+    /// Writes the text with replacements; `None` if nothing matches.
+    fn write(&self, text: &[u8], out: &mut Vec<u8>) -> Option<()> {
+        let most = if self.all { usize::MAX } else { 1 };
+        // The end of the last match.
+        let mut end = None;
+        let mut copy = |found: &Range<usize>, out: &mut Vec<u8>| {
+            let between = text.get(end.unwrap_or(0)..found.start);
+            out.extend_from_slice(between.unwrap_or_default());
+            end = Some(found.end);
+        };
+        match (self.rewrite.largest, &self.class) {
+            (0, Some(class)) => {
+                let first = class.find(text, 0);
+                let all = std::iter::successors(first, |last| class.find(text, last.end));
+                for found in all.take(most) {
+                    copy(&found, out);
+                    self.rewrite.write(|_| &text[found.clone()], out);
+                }
+            }
             // The whole match is found faster than its groups.
-            for found in pattern.find_iter(text).take(most) {
-                at = copied(text, at, found, &mut out);
-                rewrite.write(|_| found.as_bytes(), &mut out);
+            (0, None) => {
+                for found in self.pattern.find_iter(text).take(most) {
+                    copy(&found.range(), out);
+                    self.rewrite.write(|_| found.as_bytes(), out);
+                }
             }
-        } else {
-            for captures in pattern.captures_iter(text).take(most) {
-                let Some(found) = captures.get(0) else {
-                    continue;
-                };
-                at = copied(text, at, found, &mut out);
-                let group = |i: usize| captures.get(i).map_or(&b""[..], |m| m.as_bytes());
-                rewrite.write(group, &mut out);
+            _ => {
+                for captures in self.pattern.captures_iter(text).take(most) {
+                    let Some(found) = captures.get(0) else {
+                        continue;
+                    };
+                    copy(&found.range(), out);
+                    let group = |i: usize| captures.get(i).map_or(&b""[..], |m| m.as_bytes());
+                    self.rewrite.write(group, out);
+                }
             }
         }
-        if at == 0 && out.is_empty() {
-            return text.clone();
+        out.extend_from_slice(text.get(end?..).unwrap_or_default());
+        Some(())
+    }
+
+    /// Sets output 0 to the texts of input 0 with replacements.
+    fn replace(&self, ctx: &mut KernelCtx) -> Result<()> {
+        // If the pattern does not have a referenced group, texts are unchanged.
+        if self.rewrite.largest >= self.pattern.captures_len() {
+            return ctx.set_output(0, ctx.input(0)?.clone());
         }
-        out.extend(text.get(at..).unwrap_or_default());
-        out.into()
-    };
-    each(ctx, changed)
+        let input = ctx.input(0)?;
+        let texts = input.strings()?;
+        let changed = strings_of(ctx, texts.len(), |i, out| {
+            let text = &texts[i];
+            if !out.try_write(|out| self.write(text, out).is_some()) {
+                out.part(text, 0..text.len());
+            }
+        });
+        ctx.set_output(0, Tensor::from_strings(input.shape().clone(), changed)?)
+    }
 }

@@ -1,5 +1,6 @@
 //! StringSplit and StringSplitV2 (TensorFlow: `core/kernels/string_split_op.cc`).
 
+use crate::packer::{Packer, in_parts, joined};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::str_util::is_space;
 use ferroflow_opdef::{KernelCtx, Op, ShapeCtx};
@@ -56,7 +57,7 @@ fn split_shape(ctx: &mut ShapeCtx) -> Result<()> {
 fn split_all(
     ctx: &mut KernelCtx,
     name: &str,
-    split: impl Fn(&Bytes, &[u8], &mut Vec<Bytes>),
+    split: impl Fn(&Bytes, &[u8], &mut Packer) + Sync,
 ) -> Result<()> {
     let (input, separator) = (ctx.input(0)?, ctx.input(1)?);
     if input.shape().rank() != 1 {
@@ -72,14 +73,23 @@ fn split_all(
         ));
     }
     let separator = separator.strings()?.first().cloned().unwrap_or_default();
-    let (mut tokens, mut indices, mut most) = (Vec::new(), Vec::new(), 0);
-    for (row, text) in input.strings()?.iter().enumerate() {
-        let first = tokens.len();
-        split(text, &separator, &mut tokens);
-        let n = tokens.len() - first;
-        most = most.max(n);
-        indices.extend((0..n).flat_map(|column| [row as i64, column as i64]));
-    }
+    let texts = input.strings()?;
+    let parts = in_parts(ctx, texts.len(), |rows| {
+        let (mut tokens, mut indices) = (Packer::new(rows.len()), Vec::new());
+        let mut most = 0;
+        for row in rows {
+            let first = tokens.len();
+            split(&texts[row], &separator, &mut tokens);
+            let n = tokens.len() - first;
+            most = most.max(n);
+            indices.extend((0..n).flat_map(|column| [row as i64, column as i64]));
+        }
+        (tokens.finish(), indices, most)
+    });
+    let most = parts.iter().map(|part| part.2).max().unwrap_or(0);
+    let (tokens, indices): (Vec<_>, Vec<_>) =
+        parts.into_iter().map(|part| (part.0, part.1)).unzip();
+    let (tokens, indices) = (joined(tokens), joined(indices));
     let n = tokens.len();
     let shape = [input.num_elements() as i64, most as i64];
     ctx.set_output(0, Tensor::from_slice([n, 2], &indices)?)?;
@@ -88,21 +98,24 @@ fn split_all(
 }
 
 /// Splits at every byte of `delimiters`, or between all bytes if it is empty.
-fn split(text: &Bytes, delimiters: &[u8], skip_empty: bool, tokens: &mut Vec<Bytes>) {
+fn split(text: &Bytes, delimiters: &[u8], skip_empty: bool, tokens: &mut Packer) {
     if text.is_empty() {
         return;
     }
     if delimiters.is_empty() {
-        tokens.extend((0..text.len()).map(|i| text.slice(i..i + 1)));
-        return;
+        return (0..text.len()).for_each(|i| tokens.part(text, i..i + 1));
     }
-    let parts = text.split(|byte| delimiters.contains(byte));
-    let parts = parts.filter(|part| !(skip_empty && part.is_empty()));
-    tokens.extend(parts.map(|part| text.slice_ref(part)));
+    let mut start = 0;
+    for part in text.split(|byte| delimiters.contains(byte)) {
+        if !(skip_empty && part.is_empty()) {
+            tokens.part(text, start..start + part.len());
+        }
+        start += part.len() + 1;
+    }
 }
 
 /// Splits like Python's `str.split`: at `separator`, or at runs of spaces if it is empty.
-fn split_v2(text: &Bytes, separator: &[u8], max_split: Option<usize>, tokens: &mut Vec<Bytes>) {
+fn split_v2(text: &Bytes, separator: &[u8], max_split: Option<usize>, tokens: &mut Packer) {
     if max_split == Some(0) {
         tokens.push(text.clone());
         return;
@@ -117,13 +130,13 @@ fn split_v2(text: &Bytes, separator: &[u8], max_split: Option<usize>, tokens: &m
             }
             let rest = &text[start..];
             let len = rest.iter().position(|&b| is_space(b)).unwrap_or(rest.len());
-            tokens.push(text.slice(start..start + len));
+            tokens.part(text, start..start + len);
             start += len;
             n += 1;
         }
         if Some(n) == max_split {
             let rest = skip(start).map_or(text.len(), |skipped| start + skipped);
-            tokens.push(text.slice(rest..));
+            tokens.part(text, rest..text.len());
         }
         return;
     }
@@ -131,11 +144,11 @@ fn split_v2(text: &Bytes, separator: &[u8], max_split: Option<usize>, tokens: &m
         if Some(n) == max_split {
             break;
         }
-        tokens.push(text.slice(start..start + len));
+        tokens.part(text, start..start + len);
         start += len + separator.len();
         n += 1;
     }
-    tokens.push(text.slice(start..));
+    tokens.part(text, start..text.len());
 }
 
 /// Returns the first place of `wanted`, which is not empty, in `text`.

@@ -1,14 +1,13 @@
 //! StringUpper, StringLower, StringStrip, StringLength, StringJoin (TensorFlow:
 //! `core/kernels/string_*_op.cc`).
 
+use crate::packer::strings_of;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::broadcast_partial;
 use ferroflow_functors::shapes;
 use ferroflow_functors::str_util::{is_trail_byte, strip_whitespace};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Bytes, PartialShape, Shape, Tensor};
-use std::ops::Range;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -17,14 +16,14 @@ pub(crate) const OPS: &[Op] = &[
         "input: string -> output: string | encoding: string = ''",
     )
     .shape(shapes::unchanged)
-    .kernel(|b| cased(b, <[u8]>::to_ascii_uppercase, str::to_uppercase))
+    .kernel(|b| cased(b, <[u8]>::make_ascii_uppercase, str::to_uppercase))
     .not_differentiable(),
     Op::new(
         "StringLower",
         "input: string -> output: string | encoding: string = ''",
     )
     .shape(shapes::unchanged)
-    .kernel(|b| cased(b, <[u8]>::to_ascii_lowercase, str::to_lowercase))
+    .kernel(|b| cased(b, <[u8]>::make_ascii_lowercase, str::to_lowercase))
     .not_differentiable(),
     Op::new("StringStrip", "input: string -> output: string")
         .shape(shapes::unchanged)
@@ -66,35 +65,25 @@ pub(crate) const OPS: &[Op] = &[
 /// Strings that one thread computes in a row.
 pub(crate) const BLOCK: usize = 1024;
 
-/// Returns `n` strings, computed by several threads: `f` of their positions and of a buffer that it may use.
-pub(crate) fn strings_of(
-    ctx: &KernelCtx,
-    n: usize,
-    f: impl Fn(usize, &mut Vec<u8>) -> Bytes + Sync,
-) -> Vec<Bytes> {
-    let part = |range: Range<usize>| -> Vec<Bytes> {
-        let mut buffer = Vec::new();
-        range.map(|i| f(i, &mut buffer)).collect()
-    };
-    let width = ctx.par().width();
-    if n <= BLOCK || width == 1 {
-        return part(0..n);
-    }
-    let len = n.div_ceil(width).max(BLOCK);
-    let mut parts = vec![Vec::new(); n.div_ceil(len)];
-    par_chunks_mut(ctx.par(), &mut parts, 1, 1, &|i, to| {
-        to[0] = part(i * len..n.min((i + 1) * len));
-    });
-    let mut values = Vec::with_capacity(n);
-    values.extend(parts.into_iter().flatten());
-    values
-}
-
 /// Sets output 0 to `f` of every string of input 0.
 pub(crate) fn each(ctx: &mut KernelCtx, f: impl Fn(&Bytes) -> Bytes + Sync) -> Result<()> {
     let input = ctx.input(0)?;
     let strings = input.strings()?;
-    let values = strings_of(ctx, strings.len(), |i, _| f(&strings[i]));
+    let values = strings_of(ctx, strings.len(), |i, out| out.push(f(&strings[i])));
+    let out = Tensor::from_strings(input.shape().clone(), values)?;
+    ctx.set_output(0, out)
+}
+
+/// Sets output 0 to what `f` writes for every string of input 0.
+pub(crate) fn each_written(
+    ctx: &mut KernelCtx,
+    f: impl Fn(&[u8], &mut Vec<u8>) + Sync,
+) -> Result<()> {
+    let input = ctx.input(0)?;
+    let strings = input.strings()?;
+    let values = strings_of(ctx, strings.len(), |i, out| {
+        out.write(|out| f(&strings[i], out));
+    });
     let out = Tensor::from_strings(input.shape().clone(), values)?;
     ctx.set_output(0, out)
 }
@@ -109,15 +98,21 @@ pub(crate) fn try_each(ctx: &mut KernelCtx, f: impl Fn(&Bytes) -> Result<Bytes>)
 
 fn cased(
     build: &KernelBuild,
-    ascii: fn(&[u8]) -> Vec<u8>,
+    ascii: fn(&mut [u8]),
     unicode: fn(&str) -> String,
 ) -> Result<Box<dyn OpKernel>> {
     match build.attrs.str("encoding")? {
         "" => Ok(Box::new(move |ctx: &mut KernelCtx| {
-            each(ctx, |s| ascii(s).into())
+            each_written(ctx, |s, out| {
+                let start = out.len();
+                out.extend_from_slice(s);
+                ascii(&mut out[start..]);
+            })
         })),
         "utf-8" => Ok(Box::new(move |ctx: &mut KernelCtx| {
-            each(ctx, |s| unicode(&String::from_utf8_lossy(s)).into())
+            each_written(ctx, |s, out| {
+                out.extend_from_slice(unicode(&String::from_utf8_lossy(s)).as_bytes());
+            })
         })),
         other => Err(invalid_argument!(
             "only utf-8 or '' (no encoding) is supported, received {other}"
@@ -159,15 +154,20 @@ fn join(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let parts: Vec<&[Bytes]> = (0..ctx.num_inputs())
             .map(|i| ctx.input(i)?.strings())
             .collect::<Result<_>>()?;
-        let at = |i: usize| -> Bytes {
-            let items = parts.iter().map(|p| match p {
-                [one] => one,
-                many => &many[i],
-            });
-            let items: Vec<&[u8]> = items.map(|b| &b[..]).collect();
-            items.join(&separator[..]).into()
+        let write = |i: usize, out: &mut Vec<u8>| {
+            for (n, part) in parts.iter().enumerate() {
+                if n > 0 {
+                    out.extend_from_slice(&separator);
+                }
+                out.extend_from_slice(match part {
+                    [one] => one,
+                    many => &many[i],
+                });
+            }
         };
-        let values = strings_of(ctx, shape.num_elements(), |i, _| at(i));
+        let values = strings_of(ctx, shape.num_elements(), |i, out| {
+            out.write(|out| write(i, out));
+        });
         ctx.set_output(0, Tensor::from_strings(shape, values)?)
     }))
 }

@@ -52,6 +52,7 @@ fn ranges_leave_padding_out() {
         pad: 2,
     };
     assert_eq!([0, 1, 2, 3].map(|i| a.range(i)), [0..1, 0..3, 2..5, 4..5]);
+    assert_eq!([0, 1, 2, 3].map(|i| a.whole_from(i)), [1, 2, 1, 1]);
 }
 
 #[test]
@@ -70,6 +71,8 @@ fn windows_of_every_kind() {
         compare(2, [one, axis(5, 3, 1, 1), axis(5, 3, 1, 1)], c);
         compare(1, [axis(4, 2, 2, 0), axis(5, 3, 1, 1), axis(5, 3, 2, 1)], c);
         compare(3, [one, axis(7, 7, 1, 0), axis(7, 7, 1, 0)], c);
+        compare(1, [one, axis(9, 2, 3, 0), axis(23, 2, 3, 1)], c);
+        compare(1, [one, axis(2, 3, 1, 2), axis(2, 3, 1, 2)], c);
     }
     compare(0, [one, axis(7, 3, 2, 1), axis(9, 3, 2, 1)], 4);
 }

@@ -1,0 +1,122 @@
+//! Transforms of real rows of even length: one of complex rows of half the length, and a step that separates the
+//! spectra of even and odd elements.
+
+use crate::transform::Sample;
+use ferroflow_fft::{Fft, FftDirection};
+use ferroflow_primitives::vectorized;
+use ferroflow_tensor::Complex;
+use std::sync::Arc;
+
+/// The transform of a length.
+pub(crate) struct HalfLength<T: Sample> {
+    plan: Arc<dyn Fft<T>>,
+    /// Half of `e^(-2πik/n)`, from `k = 1` on.
+    twiddles: Vec<Complex<T>>,
+}
+
+/// Frequencies of a block.
+const WIDTH: usize = 16;
+
+impl<T: Sample> HalfLength<T> {
+    /// Returns the transform of rows of `n` elements, an even number that is not zero.
+    pub fn new(n: usize) -> Self {
+        let twiddle = |k: usize| {
+            let angle = -2.0 * std::f64::consts::PI / n as f64 * k as f64;
+            let number = |x: f64| T::from_f64(0.5 * x).unwrap_or(T::zero());
+            Complex::new(number(angle.cos()), number(angle.sin()))
+        };
+        HalfLength {
+            plan: T::complex(n / 2, FftDirection::Forward),
+            twiddles: (1..n.div_ceil(4)).map(twiddle).collect(),
+        }
+    }
+
+    pub fn scratch(&self) -> Vec<Complex<T>> {
+        vec![Complex::new(T::zero(), T::zero()); self.plan.get_inplace_scratch_len()]
+    }
+
+    /// Transforms `signal` to the first half of its spectrum, and the element in its middle.
+    pub fn transform(&self, signal: &[T], to: &mut [Complex<T>], scratch: &mut [Complex<T>]) {
+        let half = signal.len() / 2;
+        for (to, [even, odd]) in to.iter_mut().zip(signal.as_chunks().0) {
+            *to = Complex::new(*even, *odd);
+        }
+        self.plan.process_with_scratch(&mut to[..half], scratch);
+        let first = to[0];
+        to[0] = Complex::new(first.re + first.im, T::zero());
+        to[half] = Complex::new(first.re - first.im, T::zero());
+        vectorized(
+            #[inline(always)]
+            || self.separate(&mut to[1..half]),
+        );
+        if half.is_multiple_of(2) {
+            to[half / 2].im = -to[half / 2].im;
+        }
+    }
+
+    /// Computes pairs of frequencies at the same distance from both ends.
+    #[inline(always)]
+    fn separate(&self, to: &mut [Complex<T>]) {
+        let n = self.twiddles.len();
+        let (low, high) = to.split_at_mut(n);
+        let at = high.len() - n;
+        let high = &mut high[at..];
+        let (twiddles, few) = self.twiddles.as_chunks::<WIDTH>();
+        for (i, twiddles) in twiddles.iter().enumerate() {
+            let low = low[i * WIDTH..].first_chunk_mut::<WIDTH>();
+            let end = n - i * WIDTH;
+            let high = high[..end].last_chunk_mut::<WIDTH>();
+            if let (Some(low), Some(high)) = (low, high) {
+                pairs(twiddles, low, high);
+            }
+        }
+        let low = low[n - few.len()..].iter_mut();
+        let high = high[..few.len()].iter_mut().rev();
+        for ((twiddle, low), high) in few.iter().zip(low).zip(high) {
+            (*low, *high) = pair(*twiddle, *low, *high);
+        }
+    }
+}
+
+/// The frequencies of a block, real and imaginary parts one by one: so that loops over them are vectorized.
+#[inline(always)]
+fn pairs<T: Sample>(
+    twiddles: &[Complex<T>; WIDTH],
+    low: &mut [Complex<T>; WIDTH],
+    high: &mut [Complex<T>; WIDTH],
+) {
+    let mut parts = [[T::zero(); WIDTH]; 6];
+    let [a, b, c, d, e, f] = &mut parts;
+    for i in 0..WIDTH {
+        (a[i], b[i]) = (twiddles[i].re, twiddles[i].im);
+        (c[i], d[i]) = (low[i].re, low[i].im);
+        (e[i], f[i]) = (high[WIDTH - 1 - i].re, high[WIDTH - 1 - i].im);
+    }
+    for i in 0..WIDTH {
+        let twiddle = Complex::new(a[i], b[i]);
+        let (low, high) = pair(twiddle, Complex::new(c[i], d[i]), Complex::new(e[i], f[i]));
+        (c[i], d[i], e[i], f[i]) = (low.re, low.im, high.re, high.im);
+    }
+    for i in 0..WIDTH {
+        low[i] = Complex::new(c[i], d[i]);
+        high[WIDTH - 1 - i] = Complex::new(e[i], f[i]);
+    }
+}
+
+/// Returns the elements of the spectrum at a frequency and at its mirror image.
+#[inline(always)]
+fn pair<T: Sample>(
+    twiddle: Complex<T>,
+    low: Complex<T>,
+    high: Complex<T>,
+) -> (Complex<T>, Complex<T>) {
+    let half = T::from_f64(0.5).unwrap_or(T::zero());
+    let (sum, difference) = (low + high, low - high);
+    let re = sum.im * twiddle.re + difference.re * twiddle.im;
+    let im = sum.im * twiddle.im - difference.re * twiddle.re;
+    let (even, odd) = (half * sum.re, half * difference.im);
+    (
+        Complex::new(even + re, odd + im),
+        Complex::new(even - re, im - odd),
+    )
+}
