@@ -6,6 +6,7 @@ mod decoding;
 mod decompositions;
 mod dtypes;
 mod elementwise;
+mod large_decompositions;
 mod linalg;
 mod lists;
 mod nn;

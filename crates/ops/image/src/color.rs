@@ -297,6 +297,10 @@ fn either(condition: bool, yes: f32, no: f32) -> f32 {
 ///
 /// Sectors are floats: loops over conditions of integers are not vectorized.
 #[inline(always)]
+#[allow(
+    clippy::manual_range_contains,
+    reason = "both comparisons, without a branch"
+)]
 fn turned([r, g, b]: [f32; 3], delta: f32, wrapped: impl Fn(f32) -> f32) -> [f32; 3] {
     let (low, high) = (either(r < g, r, g), either(r < g, g, r));
     let (below, above) = (b < low, b > high);
