@@ -178,6 +178,10 @@ case("v1", name="native_fused_conv_hard_swish")(fused_conv(
     "_MklNativeFusedConv2D",
     lambda x, w, c: (lambda y: y * tf.nn.relu6(y + 3) / 6)(tf.nn.bias_add(conv(x, w), c)),
     [b"BiasAdd", b"_FusedHardSwish"], [[4]]))
+case("v1", name="native_padded_fused_conv_mish")(fused_conv(
+    "_MklNativePadWithFusedConv2D",
+    lambda x, w, c: (lambda y: y * tf.tanh(tf.nn.softplus(y)))(tf.nn.bias_add(conv(pad(x), w), c)),
+    [b"BiasAdd", b"Mish"], [[4]], ["paddings"]))
 case("v1", name="native_padded_fused_conv")(fused_conv(
     "_MklNativePadWithFusedConv2D", lambda x, w, c: tf.nn.relu(tf.nn.bias_add(conv(pad(x), w), c)),
     [b"BiasAdd", b"Relu"], [[4]], ["paddings"]))

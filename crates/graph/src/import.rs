@@ -122,7 +122,7 @@ pub(crate) fn connect(
                 node.name
             ));
         }
-        if node.inputs.len() < onednn::n_inputs(def) {
+        if onednn::is_input(def, node.inputs.len()) {
             node.inputs.push(source(input)?);
         }
     }

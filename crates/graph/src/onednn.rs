@@ -10,13 +10,32 @@ use std::sync::Arc;
 
 const PREFIX: &str = "_Mkl";
 
+/// The ops whose names have no `Native`, and those that begin with `Quantized`. Others without it are ops of blocked
+/// layouts, with further inputs, which TensorFlow makes only if a variable of the environment asks for them.
+const PLAIN: &[&str] = &[
+    "BatchMatMul",
+    "BatchMatMulV2",
+    "ConjugateTranspose",
+    "Dequantize",
+    "Einsum",
+    "MatMul",
+    "QuantizeV2",
+    "Softmax",
+    "SparseTensorDenseMatMul",
+    "Transpose",
+];
+
 /// The schema of `op`; that of Conv2D for `_MklNativeConv2D` and of `_FusedConv2D` for `_MklNativeFusedConv2D`.
 pub(crate) fn find(op: &str, registry: &Registry) -> Result<Option<Arc<OpDef>>> {
     let found = registry.def(op)?;
-    let Some(plain) = op.strip_prefix(PREFIX).filter(|_| found.is_none()) else {
+    let Some(rest) = op.strip_prefix(PREFIX).filter(|_| found.is_none()) else {
         return Ok(found);
     };
-    let plain = plain.strip_prefix("Native").unwrap_or(plain);
+    let plain = match rest.strip_prefix("Native") {
+        Some(plain) => plain,
+        None if PLAIN.contains(&rest) || rest.starts_with("Quantized") => rest,
+        None => return Ok(None),
+    };
     match registry.def(plain)? {
         Some(def) => Ok(Some(def)),
         None => registry.def(&format!("_{plain}")),
@@ -35,10 +54,9 @@ pub(crate) fn adjust_attrs(op: &str, attrs: &mut Attrs) {
     }
 }
 
-/// How many data inputs of the node count: a pool's gradient reads the memory of the pool's kernel too.
-pub(crate) fn n_inputs(node: &NodeDef) -> usize {
-    match node.op.as_str() {
-        "_MklNativeMaxPoolGrad" | "_MklNativeMaxPool3DGrad" => 3,
-        _ => usize::MAX,
-    }
+/// Whether the data input after the first `n` of the node counts: a pool's gradient reads the memory of the pool's
+/// kernel, too.
+pub(crate) fn is_input(node: &NodeDef, n: usize) -> bool {
+    let op = node.op.as_str();
+    n < 3 || !matches!(op, "_MklNativeMaxPoolGrad" | "_MklNativeMaxPool3DGrad")
 }

@@ -157,7 +157,7 @@ fn check(case: &Json) {
         Tensor::from_slice([x.rows, x.columns], &data).unwrap()
     };
     let tensors = inputs.iter().map(tensor).collect();
-    let out = op::run(&registry(), op, &attrs, tensors).expect(&what);
+    let out = op::run(registry(), op, &attrs, tensors).expect(&what);
     let expected = case["outputs"].as_array().expect("outputs");
     for (t, expected) in out.iter().zip(expected) {
         let dims = expected["shape"].as_array().expect("a shape").iter();

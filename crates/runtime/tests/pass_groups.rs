@@ -319,12 +319,15 @@ fn costs_place_nodes() {
 /// read.
 const FOR_WORKERS: &str = "
     node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
-    node { name: 'sum' op: 'AccumulateNV2' input: 'x' input: 'x' device: '/cpu:1'
+    node { name: 'sum' op: 'AccumulateNV2' input: 'row' input: 'x' device: '/cpu:1'
       attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'N' value { i: 2 } }
       attr { key: 'shape' value { shape { dim { size: 1 } dim { size: 2 } } } } }
     node { name: 'rows' op: 'ParallelConcat' input: 'x' input: 'sum' device: '/cpu:1'
       attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'N' value { i: 2 } }
       attr { key: 'shape' value { shape { dim { size: 2 } dim { size: 2 } } } } }
+    node { name: 'row' op: 'ParallelConcat' input: 'x' device: '/cpu:1'
+      attr { key: 'T' value { type: DT_FLOAT } } attr { key: 'N' value { i: 1 } }
+      attr { key: 'shape' value { shape { dim { size: 1 } dim { size: 2 } } } } }
     node { name: 'no' op: 'Const' attr { key: 'dtype' value { type: DT_BOOL } }
       attr { key: 'value' value { tensor { dtype: DT_BOOL tensor_shape {} bool_val: false } } } }
     node { name: 'loop' op: 'While' input: 'no' input: 'rows' device: '/cpu:1'
@@ -361,6 +364,7 @@ fn workers_get_ops_that_have_kernels_and_results_that_are_read() {
         ("AddN", 1),
         ("ParallelConcat", 0),
         ("ConcatV2", 1),
+        ("Identity", 1),
         ("While", 0),
         ("Exit", 1),
     ];

@@ -4,7 +4,7 @@
 use crate::pass::constant_node;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Graph, Node, NodeId, Output, Patch};
+use ferroflow_graph::{Graph, Node, NodeId, Output, Patch, loop_frames};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::{DType, Tensor};
 
@@ -15,39 +15,59 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 fn replace(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
-    let ids: Vec<NodeId> = graph.iter().map(|(id, _)| id).collect();
+    let ids = graph.iter().map(|(id, _)| id);
+    let ids: Vec<NodeId> = ids
+        .filter(|id| matches!(graph.node(*id).op(), "AccumulateNV2" | "ParallelConcat"))
+        .collect();
+    if ids.is_empty() {
+        return Ok(());
+    }
+    let frames = loop_frames(graph)?;
     let mut patch = Patch::new();
     for id in ids {
         let node = graph.node(id).clone();
-        let replaced = match node.op() {
-            "AccumulateNV2" => renamed(node, "AddN", ctx)?,
-            "ParallelConcat" => {
-                let name = graph.unique_name(&format!("{}/_axis", node.name));
-                let mut axis = constant_node(ctx, name, Tensor::scalar(0i32))?;
-                axis.device.clone_from(&node.device);
-                if let Some(group) = node.attrs.get("_class") {
-                    axis.attrs.set("_class", group.clone());
-                }
-                // In the frame of the node.
-                axis.controls
-                    .extend(node.inputs.first().map(|input| input.node));
-                let axis = Output::new(patch.add(graph, axis)?, 0);
-                let mut node = renamed(node, "ConcatV2", ctx)?;
-                node.inputs.push(axis);
-                node.attrs.set("Tidx", AttrValue::Type(DType::Int32));
-                node
-            }
-            _ => continue,
+        let (name, op) = (node.name.clone(), node.op().to_string());
+        let replaced = match op.as_str() {
+            "AccumulateNV2" => renamed(node, "AddN", ctx),
+            _ if node.inputs.len() == 1 => renamed(node, "Identity", ctx),
+            _ => concat(graph, &mut patch, node, frames.of(id).is_some(), ctx),
         };
-        *patch.edit(graph, id) = replaced;
+        *patch.edit(graph, id) = replaced.map_err(|e| e.at_node(&name, &op))?;
     }
     patch.apply(graph);
     Ok(())
 }
 
-/// `node` as one of an op that has no attr `shape`.
+/// A ParallelConcat as ConcatV2.
+fn concat(
+    graph: &mut Graph,
+    patch: &mut Patch,
+    node: Node,
+    is_in_loop: bool,
+    ctx: &PassCtx,
+) -> Result<Node> {
+    let name = graph.unique_name(&format!("{}/_axis", node.name));
+    let mut axis = constant_node(ctx, name, Tensor::scalar(0i32))?;
+    axis.device.clone_from(&node.device);
+    if let Some(group) = node.attrs.get("_class") {
+        axis.attrs.set("_class", group.clone());
+    }
+    if is_in_loop {
+        // TensorFlow's workers want the constant in the loop, too.
+        let first = node.inputs.first();
+        axis.controls.extend(first.map(|input| input.node));
+    }
+    let axis = Output::new(patch.add(graph, axis)?, 0);
+    let mut node = renamed(node, "ConcatV2", ctx)?;
+    node.inputs.push(axis);
+    node.attrs.set("Tidx", AttrValue::Type(DType::Int32));
+    Ok(node)
+}
+
+/// `node` as one of an op that has its `T`, and its `N` if it has several inputs.
 fn renamed(mut node: Node, op: &str, ctx: &PassCtx) -> Result<Node> {
-    let attrs = node.attrs.iter().filter(|(name, _)| *name != "shape");
+    let has = |name: &str| !matches!(name, "shape") && (op != "Identity" || name != "N");
+    let attrs = node.attrs.iter().filter(|(name, _)| has(name));
     let attrs: Attrs = attrs.map(|(k, v)| (k.clone(), v.clone())).collect();
     node.attrs = attrs;
     node.def = ctx.def(op)?;

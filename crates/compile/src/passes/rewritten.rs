@@ -246,7 +246,11 @@ fn padded_conv(this: &mut Expansion, mut node: Node) -> Result<Node> {
         "_MklNativePadWithConv2D" => this.become_op(node, "Conv2D"),
         _ => {
             let n_args = node.inputs.len() - 2;
-            fused_conv(this, node, dtype, n_args)
+            let node = fused_conv(this, node, dtype, n_args)?;
+            match ends_in_mish(&node) {
+                true => product_and_mish(this, node),
+                false => Ok(node),
+            }
         }
     }
 }

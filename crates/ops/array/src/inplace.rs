@@ -42,7 +42,7 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(shapes::from_shape_attr)
     .kernel(parallel_concat),
-    // TensorFlow's masters make these of ParallelConcat; import joins them again.
+    // TensorFlow's masters make these of ParallelConcat; the pass `composite` joins them again.
     Op::new(
         "_ParallelConcatStart",
         "-> output: dtype | shape: shape; dtype: type | stateful",

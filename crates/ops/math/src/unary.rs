@@ -72,7 +72,7 @@ macro_rules! mixed_op {
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    // TensorFlow's masters make it of several of these ops; import splits it again.
+    // TensorFlow's masters make it of several of these ops; the pass `composite` splits it again.
     Op::new(
         "_UnaryOpsComposition",
         "x: T -> y: T | T: type {float,half,double}; op_names: list(string)",

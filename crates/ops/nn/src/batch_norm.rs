@@ -47,7 +47,7 @@ pub(crate) const OPS: &[Op] = &[
     .shape(shape)
     .kernel(build)
     .gradient(fused_gradient),
-    // Import splits it.
+    // The pass `composite` splits it.
     Op::new(
         "_FusedBatchNormEx",
         "x: T, scale: U, offset: U, mean: U, variance: U, side_input: num_side_inputs*T \

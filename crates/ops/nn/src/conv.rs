@@ -79,7 +79,7 @@ pub(crate) const OPS: &[Op] = &[
     .shape(conv_shape)
     .cost(Cost::Expensive)
     .kernel(build),
-    // Import splits these into several nodes.
+    // The pass `composite` splits these into several nodes.
     Op::new(
         "FusedPadConv2D",
         "input: T, paddings: int32, filter: T -> output: T | T: type \

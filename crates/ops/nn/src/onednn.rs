@@ -1,5 +1,5 @@
-//! Ops of several nodes that TensorFlow makes for its oneDNN kernels (`core/ops/mkl_nn_ops.cc`). Import splits them;
-//! those of one node (`_MklNativeConv2D`) it reads as the op itself.
+//! Ops of several nodes that TensorFlow makes for its oneDNN kernels (`core/ops/mkl_nn_ops.cc`). The pass
+//! `composite` splits them; those of one node (`_MklNativeConv2D`) import reads as the op itself.
 
 use ferroflow_functors::shapes;
 use ferroflow_opdef::Op;

@@ -24,7 +24,7 @@ pub(crate) const OPS: &[Op] = &[
     .shape(shapes::unchanged)
     .kernel(|build| buckets(build, fingerprint64))
     .not_differentiable(),
-    // Import splits it into AsString and StringToHashBucketFast.
+    // The pass `composite` splits it into AsString and StringToHashBucketFast.
     Op::new(
         "_TensorToHashBucketFast",
         "input: T -> output: int64 | T: type \
