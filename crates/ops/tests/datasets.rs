@@ -176,13 +176,19 @@ fn elements_stay_in_order_and_tasks_end_with_their_iterator() {
 
 #[test]
 fn cancelling_a_step_ends_its_wait() {
-    let library = Library::default().with("f", |_, services| {
+    let n_begun = Arc::new(AtomicUsize::new(0));
+    let counted = n_begun.clone();
+    let library = Library::default().with("f", move |_, services| {
+        counted.fetch_add(1, Ordering::Relaxed);
         loop {
             services.cancel.check()?;
             std::thread::yield_now();
         }
     });
-    for width in [1, 3] {
+    // Who runs which call varies.
+    for width in [1, 3].repeat(20) {
+        n_begun.store(0, Ordering::Relaxed);
+        let n_calls = if width == 1 { 1 } else { 2 };
         let pool = Pool::new(width);
         let world = World::new(&library, &pool);
         let mapped = parallel_map(&world, world.numbers(9), 2);
@@ -190,7 +196,13 @@ fn cancelling_a_step_ends_its_wait() {
         let ahead = world.make("PrefetchDataset", numbers(), &inputs);
         let mut iterator = world.iterator(&ahead);
         let token = world.cancel.clone();
-        let caller = std::thread::spawn(move || token.cancel());
+        let begun = n_begun.clone();
+        let caller = std::thread::spawn(move || {
+            while begun.load(Ordering::Relaxed) < n_calls {
+                std::thread::yield_now();
+            }
+            token.cancel();
+        });
         let error = iterator.next(&world.services()).expect_err("cancelled");
         assert_eq!(error.code(), Code::Cancelled);
         caller.join().expect("no panic");

@@ -57,17 +57,36 @@ impl Call {
         })
     }
 
+    /// Takes the element of the call if no thread has begun it.
+    fn begin(&self) -> Option<Components> {
+        let mut stage = lock(&self.stage);
+        match std::mem::replace(&mut *stage, Stage::Running) {
+            Stage::Waiting(element) => Some(element),
+            other => {
+                *stage = other;
+                None
+            }
+        }
+    }
+
     /// Runs the call if no thread has begun it.
     fn run(&self, function: &Element, services: &StepServices) {
-        let mut stage = lock(&self.stage);
-        let element = match std::mem::replace(&mut *stage, Stage::Running) {
-            Stage::Waiting(element) => element,
-            other => return *stage = other,
-        };
-        drop(stage);
+        let Some(element) = self.begin() else { return };
         let _answer = Answer(self);
         let result = function(element, services);
         *lock(&self.stage) = Stage::Done(result);
+    }
+
+    /// As [`Call::run`], for a later step: if this one is cancelled meanwhile, the call waits again.
+    fn run_ahead(&self, function: &Element, services: &StepServices) {
+        let Some(element) = self.begin() else { return };
+        let _answer = Answer(self);
+        let result = function(element.clone(), services);
+        let is_cut_off = result.is_err() && services.cancel.check().is_err();
+        *lock(&self.stage) = match is_cut_off {
+            true => Stage::Waiting(element),
+            false => Stage::Done(result),
+        };
     }
 
     /// Returns the result; the call must have been begun.
@@ -150,16 +169,13 @@ impl DatasetIterator for InOrder {
             return Ok(None);
         };
         call.run(&self.function, services);
-        // While another thread runs it, this one runs those that wait behind it: for later steps.
-        if !call.is_done()
-            && let Some(services) = self.background.services(services)
-        {
-            for later in self.calls.iter().skip(1) {
-                services.with(|services| later.run(&self.function, services));
-                if call.is_done() {
-                    break;
-                }
+        // While another thread runs it, this one runs those that wait behind it. They end with this step, which may be
+        // the one of a prefetch that is dropped: this iterator is dropped only after it.
+        for later in self.calls.iter().skip(1) {
+            if call.is_done() || services.cancel.check().is_err() {
+                break;
             }
+            later.run_ahead(&self.function, services);
         }
         // A step that is cancelled while it waits leaves the call to the next one.
         let result = call.result(services);
