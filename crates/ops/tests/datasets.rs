@@ -185,7 +185,7 @@ fn cancelling_a_step_ends_its_wait() {
             std::thread::yield_now();
         }
     });
-    // Who runs which call varies.
+    // The threads that run the calls vary.
     for width in [1, 3].repeat(20) {
         n_begun.store(0, Ordering::Relaxed);
         let n_calls = if width == 1 { 1 } else { 2 };
