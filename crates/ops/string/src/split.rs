@@ -1,6 +1,6 @@
 //! StringSplit and StringSplitV2 (TensorFlow: `core/kernels/string_split_op.cc`).
 
-use crate::packer::{Packer, in_parts, joined};
+use crate::packer::Packer;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::str_util::is_space;
 use ferroflow_opdef::{KernelCtx, Op, ShapeCtx};
@@ -57,7 +57,7 @@ fn split_shape(ctx: &mut ShapeCtx) -> Result<()> {
 fn split_all(
     ctx: &mut KernelCtx,
     name: &str,
-    split: impl Fn(&Bytes, &[u8], &mut Packer) + Sync,
+    split: impl Fn(&Bytes, &[u8], &mut Packer),
 ) -> Result<()> {
     let (input, separator) = (ctx.input(0)?, ctx.input(1)?);
     if input.shape().rank() != 1 {
@@ -74,22 +74,17 @@ fn split_all(
     }
     let separator = separator.strings()?.first().cloned().unwrap_or_default();
     let texts = input.strings()?;
-    let parts = in_parts(ctx, texts.len(), |rows| {
-        let (mut tokens, mut indices) = (Packer::new(rows.len()), Vec::new());
-        let mut most = 0;
-        for row in rows {
-            let first = tokens.len();
-            split(&texts[row], &separator, &mut tokens);
-            let n = tokens.len() - first;
-            most = most.max(n);
-            indices.extend((0..n).flat_map(|column| [row as i64, column as i64]));
-        }
-        (tokens.finish(), indices, most)
-    });
-    let most = parts.iter().map(|part| part.2).max().unwrap_or(0);
-    let (tokens, indices): (Vec<_>, Vec<_>) =
-        parts.into_iter().map(|part| (part.0, part.1)).unzip();
-    let (tokens, indices) = (joined(tokens), joined(indices));
+    let (mut tokens, mut indices) = (Packer::new(texts.len()), Vec::new());
+    let mut most = 0;
+    // By one thread: several would count references to the same memory.
+    for (row, text) in texts.iter().enumerate() {
+        let first = tokens.len();
+        split(text, &separator, &mut tokens);
+        let n = tokens.len() - first;
+        most = most.max(n);
+        indices.extend((0..n).flat_map(|column| [row as i64, column as i64]));
+    }
+    let tokens = tokens.finish();
     let n = tokens.len();
     let shape = [input.num_elements() as i64, most as i64];
     ctx.set_output(0, Tensor::from_slice([n, 2], &indices)?)?;

@@ -1,13 +1,12 @@
 //! Substr (TensorFlow: `core/kernels/substr_op.cc`).
 
-use crate::packer::strings_of;
+use crate::packer::Packer;
 use ferroflow_base::{Result, Status, invalid_argument, unimplemented_error};
 use ferroflow_functors::broadcast::{broadcast_partial, broadcast_shape, broadcast_tensor};
 use ferroflow_functors::indices::ints;
 use ferroflow_functors::str_util::is_trail_byte;
 use ferroflow_opdef::{KernelCtx, Op};
 use ferroflow_tensor::{Shape, Tensor};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -70,28 +69,25 @@ fn substr(ctx: &mut KernelCtx, characters: bool) -> Result<()> {
         many => many[i],
     };
     let texts = input.strings()?;
-    // The first string that does not have the position.
-    let bad = AtomicUsize::new(usize::MAX);
-    let out = strings_of(ctx, texts.len(), |i, out| {
-        let (text, pos, len) = (&texts[i], at(&positions, i), at(&lengths, i));
+    let mut out = Packer::new(texts.len());
+    // By one thread: several would count references to the same memory.
+    for (i, text) in texts.iter().enumerate() {
+        let (pos, len) = (at(&positions, i), at(&lengths, i));
         let range = match characters {
             true => characters_in(text, pos, len),
             false => bytes_in(text, pos, len),
         };
-        if range.is_none() {
-            bad.fetch_min(i, Ordering::Relaxed);
-        }
-        let (from, to) = range.unwrap_or_default();
+        let Some((from, to)) = range else {
+            let is_matrix = needs_broadcast && input.shape().rank() == 2;
+            let columns = input.shape().last().filter(|_| is_matrix);
+            return Err(out_of_range(pos, text, characters, i, columns.copied()));
+        };
         out.part(text, from..to);
-    });
-    let bad = bad.into_inner();
-    if let Some(text) = texts.get(bad) {
-        let is_matrix = needs_broadcast && input.shape().rank() == 2;
-        let columns = input.shape().last().filter(|_| is_matrix);
-        let pos = at(&positions, bad);
-        return Err(out_of_range(pos, text, characters, bad, columns.copied()));
     }
-    ctx.set_output(0, Tensor::from_strings(input.shape().clone(), out)?)
+    ctx.set_output(
+        0,
+        Tensor::from_strings(input.shape().clone(), out.finish())?,
+    )
 }
 
 /// The error of position `pos` of string `i`, which is in a matrix of that many columns, if any.
