@@ -56,6 +56,14 @@ impl PassCtx<'_> {
         Node::new(self.registry, name, op, attrs, inputs, controls)
     }
 
+    /// `node` as a node of another op, with defaults for the attrs that it lacks.
+    pub(crate) fn become_op(&self, mut node: Node, op: &str) -> Result<Node> {
+        node.def = self.def(op)?;
+        node.def.complete_attrs(&mut node.attrs)?;
+        node.outputs = node.def.output_dtypes(&node.attrs)?;
+        Ok(node)
+    }
+
     /// Shapes of the graph as it is now.
     ///
     /// # Errors
@@ -148,6 +156,14 @@ impl Options {
 
 /// The suffix of the name of a fused node, after the name of the last one that was fused.
 pub(crate) const FUSED_SUFFIX: &str = "/fused";
+
+/// Removes attrs but those, and but TensorFlow's internal ones.
+pub(crate) fn keep_attrs(attrs: &mut Attrs, names: &[&str]) {
+    let kept = attrs
+        .iter()
+        .filter(|(name, _)| names.contains(&name.as_ref()) || name.starts_with('_'));
+    *attrs = kept.map(|(k, v)| (k.clone(), v.clone())).collect();
+}
 
 /// A Const node with this value.
 pub(crate) fn constant_node(

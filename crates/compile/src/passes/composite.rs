@@ -1,6 +1,7 @@
 //! Expands ops that stand for several others.
 
 use crate::PassCtx;
+use crate::pass::keep_attrs;
 use crate::passes::rewritten;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch};
@@ -68,14 +69,6 @@ impl Expansion<'_> {
         node.device = self.device.to_string();
         Ok(Output::new(self.patch.add(self.graph, node)?, 0))
     }
-
-    /// `node` as a node of another op.
-    pub(super) fn become_op(&self, mut node: Node, op: &str) -> Result<Node> {
-        node.def = self.ctx.def(op)?;
-        node.def.complete_attrs(&mut node.attrs)?;
-        node.outputs = node.def.output_dtypes(&node.attrs)?;
-        Ok(node)
-    }
 }
 
 /// A RemoteCall as a call: every device is in this process, so the target only comes first.
@@ -87,7 +80,7 @@ fn local_call(this: &mut Expansion, mut node: Node) -> Result<Node> {
     if !node.controls.contains(&target) {
         node.controls.push(target);
     }
-    this.become_op(node, "StatefulPartitionedCall")
+    this.ctx.become_op(node, "StatefulPartitionedCall")
 }
 
 /// The attr of a call whose function runs on the device of the call, whatever its nodes ask for.
@@ -105,7 +98,7 @@ fn factory_call(this: &mut Expansion, mut node: Node) -> Result<Node> {
     let controls = node.controls.clone();
     let dataset = this.part("dataset", "StatefulPartitionedCall", &[], &controls, attrs)?;
     node.inputs.insert(0, dataset);
-    this.become_op(node, "_OneShotIterator")
+    this.ctx.become_op(node, "_OneShotIterator")
 }
 
 /// A convolution of a tensor that is padded with its mirror image, and resized before if `resizes`.
@@ -132,18 +125,13 @@ fn padded_convolution(this: &mut Expansion, mut node: Node, resizes: bool) -> Re
     };
     if resizes && dtype != DType::Float {
         // A resized image is float.
-        let attrs = Attrs::default()
-            .with("SrcT", AttrValue::Type(DType::Float))
-            .with("DstT", AttrValue::Type(dtype));
-        image = this.part("cast", "Cast", &[image], &[], attrs)?;
+        image = this.cast("cast", image, DType::Float, dtype)?;
     }
     let attrs = typed(dtype)
         .with("Tpaddings", AttrValue::Type(DType::Int32))
         .with("mode", AttrValue::str(node.attrs.str("mode")?));
     let padded = this.part("pad", "MirrorPad", &[image, paddings], &[], attrs)?;
     node.inputs = smallvec::smallvec![padded, filter];
-    let is_kept = |name: &str| matches!(name, "T" | "strides" | "padding") || name.starts_with('_');
-    let attrs = node.attrs.iter().filter(|(name, _)| is_kept(name));
-    node.attrs = attrs.map(|(k, v)| (k.clone(), v.clone())).collect();
-    this.become_op(node, "Conv2D")
+    keep_attrs(&mut node.attrs, &["T", "strides", "padding"]);
+    this.ctx.become_op(node, "Conv2D")
 }

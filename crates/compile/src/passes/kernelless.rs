@@ -1,11 +1,11 @@
 //! Replaces AccumulateNV2 and ParallelConcat by AddN and ConcatV2: TensorFlow's workers have no kernels of them, since
 //! its masters replace them too (`core/common_runtime/accumulate_n_optimizer.cc`, `parallel_concat_optimizer.cc`).
 
-use crate::pass::constant_node;
+use crate::pass::{constant_node, keep_attrs};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeId, Output, Patch, loop_frames};
-use ferroflow_opdef::{AttrValue, Attrs};
+use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::{DType, Tensor};
 
 pub(crate) const PASS: Pass = Pass {
@@ -66,11 +66,11 @@ fn concat(
 
 /// `node` as one of an op that has its `T`, and its `N` if it has several inputs.
 fn renamed(mut node: Node, op: &str, ctx: &PassCtx) -> Result<Node> {
-    let has = |name: &str| !matches!(name, "shape") && (op != "Identity" || name != "N");
-    let attrs = node.attrs.iter().filter(|(name, _)| has(name));
-    let attrs: Attrs = attrs.map(|(k, v)| (k.clone(), v.clone())).collect();
-    node.attrs = attrs;
-    node.def = ctx.def(op)?;
-    node.def.complete_attrs(&mut node.attrs)?;
-    Ok(node)
+    let names: &[&str] = if op == "Identity" {
+        &["T"]
+    } else {
+        &["T", "N"]
+    };
+    keep_attrs(&mut node.attrs, names);
+    ctx.become_op(node, op)
 }

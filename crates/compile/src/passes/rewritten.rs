@@ -4,6 +4,7 @@
 
 use super::composite::{Expand, Expansion};
 use crate::PassCtx;
+use crate::pass::keep_attrs;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::{Graph, Node, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs};
@@ -40,7 +41,7 @@ impl Expansion<'_> {
     }
 
     /// Adds a node that converts `x`.
-    fn cast(&mut self, name: &str, x: Output, from: DType, to: DType) -> Result<Output> {
+    pub(super) fn cast(&mut self, name: &str, x: Output, from: DType, to: DType) -> Result<Output> {
         let attrs = Attrs::default()
             .with("SrcT", AttrValue::Type(from))
             .with("DstT", AttrValue::Type(to));
@@ -57,17 +58,9 @@ impl Expansion<'_> {
     /// `node` as one of an op that has its `T` and nothing else.
     fn last(&self, mut node: Node, op: &str, inputs: &[Output]) -> Result<Node> {
         node.inputs = inputs.into();
-        keep(&mut node.attrs, &["T"]);
-        self.become_op(node, op)
+        keep_attrs(&mut node.attrs, &["T"]);
+        self.ctx.become_op(node, op)
     }
-}
-
-/// Removes attrs but those, and but TensorFlow's internal ones.
-fn keep(attrs: &mut Attrs, names: &[&str]) {
-    let kept = attrs
-        .iter()
-        .filter(|(name, _)| names.contains(&name.as_ref()) || name.starts_with('_'));
-    *attrs = kept.map(|(k, v)| (k.clone(), v.clone())).collect();
 }
 
 /// The ops that TensorFlow composes.
@@ -128,8 +121,8 @@ fn unary_ops(this: &mut Expansion, node: Node) -> Result<Node> {
 fn hash_bucket(this: &mut Expansion, mut node: Node) -> Result<Node> {
     let text = this.of_type(&node, "text", "AsString", &node.inputs)?;
     node.inputs = smallvec::smallvec![text];
-    keep(&mut node.attrs, &["num_buckets"]);
-    this.become_op(node, "StringToHashBucketFast")
+    keep_attrs(&mut node.attrs, &["num_buckets"]);
+    this.ctx.become_op(node, "StringToHashBucketFast")
 }
 
 /// A batch normalization, a sum with a tensor of the same shape if there is one, and Relu if that is asked.
@@ -143,7 +136,7 @@ fn batch_norm(this: &mut Expansion, mut node: Node) -> Result<Node> {
     };
     let side = node.inputs.get(5).copied();
     let mut attrs = node.attrs.clone();
-    keep(
+    keep_attrs(
         &mut attrs,
         &[
             "T",
@@ -156,7 +149,7 @@ fn batch_norm(this: &mut Expansion, mut node: Node) -> Result<Node> {
     );
     if side.is_none() && !is_relu {
         node.attrs = attrs;
-        return this.become_op(node, "FusedBatchNormV3");
+        return this.ctx.become_op(node, "FusedBatchNormV3");
     }
     let inputs = &node.inputs[..5];
     let mut y = this.part(
@@ -210,7 +203,7 @@ fn fused_conv(this: &Expansion, mut node: Node, dtype: DType, n: usize) -> Resul
     let types = vec![AttrValue::Type(dtype); n];
     node.attrs.set("TArgs", AttrValue::List(types));
     node.attrs.set("num_args", AttrValue::Int(n as i64));
-    this.become_op(node, "_FusedConv2D")
+    this.ctx.become_op(node, "_FusedConv2D")
 }
 
 fn biased_filter_gradient(this: &mut Expansion, node: Node) -> Result<Node> {
@@ -229,7 +222,7 @@ fn biased_filter_gradient(this: &mut Expansion, node: Node) -> Result<Node> {
         attrs,
     )?;
     this.patch.redirect(Output::new(this.id, 1), bias);
-    this.become_op(node, "Conv2DBackpropFilter")
+    this.ctx.become_op(node, "Conv2DBackpropFilter")
 }
 
 fn padded_conv(this: &mut Expansion, mut node: Node) -> Result<Node> {
@@ -243,7 +236,7 @@ fn padded_conv(this: &mut Expansion, mut node: Node) -> Result<Node> {
     node.inputs[0] = this.part("pad", "Pad", &inputs, &node.controls, attrs)?;
     node.attrs.remove("Tpaddings");
     match node.op() {
-        "_MklNativePadWithConv2D" => this.become_op(node, "Conv2D"),
+        "_MklNativePadWithConv2D" => this.ctx.become_op(node, "Conv2D"),
         _ => {
             let n_args = node.inputs.len() - 2;
             let node = fused_conv(this, node, dtype, n_args)?;
@@ -269,7 +262,7 @@ fn scaled_product(this: &mut Expansion, node: Node) -> Result<Node> {
         ));
     }
     let mut attrs = node.attrs.clone();
-    keep(&mut attrs, &["T", "adj_x", "adj_y"]);
+    keep_attrs(&mut attrs, &["T", "adj_x", "adj_y"]);
     let product = this.part(
         "product",
         "BatchMatMulV2",
@@ -290,7 +283,7 @@ fn scaled_product(this: &mut Expansion, node: Node) -> Result<Node> {
 fn layer_norm(this: &mut Expansion, mut node: Node) -> Result<Node> {
     let dtype = node.attrs.dtype("T")?;
     if dtype == DType::Float {
-        return this.become_op(node, "_LayerNorm");
+        return this.ctx.become_op(node, "_LayerNorm");
     }
     for (i, name) in ["x", "scale", "offset"].into_iter().enumerate() {
         node.inputs[i] = this.cast(name, node.inputs[i], dtype, DType::Float)?;
@@ -305,10 +298,10 @@ fn layer_norm(this: &mut Expansion, mut node: Node) -> Result<Node> {
 /// `node` as the conversion of its value.
 fn from_float(this: &Expansion, mut node: Node, value: Output, to: DType) -> Result<Node> {
     node.inputs = smallvec::smallvec![value];
-    keep(&mut node.attrs, &[]);
+    keep_attrs(&mut node.attrs, &[]);
     node.attrs.set("SrcT", AttrValue::Type(DType::Float));
     node.attrs.set("DstT", AttrValue::Type(to));
-    this.become_op(node, "Cast")
+    this.ctx.become_op(node, "Cast")
 }
 
 /// Normalization over the axes of an image of each example and channel (Ulyanov, Vedaldi & Lempitsky 2016), in
@@ -415,11 +408,8 @@ fn joined(graph: &Graph, start: NodeId, rows: &[NodeId], ctx: &PassCtx) -> Resul
         }
     }
     let dtype = node.attrs.dtype("dtype")?;
-    keep(&mut node.attrs, &["shape"]);
+    keep_attrs(&mut node.attrs, &["shape"]);
     node.attrs.set("T", AttrValue::Type(dtype));
     node.attrs.set("N", AttrValue::Int(rows.len() as i64));
-    node.def = ctx.def("ParallelConcat")?;
-    node.def.complete_attrs(&mut node.attrs)?;
-    node.outputs = node.def.output_dtypes(&node.attrs)?;
-    Ok(node)
+    ctx.become_op(node, "ParallelConcat")
 }
