@@ -148,7 +148,8 @@ impl Endpoint {
         let e = self.eager.clone();
         match method {
             "StreamingEnqueue" => self.stream(request),
-            "Enqueue" => self.waiting(request, move |r, cancel| e.enqueue(r, cancel)),
+            // Clients delete their handles by it.
+            "Enqueue" => unary(request, self.max_message, move |r| self.run_items(r)),
             "RunComponentFunction" => self.waiting(request, move |r, cancel| {
                 e.run_component_function(r, cancel)
             }),
@@ -319,6 +320,20 @@ impl Endpoint {
         })
     }
 
+    /// Runs the items of `Enqueue` or of a request of `StreamingEnqueue`: brief ones at once, others on a thread that may
+    /// block.
+    async fn run_items(self, request: EnqueueRequest) -> Result<EnqueueResponse, tonic::Status> {
+        let eager = self.eager;
+        let ran = match eager.is_brief(&request) {
+            true => eager.enqueue(request, &CancelToken::new()),
+            false => {
+                let run = move |_: &Master, cancel: &CancelToken| eager.enqueue(request, cancel);
+                Self::blocking_step(self.master, self.calls, run).await
+            }
+        };
+        ran.map_err(|e| to_tonic(&e))
+    }
+
     /// `StreamingEnqueue`: one response for each request, in order; the first error ends the stream.
     fn stream(self, request: HttpRequest) -> Boxed<HttpResponse> {
         let mut grpc = Grpc::new(Frames)
@@ -425,7 +440,7 @@ impl StreamingService<Bytes> for Enqueueing {
 struct Answers {
     endpoint: Endpoint,
     requests: Streaming<Bytes>,
-    /// The request that runs on another thread; dropping it cancels it.
+    /// The request that runs; dropping it cancels it.
     running: Option<Boxed<Result<EnqueueResponse, tonic::Status>>>,
     /// Whether an error has ended the stream.
     is_over: bool,
@@ -447,22 +462,8 @@ impl Answers {
                 None => return Poll::Ready(None),
             };
             match request {
-                Ok(request) if self.endpoint.eager.is_brief(&request) => {
-                    let ran = self.endpoint.eager.enqueue(request, &CancelToken::new());
-                    return Poll::Ready(Some(ran.map_err(|e| to_tonic(&e))));
-                }
                 Ok(request) => {
-                    let Endpoint {
-                        master,
-                        calls,
-                        eager,
-                        ..
-                    } = self.endpoint.clone();
-                    let run =
-                        move |_: &Master, cancel: &CancelToken| eager.enqueue(request, cancel);
-                    let step = Endpoint::blocking_step(master, calls, run);
-                    let step = async move { step.await.map_err(|e| to_tonic(&e)) };
-                    self.running = Some(Box::pin(step));
+                    self.running = Some(Box::pin(self.endpoint.clone().run_items(request)))
                 }
                 Err(e) => return Poll::Ready(Some(Err(e))),
             }
