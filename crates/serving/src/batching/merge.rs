@@ -26,6 +26,37 @@ pub(super) fn num_rows(args: &[Tensor]) -> Result<usize> {
     rows.ok_or_else(|| invalid_argument!("Batching Run() must have at least one input tensor"))
 }
 
+/// The bytes of the inputs of a request.
+pub(super) fn num_bytes(args: &[Tensor]) -> usize {
+    args.iter().map(Tensor::byte_len).sum()
+}
+
+/// How many rows are computed at once where `rows` have `bytes` of inputs: a row of an image keeps a processor busy alone,
+/// and the intermediate values of many leave its caches.
+pub(super) fn rows_at_once(rows: usize, bytes: usize) -> usize {
+    /// Bytes of inputs.
+    const MOST: usize = 2 << 20;
+    (MOST / (bytes / rows.max(1)).max(1)).max(1)
+}
+
+/// Divides the requests of a batch into those that are computed at once. `size` returns the rows and bytes of one.
+pub(super) fn divide<T>(requests: Vec<T>, size: impl Fn(&T) -> (usize, usize)) -> Vec<Vec<T>> {
+    let mut parts: Vec<Vec<T>> = Vec::new();
+    let mut room = 0;
+    for request in requests {
+        let (rows, bytes) = size(&request);
+        match parts.last_mut().filter(|_| rows <= room) {
+            Some(part) => part.push(request),
+            None => {
+                room = rows_at_once(rows, bytes);
+                parts.push(vec![request]);
+            }
+        }
+        room = room.saturating_sub(rows);
+    }
+    parts
+}
+
 /// Whether the inputs of two requests have the same shapes but for the first dimension.
 pub(super) fn are_alike(a: &[Tensor], b: &[Tensor]) -> bool {
     let rest = |t: &Tensor| t.shape().dims().get(1..).map(<[usize]>::to_vec);

@@ -1,6 +1,6 @@
 //! Queues of requests, and the threads that run their batches.
 
-use super::merge::{are_alike, merge, num_rows, pad_alike, split};
+use super::merge::{are_alike, divide, merge, num_bytes, num_rows, pad_alike, rows_at_once, split};
 use crate::config::read_batching;
 use crate::manager::lock;
 use crate::metrics::Metrics;
@@ -104,17 +104,12 @@ impl Parameters {
         })
     }
 
-    /// Most rows of a batch of requests like this one. In adaptive mode batches of large rows are small: a row of an image
-    /// keeps a processor busy alone, and the intermediate values of many leave its caches.
+    /// Most rows of a batch of requests like this one.
     fn most_rows(&self, args: &[Tensor], rows: usize) -> usize {
-        /// Bytes of the inputs of a batch.
-        const ADAPTIVE: usize = 2 << 20;
-        if !self.adaptive {
-            return self.max_batch_size;
+        match self.adaptive {
+            true => rows_at_once(rows, num_bytes(args)).min(self.max_batch_size),
+            false => self.max_batch_size,
         }
-        let bytes: usize = args.iter().map(Tensor::byte_len).sum();
-        let fit = ADAPTIVE / (bytes / rows.max(1)).max(1);
-        fit.clamp(1, self.max_batch_size)
     }
 
     /// The size to which a batch of `rows` rows is padded.
@@ -414,13 +409,20 @@ impl Batcher {
                         .partition(|t| are_alike(&t.step.args, &like)),
                 };
                 tasks = rest;
-                // Requests of a batch that panics receive an error, as their senders are dropped.
-                let ran = contained(|| {
-                    self.run_batch(alike, &parameters);
-                    Ok(())
-                });
-                if let Err(e) = ran {
-                    tracing::error!("{e}");
+                // A model may have shapes for the allowed sizes.
+                let steps = match parameters.allowed_sizes.is_empty() {
+                    true => divide(alike, |t| (t.rows, num_bytes(&t.step.args))),
+                    false => vec![alike],
+                };
+                for step in steps {
+                    // Requests of a step that panics receive an error, as their senders are dropped.
+                    let ran = contained(|| {
+                        self.run_batch(step, &parameters);
+                        Ok(())
+                    });
+                    if let Err(e) = ran {
+                        tracing::error!("{e}");
+                    }
                 }
             }
         }
