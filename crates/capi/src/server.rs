@@ -20,8 +20,8 @@ pub struct TF_Server {
 
 enum State {
     Bound(Box<Server>),
-    Running(oneshot::Sender<()>, JoinHandle<Result<()>>),
-    Stopping(JoinHandle<Result<()>>),
+    Running(oneshot::Sender<()>, JoinHandle<()>),
+    Stopping(JoinHandle<()>),
     Stopped,
 }
 
@@ -54,7 +54,7 @@ impl TF_Server {
             State::Stopping(thread) => thread.join(),
             State::Bound(_) | State::Stopped => return Ok(()),
         };
-        thread.unwrap_or_else(|_| Err(internal!("the server's thread panicked")))
+        thread.map_err(|_| internal!("the server's thread panicked"))
     }
 }
 

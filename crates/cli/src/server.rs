@@ -191,7 +191,7 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let task = def.task;
     tell(json, &format!("{task} serves {reach}; stop it with ^C"));
-    server.run(stop)?;
+    server.run(stop);
     #[cfg(feature = "mpi")]
     if let Some(mpi) = mpi {
         mpi.end();

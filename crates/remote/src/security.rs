@@ -2,12 +2,13 @@
 
 use crate::device::ServerDef;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_rpc::{HttpRequest, TlsPem};
+use ferroflow_rpc::{BoxedStream, HttpRequest, TlsPem};
 use std::fmt;
 use std::net::SocketAddr;
+pub(crate) use tls::Encryption;
+use tokio::net::TcpStream;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::server::TcpConnectInfo;
-use tonic::transport::{Endpoint, Server};
+use tonic::transport::Endpoint;
 
 /// How connections to other tasks are protected. Tasks of TensorFlow's know neither TLS nor tokens: a cluster
 /// with some of them has the default, which is none.
@@ -81,38 +82,19 @@ impl Security {
         if given.is_some_and(|given| is_equal(given, token.as_bytes())) {
             return true;
         }
-        from_clients && origin(request).is_some_and(|from| from.ip().is_loopback())
+        let origin = request.extensions().get::<Origin>();
+        from_clients && origin.is_some_and(|from| from.0.ip().is_loopback())
     }
 }
 
-/// Where a request comes from.
-fn origin(request: &HttpRequest) -> Option<SocketAddr> {
-    let plain = request.extensions().get::<TcpConnectInfo>();
-    match plain {
-        Some(plain) => plain.remote_addr(),
-        None => tls::origin(request),
-    }
-}
-
-/// Encrypts the connections of a server.
-///
-/// # Errors
-/// INVALID_ARGUMENT if the certificate or the key is unusable; UNIMPLEMENTED without the feature `tls`.
-pub(crate) fn encrypt(server: Server, pem: TlsPem) -> Result<Server> {
-    tls::serve(server, pem)
-}
+/// The address of the client, in the extensions of its requests.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Origin(pub(crate) SocketAddr);
 
 #[cfg(feature = "tls")]
 mod tls {
     use super::*;
-    use ferroflow_rpc::tls_config;
-    use tonic::transport::server::TlsConnectInfo;
     use tonic::transport::{Certificate, ClientTlsConfig};
-
-    pub(super) fn serve(server: Server, pem: TlsPem) -> Result<Server> {
-        let configured = server.tls_config(tls_config(pem));
-        configured.map_err(|e| invalid_argument!("TLS: {e}"))
-    }
 
     pub(super) fn connect(endpoint: Endpoint, authorities: &[u8]) -> Result<Endpoint> {
         let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(authorities));
@@ -120,9 +102,21 @@ mod tls {
         configured.map_err(|e| invalid_argument!("TLS: {e}"))
     }
 
-    pub(super) fn origin(request: &HttpRequest) -> Option<SocketAddr> {
-        let info = request.extensions().get::<TlsConnectInfo<TcpConnectInfo>>();
-        info.and_then(|tls| tls.get_ref().remote_addr())
+    /// Encrypts the connections of a server.
+    #[derive(Clone)]
+    pub(crate) struct Encryption(ferroflow_rpc::TlsAcceptor);
+
+    impl Encryption {
+        /// # Errors
+        /// INVALID_ARGUMENT if the certificate or the key is unusable.
+        pub(crate) fn new(pem: &TlsPem) -> Result<Encryption> {
+            ferroflow_rpc::tls_acceptor(pem, "h2").map(Encryption)
+        }
+
+        /// Does the handshake; `None` if it failed.
+        pub(crate) async fn begin(&self, stream: TcpStream) -> Option<BoxedStream> {
+            ferroflow_rpc::secured(stream, Some(&self.0)).await
+        }
     }
 }
 
@@ -136,16 +130,23 @@ mod tls {
         unimplemented_error!("this build of Ferroflow has no TLS")
     }
 
-    pub(super) fn serve(_server: Server, _pem: TlsPem) -> Result<Server> {
-        Err(missing())
-    }
-
     pub(super) fn connect(_endpoint: Endpoint, _authorities: &[u8]) -> Result<Endpoint> {
         Err(missing())
     }
 
-    pub(super) fn origin(_request: &HttpRequest) -> Option<SocketAddr> {
-        None
+    #[derive(Clone)]
+    pub(crate) enum Encryption {}
+
+    impl Encryption {
+        /// # Errors
+        /// UNIMPLEMENTED.
+        pub(crate) fn new(_pem: &TlsPem) -> Result<Encryption> {
+            Err(missing())
+        }
+
+        pub(crate) async fn begin(&self, _stream: TcpStream) -> Option<BoxedStream> {
+            match *self {}
+        }
     }
 }
 

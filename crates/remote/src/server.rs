@@ -4,28 +4,25 @@ use crate::eager::EagerService;
 use crate::link::{self, LinkServer};
 use crate::master::{Master, MasterOptions};
 use crate::peers::KEEPALIVE;
-use crate::security::encrypt;
-use crate::service::{CoordinationService, EagerEndpoint, Endpoint, MasterService, WorkerService};
+use crate::security::{Encryption, Origin};
+use crate::service::Endpoint;
 use crate::task::Task;
 use crate::worker::Worker;
 use ferroflow_base::{Code, Result, Status};
-use ferroflow_rpc::{Calls, MAX_STEPS, TlsOptions, TlsPem, finish};
+use ferroflow_rpc::{
+    BoxedStream, Calls, HttpRequest, MAX_STEPS, TlsOptions, finish, serve_connection,
+};
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc::Sender;
-use tokio_stream::wrappers::ReceiverStream;
 
 /// How long steps may run after the server was asked to stop.
 const GRACE: Duration = Duration::from_secs(30);
 /// Longest interval between two collections of idle sessions.
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(10);
-/// Flow control window of a connection, bytes.
-const WINDOW: u32 = 8 << 20;
-/// Largest frame of HTTP/2 that clients may send: fewer frames cost less.
-const MAX_FRAME: u32 = 1 << 20;
 /// How long no connection is accepted after a failure.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -56,7 +53,7 @@ pub struct ServerOptions {
 ///     master: MasterOptions::default(),
 /// })?;
 /// println!("grpc://{}", server.address());
-/// server.run(std::future::pending())?;
+/// server.run(std::future::pending());
 /// # Ok::<(), ferroflow_base::Status>(())
 /// ```
 pub struct Server {
@@ -64,7 +61,7 @@ pub struct Server {
     listener: TcpListener,
     address: SocketAddr,
     monitor: Option<(TcpListener, SocketAddr)>,
-    tls: Option<TlsPem>,
+    encryption: Option<Encryption>,
     max_message: usize,
     calls: Arc<Calls>,
     master: Arc<Master>,
@@ -82,7 +79,8 @@ impl Server {
     /// # Errors
     /// UNAVAILABLE if an address cannot be bound; INVALID_ARGUMENT if the certificate or key is unusable.
     pub fn bind(options: ServerOptions) -> Result<Server> {
-        let tls = options.tls.as_ref().map(TlsOptions::read).transpose()?;
+        let read = |tls: &TlsOptions| Encryption::new(&tls.read()?);
+        let encryption = options.tls.as_ref().map(read).transpose()?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(std::thread::available_parallelism().map_or(2, |n| n.get().max(2)))
             .max_blocking_threads(MAX_STEPS)
@@ -105,7 +103,7 @@ impl Server {
             listener,
             address,
             monitor,
-            tls,
+            encryption,
             max_message: options.max_message,
             calls: Arc::new(calls),
             worker: Arc::new(Worker::new(&master)),
@@ -141,103 +139,98 @@ impl Server {
 
     /// Serves until `stop` is ready; then accepts no new calls, lets running steps finish and closes the
     /// sessions.
-    ///
-    /// # Errors
-    /// INTERNAL if serving fails.
-    pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) -> Result<()> {
-        self.run_until(Box::pin(stop))
+    pub fn run(self, stop: impl Future<Output = ()> + Send + 'static) {
+        self.run_until(Box::pin(stop));
     }
 
     /// Not generic, so that the code of connections exists once, with this crate's optimizations.
-    fn run_until(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) -> Result<()> {
-        let mut builder = tonic::transport::Server::builder()
-            .tcp_nodelay(true)
-            .initial_stream_window_size(WINDOW)
-            .initial_connection_window_size(WINDOW)
-            .max_frame_size(MAX_FRAME)
-            .http2_keepalive_interval(Some(KEEPALIVE))
-            .http2_keepalive_timeout(Some(KEEPALIVE));
-        let has_links = self.tls.is_none();
-        if let Some(tls) = self.tls {
-            builder = encrypt(builder, tls)?;
-        }
+    fn run_until(self, stop: Pin<Box<dyn Future<Output = ()> + Send>>) {
         let endpoint = Endpoint {
             master: self.master.clone(),
             worker: self.worker,
             eager: self.eager,
             max_message: self.max_message,
             calls: self.calls.clone(),
-            has_links,
+            has_links: self.encryption.is_none(),
         };
-        let links = has_links.then(|| LinkServer(endpoint.clone()));
-        let router = builder
-            .add_service(MasterService(endpoint.clone()))
-            .add_service(EagerEndpoint(endpoint.clone()))
-            .add_service(CoordinationService(endpoint.clone()))
-            .add_service(WorkerService(endpoint));
         let (master, calls) = (self.master.clone(), self.calls);
-        let served = self.runtime.block_on(async move {
+        self.runtime.block_on(async move {
             if let Some((listener, _)) = self.monitor {
                 let pages = crate::monitor::router(master.clone());
                 tokio::spawn(async move { axum::serve(listener, pages).await });
             }
             tokio::spawn(collect_garbage(master.clone(), master.session_idle()));
-            let (stopped, stopping) = tokio::sync::oneshot::channel();
-            let stop = async move {
-                stop.await;
-                // The receiver is gone if serving has failed.
-                let _ = stopped.send(());
-            };
-            let (accepted, incoming) = tokio::sync::mpsc::channel(16);
-            // Ends with the server that takes the connections.
-            tokio::spawn(accept(self.listener, links, accepted));
-            let incoming = ReceiverStream::new(incoming);
-            let serving = router.serve_with_incoming_shutdown(incoming, stop);
-            let late = async move {
-                let _ = stopping.await;
-                finish(&calls, GRACE).await;
-            };
+            let graceful = GracefulShutdown::new();
             tokio::select! {
-                served = serving => served,
-                () = late => Ok(()),
+                () = accept(self.listener, endpoint, self.encryption, &graceful) => {}
+                () = stop => {}
+            }
+            tokio::select! {
+                () = graceful.shutdown() => {}
+                () = finish(&calls, GRACE) => {}
             }
         });
         self.master.close_all();
         self.runtime.shutdown_timeout(Duration::from_secs(1));
-        served.map_err(|e| unavailable("serving failed", e))
     }
 }
 
-/// Accepts connections: those of links are served, the others are for gRPC.
+/// Accepts connections until it is dropped.
 async fn accept(
     listener: TcpListener,
-    links: Option<LinkServer>,
-    accepted: Sender<std::io::Result<TcpStream>>,
+    endpoint: Endpoint,
+    encryption: Option<Encryption>,
+    graceful: &GracefulShutdown,
 ) {
     loop {
-        let stream = tokio::select! {
-            accepted = listener.accept() => accepted.map(|(stream, _)| stream),
-            () = accepted.closed() => return,
-        };
-        let stream = match stream.and_then(|s| s.set_nodelay(true).map(|()| s)) {
-            Ok(stream) => stream,
+        let accepted = listener.accept().await;
+        match accepted.and_then(|(s, from)| s.set_nodelay(true).map(|()| (s, from))) {
+            Ok((stream, from)) => {
+                let (endpoint, encryption) = (endpoint.clone(), encryption.clone());
+                tokio::spawn(connection(
+                    stream,
+                    from,
+                    endpoint,
+                    encryption,
+                    graceful.watcher(),
+                ));
+            }
             Err(e) => {
                 // Such as too many open files.
                 tracing::debug!("accepting a connection failed: {e}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
-                continue;
             }
-        };
-        let (links, accepted) = (links.clone(), accepted.clone());
-        tokio::spawn(async move {
-            match links {
-                Some(links) if link::is_link(&stream).await.unwrap_or(false) => {
-                    links.serve(stream).await;
-                }
-                // The server is gone if nothing takes the connection.
-                _ => drop(accepted.send(Ok(stream)).await),
-            }
-        });
+        }
+    }
+}
+
+/// Serves a connection: a link or one of gRPC.
+async fn connection(
+    stream: TcpStream,
+    from: SocketAddr,
+    endpoint: Endpoint,
+    encryption: Option<Encryption>,
+    watcher: Watcher,
+) {
+    if endpoint.has_links && link::is_link(&stream).await.unwrap_or(false) {
+        // A link is not asked to end.
+        drop(watcher);
+        return LinkServer(endpoint).serve(stream).await;
+    }
+    let call = move |mut request: HttpRequest| {
+        request.extensions_mut().insert(Origin(from));
+        endpoint.call(request)
+    };
+    let stream: Option<BoxedStream> = match encryption {
+        Some(encryption) => encryption.begin(stream).await,
+        None => Some(Box::new(stream)),
+    };
+    let Some(stream) = stream else {
+        return;
+    };
+    let served = serve_connection(stream, Box::new(call), KEEPALIVE, KEEPALIVE, watcher);
+    if let Err(e) = served.await {
+        tracing::debug!("a connection ended: {e}");
     }
 }
 

@@ -28,39 +28,10 @@ use tokio::runtime::Handle;
 use tokio_stream::Stream;
 use tonic::Streaming;
 use tonic::codec::CompressionEncoding;
-use tonic::server::{Grpc, NamedService, StreamingService};
+use tonic::server::{Grpc, StreamingService};
 
-/// `tensorflow.MasterService`.
-#[derive(Clone)]
-pub(crate) struct MasterService(pub(crate) Endpoint);
-
-/// `tensorflow.WorkerService`.
-#[derive(Clone)]
-pub(crate) struct WorkerService(pub(crate) Endpoint);
-
-impl NamedService for MasterService {
-    const NAME: &'static str = "tensorflow.MasterService";
-}
-
-impl NamedService for WorkerService {
-    const NAME: &'static str = "tensorflow.WorkerService";
-}
-
-/// `tensorflow.eager.EagerService`.
-#[derive(Clone)]
-pub(crate) struct EagerEndpoint(pub(crate) Endpoint);
-
-impl NamedService for EagerEndpoint {
-    const NAME: &'static str = "tensorflow.eager.EagerService";
-}
-
-/// `tensorflow.CoordinationService`.
-#[derive(Clone)]
-pub(crate) struct CoordinationService(pub(crate) Endpoint);
-
-impl NamedService for CoordinationService {
-    const NAME: &'static str = "tensorflow.CoordinationService";
-}
+/// The service that clients call.
+const MASTER: &str = "tensorflow.MasterService";
 
 /// The state of all services.
 #[derive(Clone)]
@@ -75,38 +46,32 @@ pub(crate) struct Endpoint {
     pub(crate) has_links: bool,
 }
 
-macro_rules! service {
-    ($service:ident, $dispatch:ident, $is_of_clients:literal) => {
-        impl tower_service::Service<HttpRequest> for $service {
-            type Response = HttpResponse;
-            type Error = Infallible;
-            type Future = Boxed<Result<HttpResponse, Infallible>>;
-
-            fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-                Poll::Ready(Ok(()))
-            }
-
-            fn call(&mut self, request: HttpRequest) -> Self::Future {
-                let (endpoint, calls) = (self.0.clone(), self.0.calls.clone());
-                if !endpoint.security().admits(&request, $is_of_clients) {
-                    return Box::pin(async { Ok(refused()) });
-                }
-                let has_links = !$is_of_clients && self.0.has_links;
-                let answered = rpc::answer(&calls, request, |method, request| {
-                    endpoint.$dispatch(method, request)
-                });
-                match has_links {
-                    true => Box::pin(async move { answered.await.map(with_link) }),
-                    false => answered,
-                }
-            }
+impl Endpoint {
+    /// Answers a call.
+    pub(crate) fn call(&self, request: HttpRequest) -> Boxed<Result<HttpResponse, Infallible>> {
+        let path = request.uri().path().strip_prefix('/').unwrap_or_default();
+        let service = path.split_once('/').map_or("", |(service, _)| service);
+        let dispatch: fn(Endpoint, &str, HttpRequest) -> Boxed<HttpResponse> = match service {
+            MASTER => Endpoint::dispatch_master,
+            "tensorflow.WorkerService" => Endpoint::dispatch_worker,
+            "tensorflow.eager.EagerService" => Endpoint::dispatch_eager,
+            "tensorflow.CoordinationService" => Endpoint::dispatch_coordination,
+            _ => |_, _, _| unknown(),
+        };
+        let is_of_clients = service == MASTER;
+        if !self.security().admits(&request, is_of_clients) {
+            return Box::pin(async { Ok(refused()) });
         }
-    };
+        let endpoint = self.clone();
+        let answered = rpc::answer(&self.calls, request, |method, request| {
+            dispatch(endpoint, method, request)
+        });
+        match !is_of_clients && self.has_links {
+            true => Box::pin(async move { answered.await.map(with_link) }),
+            false => answered,
+        }
+    }
 }
-service!(MasterService, dispatch_master, true);
-service!(WorkerService, dispatch_worker, false);
-service!(EagerEndpoint, dispatch_eager, false);
-service!(CoordinationService, dispatch_coordination, false);
 
 /// Says that this task knows links.
 fn with_link(mut answer: HttpResponse) -> HttpResponse {

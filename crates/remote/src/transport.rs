@@ -1,8 +1,8 @@
 //! [`Transport`]: what carries calls to a task: a connection, or this process.
 
 use crate::master_session::lock;
-use crate::service::{CoordinationService, EagerEndpoint, Endpoint, MasterService, WorkerService};
-use ferroflow_rpc::{Boxed, HttpRequest, HttpResponse, measured, unknown};
+use crate::service::Endpoint;
+use ferroflow_rpc::{Boxed, HttpRequest, HttpResponse, measured};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -98,34 +98,20 @@ impl Directory {
         let tasks = self.tasks.read().unwrap_or_else(|e| e.into_inner());
         let task = tasks.get(address).cloned();
         drop(tasks);
-        let path = request.uri().path().to_string();
-        let (service, method) = path.rsplit_once('/').unwrap_or_default();
-        let counts = lock(&self.counts)
-            .entry(method.to_string())
-            .or_default()
-            .clone();
+        let method = request.uri().path().rsplit('/').next();
+        let method = method.unwrap_or_default().to_string();
+        let counts = lock(&self.counts).entry(method).or_default().clone();
         counts.calls.fetch_add(1, Ordering::Relaxed);
         let of_answer = counts.clone();
         let count = move |n| {
             counts.sent.fetch_add(n, Ordering::Relaxed);
         };
         let request = request.map(|body| measured(body, count));
-        let answered = match (task, service) {
-            (None, _) => {
-                let gone = tonic::Status::unavailable(format!("no task has the address {address}"));
-                return Box::pin(async move { Ok(gone.into_http()) });
-            }
-            (Some(task), "/tensorflow.MasterService") => MasterService(task).call(request),
-            (Some(task), "/tensorflow.WorkerService") => WorkerService(task).call(request),
-            (Some(task), "/tensorflow.eager.EagerService") => EagerEndpoint(task).call(request),
-            (Some(task), "/tensorflow.CoordinationService") => {
-                CoordinationService(task).call(request)
-            }
-            _ => {
-                let unknown = unknown();
-                Box::pin(async move { Ok(unknown.await) })
-            }
+        let Some(task) = task else {
+            let gone = tonic::Status::unavailable(format!("no task has the address {address}"));
+            return Box::pin(async move { Ok(gone.into_http()) });
         };
+        let answered = task.call(request);
         let count = move |n| {
             of_answer.received.fetch_add(n, Ordering::Relaxed);
         };

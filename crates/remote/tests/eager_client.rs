@@ -268,7 +268,7 @@ fn functions_use_variables_of_all_tasks() {
 /// A server of the task `index`, until dropped.
 struct Worker {
     stop: Option<oneshot::Sender<()>>,
-    thread: Option<std::thread::JoinHandle<Result<()>>>,
+    thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Worker {
@@ -301,7 +301,7 @@ impl Drop for Worker {
     fn drop(&mut self) {
         drop(self.stop.take());
         let ended = self.thread.take().map(std::thread::JoinHandle::join);
-        assert!(matches!(ended, Some(Ok(Ok(())))));
+        assert!(matches!(ended, Some(Ok(()))));
     }
 }
 

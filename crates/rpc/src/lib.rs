@@ -1,6 +1,6 @@
 //! What gRPC services share.
 //!
-//! Entry points, in reading order: [`answer`] runs one call with its deadline, [`unary`] reads its message and
+//! Entry points, in reading order: [`serve_connection`] serves a client, [`answer`] runs one call with its deadline, [`unary`] reads its message and
 //! writes the response, [`blocking`] runs a handler on a thread that may block, and [`Calls`] counts the calls in
 //! progress, for which [`finish`] waits.
 //!
@@ -9,6 +9,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod calls;
+mod connection;
 mod deadline;
 mod pem;
 mod status;
@@ -18,13 +19,13 @@ mod unary;
 mod wire;
 
 pub use calls::{Calls, MAX_STEPS, UnderWay, finish};
+pub use connection::{Answerer, BoxedStream, ByteStream, serve_connection};
 pub use deadline::{client_timeout, deadline_exceeded};
 pub use pem::{TlsOptions, TlsPem};
 pub use status::{from_tonic, message, to_tonic};
 #[cfg(feature = "tls")]
 pub use tls::{
-    ServerName, TlsAcceptor, TlsConnector, TlsStream, server_name, tls_acceptor, tls_config,
-    tls_connector,
+    ServerName, TlsAcceptor, TlsConnector, secured, server_name, tls_acceptor, tls_connector,
 };
 pub use unary::{
     Boxed, CancelOnDrop, FrameHandler, HttpRequest, HttpResponse, answer, beside, blocking,

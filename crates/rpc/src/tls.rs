@@ -1,26 +1,20 @@
 //! TLS of a server, and of a client over HTTP/1.1.
 
+use crate::connection::{BoxedStream, ByteStream};
 use crate::pem::TlsPem;
 use ferroflow_base::{Result, Status, invalid_argument};
 use std::sync::Arc;
+use std::time::Duration;
 use tokio_rustls::rustls::crypto::ring::default_provider;
 pub use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::WebPkiClientVerifier;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, ServerConfig};
-pub use tokio_rustls::server::TlsStream;
 pub use tokio_rustls::{TlsAcceptor, TlsConnector};
-use tonic::transport::{Certificate, Identity, ServerTlsConfig};
 
-/// The configuration of a server with this certificate.
-pub fn tls_config(pem: TlsPem) -> ServerTlsConfig {
-    let config = ServerTlsConfig::new().identity(Identity::from_pem(pem.certificate, pem.key));
-    match pem.client_authorities {
-        Some(authorities) => config.client_ca_root(Certificate::from_pem(authorities)),
-        None => config,
-    }
-}
+/// How long a client may take for the handshake of TLS.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 fn bad(what: &str, e: &dyn std::fmt::Display) -> Status {
     invalid_argument!("TLS: {what}: {e}")
@@ -88,4 +82,20 @@ pub fn tls_acceptor(pem: &TlsPem, protocol: &str) -> Result<TlsAcceptor> {
         .map_err(|e| bad("the certificate and the key", &e))?;
     config.alpn_protocols = vec![protocol.as_bytes().to_vec()];
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+/// The stream of a client, after the handshake if there is a certificate; `None` if that failed.
+pub async fn secured(
+    stream: impl ByteStream + 'static,
+    tls: Option<&TlsAcceptor>,
+) -> Option<BoxedStream> {
+    let Some(tls) = tls else {
+        return Some(Box::new(stream));
+    };
+    match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => return Some(Box::new(stream)),
+        Ok(Err(e)) => tracing::debug!("a TLS handshake failed: {e}"),
+        Err(_) => tracing::debug!("a TLS handshake took too long"),
+    }
+    None
 }

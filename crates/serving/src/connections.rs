@@ -4,7 +4,6 @@
 //! than a small model's step. What takes long leaves these threads, see [`Front::run`](crate::Front::run).
 
 use ferroflow_base::{Code, Result, Status};
-use ferroflow_rpc::{TlsAcceptor, TlsStream};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use std::io;
 use std::sync::Arc;
@@ -15,8 +14,6 @@ use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::watch;
 
-/// How long a client may take for the handshake of TLS.
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long no connections are accepted after an error of the system, for instance too many open files.
 const BREATH: Duration = Duration::from_millis(100);
 
@@ -154,17 +151,4 @@ pub(crate) async fn accept<L: Listener>(
     }
     drop(listener);
     graceful.shutdown().await;
-}
-
-/// Does the handshake of TLS; `None` if it failed.
-pub(crate) async fn shaken<S: AsyncRead + AsyncWrite + Unpin>(
-    tls: &TlsAcceptor,
-    stream: S,
-) -> Option<TlsStream<S>> {
-    match tokio::time::timeout(HANDSHAKE, tls.accept(stream)).await {
-        Ok(Ok(stream)) => return Some(stream),
-        Ok(Err(e)) => tracing::debug!("a TLS handshake failed: {e}"),
-        Err(_) => tracing::debug!("a TLS handshake took too long"),
-    }
-    None
 }

@@ -1,6 +1,6 @@
 //! The gRPC services: path → message → [`Front`].
 
-use crate::connections::{ConnectionThreads, Listener, accept, shaken};
+use crate::connections::{ConnectionThreads, Listener, accept};
 use crate::front::{Entry, Front};
 use crate::reflection::reflect;
 use crate::trace::Traced;
@@ -9,13 +9,9 @@ use ferroflow_base::{Code, Result, Status, not_found};
 use ferroflow_model::proto::health::health_check_response::ServingStatus;
 use ferroflow_model::proto::health::{HealthCheckRequest, HealthCheckResponse};
 use ferroflow_rpc::{
-    AnyMessage, Boxed, Frames, HttpRequest, HttpResponse, TlsAcceptor, answer, beside, blocking,
-    parse, to_tonic, unary_frames, unknown,
+    AnyMessage, Boxed, BoxedStream, Frames, HttpRequest, HttpResponse, TlsAcceptor, answer, beside,
+    blocking, parse, secured, serve_connection, to_tonic, unary_frames, unknown,
 };
-use hyper::body::Incoming;
-use hyper::server::conn::http2;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
 use opentelemetry::KeyValue;
 use prost::Message;
@@ -25,7 +21,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-use tokio::io::{AsyncRead, AsyncWrite};
 use tokio_stream::wrappers::IntervalStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::server::{Grpc, ServerStreamingService};
@@ -39,12 +34,10 @@ const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 /// Names of the services, in the health service and in reflection.
 pub(crate) const SERVICES: [&str; 4] = [PREDICTION, MODEL, HEALTH, REFLECTION];
 
-/// Flow control window of a connection, bytes.
-const WINDOW: u32 = 8 << 20;
-/// Largest frame of a client that follows the server's settings, bytes: a tensor comes in few pieces.
-const MAX_FRAME: u32 = 1 << 20;
 /// How often a connection without calls is asked whether its client lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
+/// How long it may take to answer.
+const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Methods that name spans.
 const METHODS: [&str; 7] = [
@@ -140,10 +133,7 @@ pub(crate) async fn serve<L: Listener>(
                 Ok(stream) => stream,
                 Err(e) => return tracing::warn!("a connection was not served: {e}"),
             };
-            let Some(tls) = tls else {
-                return connection(stream, services, watcher).await;
-            };
-            if let Some(stream) = shaken(&tls, stream).await {
+            if let Some(stream) = secured(stream, tls.as_ref()).await {
                 connection(stream, services, watcher).await;
             }
         });
@@ -152,28 +142,14 @@ pub(crate) async fn serve<L: Listener>(
 }
 
 /// Serves one client.
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    services: Services,
-    watcher: Watcher,
-) {
-    let mut http = http2::Builder::new(TokioExecutor::new());
-    http.timer(TokioTimer::new())
-        .auto_date_header(false)
-        .max_concurrent_streams(None)
-        .max_frame_size(MAX_FRAME)
-        .initial_stream_window_size(WINDOW)
-        .initial_connection_window_size(WINDOW)
-        .keep_alive_interval(Some(KEEP_ALIVE));
+async fn connection(stream: BoxedStream, services: Services, watcher: Watcher) {
     let services = Services {
         streams: Arc::default(),
         ..services
     };
-    let service = service_fn(move |request: http::Request<Incoming>| {
-        services.call(request.map(tonic::body::Body::new))
-    });
-    let served = http.serve_connection(TokioIo::new(stream), service);
-    if let Err(e) = watcher.watch(served).await {
+    let call = move |request| services.call(request);
+    let served = serve_connection(stream, Box::new(call), KEEP_ALIVE, PATIENCE, watcher);
+    if let Err(e) = served.await {
         tracing::debug!("a connection ended: {e}");
     }
 }

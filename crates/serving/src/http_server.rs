@@ -1,6 +1,6 @@
 //! The REST port: connections, encryption, encodings of bodies.
 
-use crate::connections::{Listener, accept, shaken};
+use crate::connections::{Listener, accept};
 use crate::front::Front;
 use crate::page;
 use crate::rest::{self, Request, Response, RestOptions};
@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::routing::get;
 use ferroflow_base::{Result, Status, invalid_argument, resource_exhausted};
-use ferroflow_rpc::{TlsAcceptor, deadline_exceeded};
+use ferroflow_rpc::{BoxedStream, TlsAcceptor, deadline_exceeded, secured};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
@@ -27,8 +27,7 @@ use opentelemetry::KeyValue;
 use std::io::{Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 
 /// Responses from this size are compressed for clients that accept it, bytes.
 const COMPRESSED: usize = 1024;
@@ -46,7 +45,11 @@ pub(crate) async fn serve(
         let (pages, tls) = (pages.clone(), tls.clone());
         tokio::spawn(async move {
             match TcpListener::open(raw) {
-                Ok(stream) => encrypted(stream, pages, tls, watcher).await,
+                Ok(stream) => {
+                    if let Some(stream) = secured(stream, tls.as_ref()).await {
+                        connection(stream, pages, watcher).await;
+                    }
+                }
                 Err(e) => tracing::warn!("a connection was not served: {e}"),
             }
         });
@@ -54,26 +57,8 @@ pub(crate) async fn serve(
     accept(listener, stop, begin).await;
 }
 
-/// Serves one client, after the handshake of TLS if there is a certificate.
-async fn encrypted(
-    stream: TcpStream,
-    pages: axum::Router,
-    tls: Option<TlsAcceptor>,
-    watcher: Watcher,
-) {
-    let Some(tls) = tls else {
-        return connection(stream, pages, watcher).await;
-    };
-    if let Some(stream) = shaken(&tls, stream).await {
-        connection(stream, pages, watcher).await;
-    }
-}
-
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    pages: axum::Router,
-    watcher: Watcher,
-) {
+/// Serves one client.
+async fn connection(stream: BoxedStream, pages: axum::Router, watcher: Watcher) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(IDLE);
     let served = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(pages));

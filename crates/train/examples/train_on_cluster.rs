@@ -33,7 +33,8 @@ fn main() -> Result<()> {
     };
     match args[..] {
         ["--task", cluster, job, index] => {
-            server(cluster, job, number(index)? as u32)?.run(std::future::pending())
+            server(cluster, job, number(index)? as u32)?.run(std::future::pending());
+            Ok(())
         }
         ["--cluster", cluster] => train(cluster),
         [] => on_this_machine(2, 0),

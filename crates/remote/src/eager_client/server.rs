@@ -48,11 +48,7 @@ impl OwnServer {
             // Dropping the sender stops the server, too.
             let _ = stopped.await;
         };
-        let thread = std::thread::spawn(move || {
-            if let Err(error) = server.run(stopped) {
-                tracing::warn!("the server of an eager context: {error}");
-            }
-        });
+        let thread = std::thread::spawn(move || server.run(stopped));
         Ok(OwnServer {
             task,
             stop: Some(stop),

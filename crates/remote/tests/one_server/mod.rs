@@ -74,7 +74,7 @@ impl World {
             let stopped = async move {
                 let _ = stopped.await;
             };
-            server.run(stopped).unwrap();
+            server.run(stopped);
         });
         let runtime = Runtime::new().unwrap();
         let channel = runtime.block_on(async {

@@ -65,7 +65,7 @@ impl Task {
         let master = server.master();
         let stop = Arc::<Stop>::default();
         let stopped = stop.clone().stopped();
-        let run = move || server.run(stopped).unwrap();
+        let run = move || server.run(stopped);
         self.server = Some((stop, std::thread::spawn(run)));
         master
     }
