@@ -44,15 +44,17 @@ pub type Answerer =
 /// Serves a client until it disconnects, or until the server shuts down and its calls have ended. Calls that run when it
 /// disconnects are dropped. The client is asked every `keep_alive` whether it lives, and has `patience` to answer.
 ///
+/// The future is boxed so that its code is compiled here, once, and not where it is polled.
+///
 /// # Errors
 /// Those of the connection and of the protocol.
-pub async fn serve_connection(
+pub fn serve_connection(
     stream: BoxedStream,
     call: Answerer,
     keep_alive: Duration,
     patience: Duration,
     watcher: Watcher,
-) -> hyper::Result<()> {
+) -> Boxed<hyper::Result<()>> {
     let begun = Begun::default();
     let mut http = http2::Builder::new(begun.clone());
     http.timer(TokioTimer::new())
@@ -63,10 +65,11 @@ pub async fn serve_connection(
         .initial_connection_window_size(WINDOW)
         .keep_alive_interval(Some(keep_alive))
         .keep_alive_timeout(patience);
-    let service =
-        service_fn(|request: http::Request<Incoming>| call(request.map(tonic::body::Body::new)));
+    let service = service_fn(move |request: http::Request<Incoming>| {
+        call(request.map(tonic::body::Body::new))
+    });
     let served = watcher.watch(http.serve_connection(TokioIo::new(stream), service));
-    with_calls(served, begun).await
+    Box::pin(with_calls(served, begun))
 }
 
 /// A call of a connection.
