@@ -1,7 +1,7 @@
 //! `ferroflow cluster`: the tasks of a cluster on this machine.
 
 use crate::out::say;
-use crate::server::{start_logging, stop_signal, tell};
+use crate::server::{GRACE_SECONDS, start_logging, stop_signal, tell};
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -95,7 +95,7 @@ pub fn run(command: &Command) -> Result<()> {
         .enable_all()
         .build()
         .map_err(|e| internal!("cannot start: {e}"))?;
-    let stop = stop_signal(runtime.handle(), false);
+    let stop = stop_signal(runtime.handle(), false, GRACE_SECONDS);
     runtime.block_on(async {
         tokio::select! {
             () = stop => {

@@ -9,6 +9,7 @@ use ferroflow_serving::{
     FrontOptions, LoadOptions, ManagerOptions, ModelSource, Parameters, RestOptions, Server,
     ServerOptions, TlsOptions, TlsPem, TraceOptions, TraceProtocol,
 };
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -73,6 +74,9 @@ pub struct Args {
     /// Port of the gRPC services; 0 takes a free one.
     #[arg(long, default_value_t = 8500, value_name = "PORT")]
     port: u16,
+    /// Serve gRPC at no port.
+    #[arg(long)]
+    no_grpc: bool,
     /// Path of a UNIX socket for the gRPC services, besides the port.
     #[arg(long, value_name = "PATH")]
     grpc_socket_path: Option<PathBuf>,
@@ -97,8 +101,8 @@ pub struct Args {
     /// File with BatchingParameters in text form.
     #[arg(long, value_name = "FILE", requires = "enable_batching")]
     batching_parameters_file: Option<PathBuf>,
-    /// Use the file `batching_params.pbtxt` of each model.
-    #[arg(long, requires = "enable_batching")]
+    /// Use the file `batching_params.pbtxt` of each model, where requests are merged into batches.
+    #[arg(long)]
     enable_per_model_batching_parameters: bool,
     /// Merge requests while all processors are busy; needs no parameters.
     #[arg(long, conflicts_with = "enable_batching")]
@@ -337,12 +341,10 @@ impl Args {
                 "--rest-api-tls needs a certificate: --tls-cert or --ssl-config-file"
             ));
         }
-        // TensorFlow Serving's scripts give an empty path.
-        let socket = self.grpc_socket_path.clone();
         Ok(ServerOptions {
-            grpc: Some(at(self.port)),
+            grpc: (!self.no_grpc).then(|| at(self.port)),
             rest: (!self.no_rest_api).then(|| at(self.rest_api_port)),
-            grpc_socket: socket.filter(|path| !path.as_os_str().is_empty()),
+            grpc_socket: self.grpc_socket_path.clone(),
             rest_tls: tls.clone().filter(|_| self.rest_api_tls),
             tls,
             max_message: self.max_message_bytes.unwrap_or(usize::MAX),
@@ -390,7 +392,7 @@ pub fn run(args: &Args) -> Result<()> {
     ferroflow_tensor::return_freed_memory_after(Duration::from_secs(2));
     start_logging(args.log_json);
     let server = args.options().and_then(Server::bind)?;
-    let stop = stop_signal(server.handle(), args.log_json);
+    let stop = stop_signal(server.handle(), args.log_json, args.drain_seconds);
     let mut out = std::io::stdout();
     let mut say = |line: String| writeln!(out, "{line}").and_then(|()| out.flush());
     // With its output closed the server still runs.
@@ -408,7 +410,7 @@ pub fn run(args: &Args) -> Result<()> {
 
 /// The flags of TensorFlow Serving.
 #[derive(Parser)]
-#[command(name = MODEL_SERVER, version, max_term_width = 100)]
+#[command(name = MODEL_SERVER, version, max_term_width = 100, args_override_self = true)]
 struct ModelServer {
     #[command(flatten)]
     args: Args,
@@ -453,10 +455,12 @@ const IGNORED: [&str; 24] = [
     "v",
 ];
 
-/// Translates TensorFlow Serving's flags: `--a_b=c`, switches with `=true` and `=false`.
+/// Translates TensorFlow Serving's flags: `--a_b=c`, switches with `=true` and `=false`. An empty value is none; port 0 serves
+/// nothing; of flags that are given twice the last one counts.
 fn translated(args: impl Iterator<Item = String>) -> Vec<String> {
     let mut out = vec![MODEL_SERVER.to_string()];
-    let mut has_rest = false;
+    let (mut has_rest, mut has_grpc) = (false, true);
+    let mut switches = BTreeSet::new();
     for arg in args {
         let Some(flag) = arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')) else {
             out.push(arg);
@@ -470,22 +474,26 @@ fn translated(args: impl Iterator<Item = String>) -> Vec<String> {
             eprintln!("note: --{name} has no effect");
             continue;
         }
-        if name == "rest-api-port" {
-            match value {
-                Some("0") => continue,
-                _ => has_rest = true,
-            }
+        match name.as_str() {
+            "rest-api-port" => has_rest = value != Some("0"),
+            "port" => has_grpc = value != Some("0"),
+            _ => {}
         }
         match (SWITCHES.contains(&name.as_str()), value) {
-            (true, Some("false" | "0")) => {}
-            (true, _) => out.push(format!("--{name}")),
+            (true, Some("false" | "0")) => _ = switches.remove(&name),
+            (true, _) => _ = switches.insert(name),
+            (false, Some("")) => {}
             (false, Some(value)) => out.push(format!("--{name}={value}")),
             (false, None) if name == "enable-model-warmup" => out.push(format!("--{name}=true")),
             (false, None) => out.push(format!("--{name}")),
         }
     }
+    out.extend(switches.iter().map(|name| format!("--{name}")));
     if !has_rest {
         out.push("--no-rest-api".to_string());
+    }
+    if !has_grpc {
+        out.push("--no-grpc".to_string());
     }
     out
 }
@@ -538,7 +546,29 @@ mod tests {
             sources[0],
             ModelSource::latest("half", Path::new("/models/half"))
         );
-        let quiet = translated(["--rest_api_port=0".to_string()].into_iter());
-        assert_eq!(quiet[1], "--no-rest-api");
+        let rows: [(&[&str], &[&str]); 5] = [
+            (
+                &["--rest_api_port=0"],
+                &["--rest-api-port=0", "--no-rest-api"],
+            ),
+            (&["--port=0"], &["--port=0", "--no-rest-api", "--no-grpc"]),
+            (&["--ssl_config_file="], &["--no-rest-api"]),
+            (
+                &["--enable_batching", "--enable_batching=false"],
+                &["--no-rest-api"],
+            ),
+            (
+                &["--port=0", "--port=1", "--rest_api_port=2"],
+                &["--port=0", "--port=1", "--rest-api-port=2"],
+            ),
+        ];
+        for (given, expected) in rows {
+            let taken = translated(given.iter().map(ToString::to_string));
+            assert_eq!(taken[1..], *expected, "{given:?}");
+            ModelServer::parse_from(taken);
+        }
+        let twice = ["--model_name=a", "--port=8", "--model_name=b", "--port=9"];
+        let twice = ModelServer::parse_from(translated(twice.iter().map(ToString::to_string)));
+        assert_eq!((twice.args.model_name.as_str(), twice.args.port), ("b", 9));
     }
 }

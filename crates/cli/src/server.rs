@@ -167,7 +167,7 @@ pub fn run(args: &Args) -> Result<()> {
         false => "every machine that can reach the address",
     };
     let json = args.log_json;
-    let stop = stop_signal(server.handle(), json);
+    let stop = stop_signal(server.handle(), json, GRACE_SECONDS);
     let until_stdin_ends = args.until_stdin_ends;
     let stop = async move {
         match until_stdin_ends {
@@ -211,9 +211,16 @@ fn begin_mpi(args: &Args, def: &mut ServerDef) -> Result<Option<Arc<Mpi>>> {
     Mpi::begin(&def.task).map(Some)
 }
 
+/// How long a server of a cluster lets steps finish.
+pub const GRACE_SECONDS: u64 = 30;
+
 /// Waits for SIGTERM or SIGINT; the next one ends the process. Signals count from the call on, before anything waits, so
 /// that a process that is told to stop right after its first line still lets requests finish.
-pub fn stop_signal(runtime: &Handle, json: bool) -> impl Future<Output = ()> + Send + 'static {
+pub fn stop_signal(
+    runtime: &Handle,
+    json: bool,
+    seconds: u64,
+) -> impl Future<Output = ()> + Send + 'static {
     let within = runtime.enter();
     let signals = signal(SignalKind::terminate()).and_then(|term| {
         let int = signal(SignalKind::interrupt())?;
@@ -230,7 +237,9 @@ pub fn stop_signal(runtime: &Handle, json: bool) -> impl Future<Output = ()> + S
         }
         tell(
             json,
-            "stopping: running steps may finish within 30 s; a second signal ends them",
+            &format!(
+                "stopping: running steps may finish within {seconds} s; a second signal ends them"
+            ),
         );
         tokio::spawn(async move {
             tokio::select! {

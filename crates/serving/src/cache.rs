@@ -14,6 +14,11 @@ use std::time::UNIX_EPOCH;
 /// The file with the signatures. It is written last: a folder without it is not complete.
 const SIGNATURES: &str = "signatures.pb";
 
+/// The file with the path of the version that was compiled.
+const SOURCE: &str = "source";
+/// Folders within folders of a model: links may form a circle.
+const MAX_DEPTH: usize = 16;
+
 /// A number that changes when a file of the model does.
 pub(crate) fn key(path: &Path, tags: &[String]) -> u64 {
     let mut hasher = DefaultHasher::new();
@@ -26,14 +31,15 @@ pub(crate) fn key(path: &Path, tags: &[String]) -> u64 {
 
 /// The files of a model, with their sizes and times in nanoseconds, sorted by path.
 pub(crate) fn files(path: &Path) -> Vec<(std::path::PathBuf, u64, u128)> {
-    let (mut found, mut folders) = (Vec::new(), vec![path.to_path_buf()]);
-    while let Some(path) = folders.pop() {
+    let (mut found, mut folders) = (Vec::new(), vec![(path.to_path_buf(), 0)]);
+    while let Some((path, depth)) = folders.pop() {
         let Ok(meta) = std::fs::metadata(&path) else {
             continue;
         };
         if meta.is_dir() {
             let entries = std::fs::read_dir(&path).into_iter().flatten().flatten();
-            folders.extend(entries.map(|e| e.path()));
+            let inner = entries.map(|e| (e.path(), depth + 1));
+            folders.extend(inner.filter(|(_, depth)| *depth <= MAX_DEPTH));
             continue;
         }
         let modified = meta.modified().ok();
@@ -55,10 +61,12 @@ pub(crate) fn open(folder: &Path, options: &SessionOptions) -> Option<Cached> {
     let defs: SignatureDefMap = decode(&defs).ok()?;
     let mut models = BTreeMap::new();
     for i in 0.. {
-        let Ok(name) = std::fs::read_to_string(folder.join(format!("{i}.name"))) else {
+        let file = folder.join(format!("{i}.bef"));
+        if !file.exists() {
             break;
-        };
-        let model = CompiledModel::open(&folder.join(format!("{i}.bef")), options.clone()).ok()?;
+        }
+        let name = std::fs::read_to_string(folder.join(format!("{i}.name"))).ok()?;
+        let model = CompiledModel::open(&file, options.clone()).ok()?;
         if !model.is_packed() {
             return None;
         }
@@ -67,12 +75,13 @@ pub(crate) fn open(folder: &Path, options: &SessionOptions) -> Option<Cached> {
     (!models.is_empty()).then_some((models, defs.signature_def))
 }
 
-/// Compiles the signatures of a version into `folder`.
+/// Compiles the signatures of the version at `source` into `folder`, and removes what is not used any more.
 ///
 /// # Errors
 /// FAILED_PRECONDITION if a signature uses state or has default inputs; those of writing the files.
 pub(crate) fn write<'a>(
     folder: &Path,
+    source: &Path,
     session: &Session,
     requests: impl Iterator<Item = (&'a str, CompileRequest)>,
     defs: &HashMap<String, SignatureDef>,
@@ -88,5 +97,31 @@ pub(crate) fn write<'a>(
     let defs = SignatureDefMap {
         signature_def: defs.clone(),
     };
-    write_output(&folder.join(SIGNATURES), &encode(&defs))
+    write_output(&folder.join(SOURCE), source.as_os_str().as_encoded_bytes())?;
+    write_output(&folder.join(SIGNATURES), &encode(&defs))?;
+    remove_stale(folder, source);
+    Ok(())
+}
+
+/// Removes what was compiled from an earlier content of this version, and from versions that do not exist any more.
+fn remove_stale(folder: &Path, source: &Path) {
+    let siblings = folder.parent().and_then(|all| std::fs::read_dir(all).ok());
+    for other in siblings.into_iter().flatten().flatten() {
+        let other = other.path();
+        let Ok(of) = std::fs::read_to_string(other.join(SOURCE)) else {
+            continue;
+        };
+        let of = Path::new(&of);
+        let is_older = of == source && without_key(&other) == without_key(folder);
+        if other != folder && (is_older || !of.exists()) {
+            // It is only disk space.
+            let _ = std::fs::remove_dir_all(&other);
+        }
+    }
+}
+
+/// The name of a folder without its [`key`].
+fn without_key(folder: &Path) -> Option<&str> {
+    let name = folder.file_name()?.to_str()?;
+    name.rsplit_once('-').map(|(name, _)| name)
 }

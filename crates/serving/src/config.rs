@@ -93,7 +93,8 @@ impl ModelSource {
                 "Model {name} requests unsupported platform {platform}"
             ));
         }
-        let path = PathBuf::from(&config.base_path);
+        let path = config.base_path.strip_prefix("file://");
+        let path = PathBuf::from(path.unwrap_or(&config.base_path));
         if !path.is_absolute() {
             return Err(invalid_argument!(
                 "Expected model {name} to have an absolute path or URI; got base_path()={}",
@@ -160,14 +161,18 @@ pub fn model_sources(config: ModelServerConfig) -> Result<Vec<ModelSource>> {
     list.into_iter().map(ModelSource::from_proto).collect()
 }
 
-/// Reads the models of a configuration file.
+/// Reads the models of a configuration file; `None` if it has no configuration, as while another program writes it.
 ///
 /// # Errors
 /// NOT_FOUND if the file cannot be read; INVALID_ARGUMENT as for [`model_sources`] and if the text does not
 /// parse.
-pub fn read_models(path: &Path) -> Result<Vec<ModelSource>> {
-    let config = read(path, "tensorflow.serving.ModelServerConfig")?;
-    model_sources(config).map_err(|e| e.note(format!("in {}", path.display())))
+pub fn read_models(path: &Path) -> Result<Option<Vec<ModelSource>>> {
+    let config: ModelServerConfig = read(path, "tensorflow.serving.ModelServerConfig")?;
+    if config.config.is_none() {
+        return Ok(None);
+    }
+    let sources = model_sources(config).map_err(|e| e.note(format!("in {}", path.display())));
+    sources.map(Some)
 }
 
 /// Reads a file of batching parameters.

@@ -2,6 +2,7 @@
 
 use crate::answer::Answer;
 use crate::batching::Batcher;
+use crate::config::ModelSource;
 use crate::inference::{classify, model_spec, multi_inference, num_examples, regress};
 use crate::manager::ModelManager;
 use crate::metrics::{Metrics, Recent};
@@ -9,7 +10,7 @@ use crate::request_log::RequestLogs;
 use crate::share::{Share, Shared};
 use crate::step::Step;
 use crate::trace::{self, Traced, Traces};
-use ferroflow_base::{Result, invalid_argument, resource_exhausted};
+use ferroflow_base::{Code, Result, Status, invalid_argument, resource_exhausted};
 use ferroflow_model::proto::Any;
 use ferroflow_model::proto::serving::metric::ValueIncrease;
 use ferroflow_model::proto::serving::{
@@ -376,6 +377,20 @@ impl Front {
         })
     }
 
+    /// Replaces the models that are served, with their request logs.
+    ///
+    /// # Errors
+    /// Those of [`ModelManager::set_models`].
+    pub(crate) fn set_models(&self, sources: Vec<ModelSource>) -> Result<()> {
+        let set = self.manager.set_models(sources.clone());
+        // Without its labels, a configuration is refused.
+        let is_refused = |e: &Status| e.code() == Code::FailedPrecondition;
+        if !set.as_ref().is_err_and(is_refused) {
+            self.logs.set(&sources);
+        }
+        set
+    }
+
     /// `HandleReloadConfigRequest`; waits until new models are loaded.
     ///
     /// # Errors
@@ -393,8 +408,7 @@ impl Front {
                 )
             })?;
         let sources = crate::config::model_sources(config)?;
-        self.logs.set(&sources);
-        self.manager.set_models(sources)?;
+        self.set_models(sources)?;
         let metric = names.into_iter().zip(before).map(|(name, before)| {
             let increase = self.metrics.counter(&name) - before;
             Metric {

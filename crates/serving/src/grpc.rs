@@ -34,6 +34,9 @@ const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 /// Names of the services, in the health service and in reflection.
 pub(crate) const SERVICES: [&str; 4] = [PREDICTION, MODEL, HEALTH, REFLECTION];
 
+/// The scheme of a token.
+const BEARER: &[u8] = b"Bearer ";
+
 /// How often a connection without calls is asked whether its client lives.
 const KEEP_ALIVE: Duration = Duration::from_secs(300);
 /// How long it may take to answer.
@@ -372,7 +375,11 @@ impl Front {
         };
         let given = headers.get(http::header::AUTHORIZATION);
         let given = given.map_or(&b""[..], |v| v.as_bytes());
-        let given = given.strip_prefix(b"Bearer ").unwrap_or_default();
+        let (scheme, given) = given.split_at_checked(BEARER.len()).unwrap_or_default();
+        let given = match scheme.eq_ignore_ascii_case(BEARER) {
+            true => given,
+            false => &[],
+        };
         // All bytes are compared, so that the time tells nothing of the token.
         let differences = given
             .iter()

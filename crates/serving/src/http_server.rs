@@ -9,7 +9,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::response::IntoResponse;
 use axum::routing::get;
-use ferroflow_base::{Result, Status, invalid_argument, resource_exhausted};
+use ferroflow_base::{Code, Result, Status, invalid_argument, resource_exhausted};
 use ferroflow_rpc::{BoxedStream, TlsAcceptor, deadline_exceeded, secured};
 use flate2::Compression;
 use flate2::read::GzDecoder;
@@ -215,7 +215,13 @@ async fn answer(pages: Pages, request: axum::extract::Request) -> Response {
             };
             pages.front.rest(request).await
         }
-        Err(e) => Response::error(&e),
+        Err(e) => Response {
+            status: match e.code() {
+                Code::ResourceExhausted => StatusCode::PAYLOAD_TOO_LARGE,
+                code => rest::http_status(code),
+            },
+            ..Response::error(&e)
+        },
     }
 }
 

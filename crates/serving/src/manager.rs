@@ -60,6 +60,8 @@ pub struct VersionStatus {
 pub struct ModelManager {
     options: ManagerOptions,
     state: Mutex<BTreeMap<String, Model>>,
+    /// Held while the models are replaced.
+    replacing: Mutex<()>,
     /// Notified when a version has been loaded or unloaded.
     changed: Condvar,
     loads: Loads,
@@ -156,6 +158,7 @@ impl ModelManager {
             },
             options,
             state: Mutex::default(),
+            replacing: Mutex::default(),
             changed: Condvar::new(),
             table: RwLock::default(),
             metrics,
@@ -168,6 +171,7 @@ impl ModelManager {
     /// FAILED_PRECONDITION if a label names a version that is not available; UNKNOWN if a model that was not
     /// served before has no version that can be loaded.
     pub fn set_models(self: &Arc<Self>, sources: Vec<ModelSource>) -> Result<()> {
+        let _alone = lock(&self.replacing);
         let mut added = Vec::new();
         {
             let mut models = lock(&self.state);
@@ -211,7 +215,8 @@ impl ModelManager {
             false => Err(Status::new(
                 ferroflow_base::Code::Unknown,
                 format!(
-                    "1 servable(s) did not become available: {{{}}}",
+                    "{} servable(s) did not become available: {{{}}}",
+                    failed.len(),
                     failed
                         .iter()
                         .map(|name| format!(
@@ -223,6 +228,17 @@ impl ModelManager {
                 ),
             )),
         }
+    }
+
+    /// Whether these models are served, and no others, with these labels.
+    pub(crate) fn has(&self, sources: &[ModelSource]) -> bool {
+        let models = lock(&self.state);
+        let wanted = models.values().filter(|m| m.is_wanted);
+        wanted.count() == sources.len()
+            && sources.iter().all(|source| {
+                let model = models.get(&source.name);
+                model.is_some_and(|m| m.is_wanted && m.source == *source)
+            })
     }
 
     fn error_of(&self, name: &str) -> String {

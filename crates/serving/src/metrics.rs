@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// Upper limits of the buckets are 10 µs · 1.8ⁱ, as in TensorFlow Serving.
-const BUCKETS: usize = 33;
+/// Buckets of a distribution, with the one above all limits. The limits are those of TensorFlow Serving.
+const BUCKETS: usize = 34;
 
 /// The metrics of a server.
 #[derive(Default)]
@@ -76,7 +76,29 @@ impl<T: Default> Family<T> {
     }
 }
 
-/// A distribution of times in microseconds or of sizes.
+/// The limits of a distribution's buckets: a geometric sequence.
+struct Scale {
+    first: f64,
+    factor: f64,
+    /// The number of limits.
+    n: usize,
+}
+
+/// Of times in microseconds.
+const TIMES: Scale = Scale {
+    first: 10.0,
+    factor: 1.8,
+    n: BUCKETS - 1,
+};
+
+/// Of numbers of examples.
+const EXAMPLES: Scale = Scale {
+    first: 1.0,
+    factor: 2.0,
+    n: 15,
+};
+
+/// A distribution of times or of sizes.
 struct Histogram {
     buckets: [AtomicU64; BUCKETS],
     sum: AtomicU64,
@@ -93,8 +115,13 @@ impl Default for Histogram {
 
 impl Histogram {
     fn observe(&self, value: u64) {
-        let limit = (value as f64 / 10.0).max(1.0).log(1.8).ceil() as usize;
-        self.buckets[limit.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
+        self.observe_in(&TIMES, value);
+    }
+
+    fn observe_in(&self, scale: &Scale, value: u64) {
+        let limit = (value as f64 / scale.first).max(1.0).log(scale.factor);
+        let limit = limit.ceil() as usize;
+        self.buckets[limit.min(scale.n)].fetch_add(1, Ordering::Relaxed);
         self.sum.fetch_add(value, Ordering::Relaxed);
     }
 }
@@ -144,7 +171,8 @@ impl Metrics {
 
     /// Counts the examples of a request.
     pub(crate) fn examples(&self, model: &str, n: usize) {
-        self.example_counts.of(&[model]).observe(n as u64);
+        let counts = self.example_counts.of(&[model]);
+        counts.observe_in(&EXAMPLES, n as u64);
         self.example_total
             .of(&[model])
             .fetch_add(n as u64, Ordering::Relaxed);
@@ -222,7 +250,8 @@ impl Metrics {
             &["model_name", "status"],
             &self.request_count,
         );
-        page.histogram(
+        page.histogram_in(
+            &EXAMPLES,
             &format!("{serving}request_example_counts"),
             &["model"],
             &self.example_counts,
@@ -294,16 +323,28 @@ impl Page {
     }
 
     fn histogram(&mut self, name: &str, names: &[&str], family: &Family<Histogram>) {
+        self.histogram_in(&TIMES, name, names, family);
+    }
+
+    fn histogram_in(
+        &mut self,
+        scale: &Scale,
+        name: &str,
+        names: &[&str],
+        family: &Family<Histogram>,
+    ) {
         let mut lines = format!("# TYPE {name} histogram\n");
         family.each(&mut |values, h| {
             let labels = labels(names, values);
-            let (mut count, mut limit) = (0, 10.0f64);
-            for bucket in &h.buckets {
+            let (mut count, mut limit) = (0, scale.first);
+            let (below, above) = h.buckets.split_at(scale.n);
+            for bucket in below {
                 count += bucket.load(Ordering::Relaxed);
                 let le = ferroflow_base::general(limit, 6);
                 let _ = writeln!(lines, "{name}_bucket{{{labels},le=\"{le}\"}} {count}");
-                limit *= 1.8;
+                limit *= scale.factor;
             }
+            count += above[0].load(Ordering::Relaxed);
             let sum = h.sum.load(Ordering::Relaxed);
             let _ = writeln!(lines, "{name}_bucket{{{labels},le=\"+Inf\"}} {count}");
             let _ = writeln!(lines, "{name}_sum{{{labels}}} {sum}");

@@ -292,7 +292,7 @@ impl Servable {
             };
             (name.as_str(), request)
         });
-        if let Err(e) = crate::cache::write(folder, session, requests, &self.defs) {
+        if let Err(e) = crate::cache::write(folder, &self.path, session, requests, &self.defs) {
             tracing::info!(model = self.name, version = self.version, "not cached: {e}");
         }
     }

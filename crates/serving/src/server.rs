@@ -93,7 +93,7 @@ impl Server {
         let tls = acceptor(&options.tls, "h2")?;
         let rest_tls = acceptor(&options.rest_tls, "http/1.1")?;
         let sources = match &options.model_config {
-            Some(path) => read_models(path)?,
+            Some(path) => read_models(path)?.unwrap_or_default(),
             None => options.models.clone(),
         };
         let n_threads = std::thread::available_parallelism().map_or(2, |n| n.get().max(2));
@@ -120,7 +120,6 @@ impl Server {
         drop(guard);
         let metrics = Arc::new(Metrics::default());
         let logs = RequestLogs::new(metrics.clone());
-        logs.set(&sources);
         let batching = options.batching.clone();
         let share = Arc::new(Share::new(Pool::available_threads()));
         let front = Arc::new(Front {
@@ -137,7 +136,7 @@ impl Server {
             threads: runtime.handle().clone(),
             share,
         });
-        if let Err(e) = front.manager.set_models(sources) {
+        if let Err(e) = front.set_models(sources) {
             tracing::error!("{e}");
         }
         Ok(Server {
@@ -284,20 +283,18 @@ fn start_polling(front: &Arc<Front>, options: &ServerOptions) {
     };
     every(options.version_poll, Box::new(|front| front.manager.poll()));
     if let Some(path) = options.model_config.clone() {
-        let mut last = std::fs::read(&path).ok();
+        let mut last_error = String::new();
+        // A configuration that was refused, or that a client has replaced, is tried again.
         let reload = move |front: &Front| {
-            let text = std::fs::read(&path).ok();
-            if text == last {
-                return;
-            }
-            last = text;
-            let read = read_models(&path).and_then(|sources| {
-                front.logs.set(&sources);
-                front.manager.set_models(sources)
+            let read = read_models(&path).and_then(|sources| match sources {
+                Some(sources) if !front.manager.has(&sources) => front.set_models(sources),
+                _ => Ok(()),
             });
-            if let Err(e) = read {
-                tracing::error!("{} was not applied: {e}", path.display());
+            let error = read.err().map_or(String::new(), |e| e.to_string());
+            if error != last_error && !error.is_empty() {
+                tracing::error!("{} was not applied: {error}", path.display());
             }
+            last_error = error;
         };
         every(options.config_poll, Box::new(reload));
     }

@@ -8,6 +8,7 @@ use ferroflow_serving::{ModelSource, ServerOptions, VersionPolicy};
 use ferroflow_testkit::folder::Folder;
 use std::fs;
 use std::path::Path;
+use std::time::Duration;
 use support::{World, models, options};
 
 /// One step of a scenario.
@@ -239,6 +240,70 @@ fn compiled_models_are_cached() {
     assert_eq!(answers[0], answers[1]);
     let files: Vec<_> = fs::read_dir(folder.0.join("cache")).unwrap().collect();
     assert_eq!(files.len(), 1);
+}
+
+#[test]
+fn the_cache_keeps_what_is_used() {
+    let folder = Folder::new("cache_kept");
+    let (model, cache) = (folder.0.join("half"), folder.0.join("cache"));
+    let kept = || {
+        let mut options = options(vec![ModelSource::latest("half", &model)]);
+        options.manager.load.cache = Some(cache.clone());
+        assert_eq!(World::new(options).predict("half").0, 200);
+        let entries = fs::read_dir(&cache).unwrap().flatten();
+        let names = entries.map(|e| e.file_name().into_string().unwrap());
+        let versions = names.map(|n| n.rsplit_once('-').unwrap().0.to_string());
+        let mut versions: Vec<String> = versions.collect();
+        versions.sort();
+        versions
+    };
+    // Each step and the versions that are cached after it: those of folders that exist, each once.
+    for (step, expected) in [
+        (Add(1, 1), &["half-1"][..]),
+        (Add(2, 2), &["half-1", "half-2"]),
+        (Remove(1), &["half-1", "half-2"]),
+        (Add(3, 1), &["half-2", "half-3"]),
+        (Mend(3), &["half-2", "half-3"]),
+    ] {
+        apply(&step, &model);
+        assert_eq!(kept(), expected);
+    }
+}
+
+#[test]
+fn a_configuration_that_was_refused_is_tried_again() {
+    let folder = Folder::new("label_later");
+    let (model, config) = (folder.0.join("half"), folder.0.join("models.config"));
+    apply(&Add(1, 1), &model);
+    let write = |label: &str| {
+        let text = format!(
+            "model_config_list {{ config {{ name: 'half' base_path: 'file://{}' model_platform: \
+             'tensorflow' model_version_policy {{ all {{}} }} {label} }} }}",
+            model.display()
+        );
+        fs::write(&config, text).unwrap();
+    };
+    write("");
+    let mut options = options(Vec::new());
+    options.model_config = Some(config.clone());
+    options.config_poll = Duration::from_millis(5);
+    let world = World::new(options);
+    let status = |path: &str| world.json("GET", &format!("/v1/models/half{path}"), "").0;
+    assert_eq!(status("/versions/1"), 200);
+    // The label's version is not there yet.
+    write("version_labels { key: 'next' value: 2 }");
+    apply(&Add(2, 2), &model);
+    while status("/labels/next") != 200 {
+        std::thread::yield_now();
+    }
+    // A client replaces the models; the file has the last word.
+    reload(&world, &[("many", &models().join("many"))], &[]).unwrap();
+    while status("/labels/next") != 200 {
+        std::thread::yield_now();
+    }
+    fs::write(&config, "# being written").unwrap();
+    let read = ferroflow_serving::config::read_models(&config);
+    assert_eq!(read.unwrap(), None);
 }
 
 fn reload(

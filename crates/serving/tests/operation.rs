@@ -225,9 +225,9 @@ fn bodies_have_limits_and_encodings() {
     assert!(body(200, world.http(&gzipped, &gzip(good))).contains("4.0"));
     assert!(body(400, world.http(&gzipped, good)).contains("not gzip"));
     assert!(
-        body(429, world.http(&gzipped, &gzip(&[b' '; 3000]))).contains("larger than 2000 bytes")
+        body(413, world.http(&gzipped, &gzip(&[b' '; 3000]))).contains("larger than 2000 bytes")
     );
-    assert!(body(429, world.http(predict, &[b' '; 3000])).contains("larger than 2000 bytes"));
+    assert!(body(413, world.http(predict, &[b' '; 3000])).contains("larger than 2000 bytes"));
     assert!(
         body(
             400,

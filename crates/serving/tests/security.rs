@@ -216,6 +216,9 @@ fn requests_need_the_token() {
         ("\r\nAuthorization: Bearer no", 401),
         ("\r\nAuthorization: secret", 401),
         ("\r\nAuthorization: Bearer secret", 200),
+        ("\r\nAuthorization: bearer secret", 200),
+        ("\r\nAuthorization: Basic secret", 401),
+        ("\r\nAuthorization: B", 401),
     ] {
         assert_eq!(predict(token), status, "{token}");
     }

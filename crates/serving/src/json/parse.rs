@@ -88,6 +88,8 @@ const MAX_DEPTH: usize = 512;
 /// assert_eq!(error.message(), "JSON Parse error: Invalid value. at offset: 4");
 /// ```
 pub fn parse(text: &[u8]) -> Result<Value<'_>> {
+    // The mark of UTF-8 with which some programs begin files.
+    let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
     let mut parser = Parser { text, at: 0 };
     parser.skip_space();
     match text.get(parser.at) {
@@ -390,6 +392,7 @@ mod tests {
         );
         check("[]", Ok(Value::Array(vec![])));
         check("", Err("The document is empty. at offset: 0"));
+        check("\u{feff}", Err("The document is empty. at offset: 0"));
         check("nul", Err("Invalid value. at offset: 3"));
         check(
             "[1 2]",
