@@ -18,6 +18,7 @@ mod grpc;
 mod http_server;
 mod inference;
 pub mod json;
+mod loads;
 mod manager;
 mod metrics;
 mod page;

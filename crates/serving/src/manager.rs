@@ -6,6 +6,7 @@
 
 use crate::cache::files;
 use crate::config::ModelSource;
+use crate::loads::Loads;
 use crate::metrics::Metrics;
 use crate::servable::{LoadOptions, Servable};
 use crate::source::aspired;
@@ -118,31 +119,6 @@ impl Version {
     }
 }
 
-/// Limits the number of concurrent loads.
-struct Loads {
-    running: Mutex<usize>,
-    ended: Condvar,
-    max: usize,
-}
-
-impl Loads {
-    fn run<R>(&self, load: impl FnOnce() -> R) -> R {
-        let mut running = lock(&self.running);
-        while *running >= self.max {
-            running = self
-                .ended
-                .wait(running)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        *running += 1;
-        drop(running);
-        let result = load();
-        *lock(&self.running) -= 1;
-        self.ended.notify_one();
-        result
-    }
-}
-
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -151,11 +127,7 @@ impl ModelManager {
     /// Returns a manager without models.
     pub fn new(options: ManagerOptions, metrics: Arc<Metrics>) -> Arc<ModelManager> {
         Arc::new(ModelManager {
-            loads: Loads {
-                running: Mutex::new(0),
-                ended: Condvar::new(),
-                max: options.load_threads.max(1),
-            },
+            loads: Loads::new(options.load_threads),
             options,
             state: Mutex::default(),
             replacing: Mutex::default(),
