@@ -153,7 +153,7 @@ BAD = (
     ("half:predict", b'{"instances": [{"b64": "a==="}]}', 400),
     ("half:predict", b'{"instances": [' + b"[" * 5000, 400),
     ("half:predict", b'{"signature_name": "no", "instances": [1]}', 400),
-    ("half:predict", b" " * 3_000_000, 429),
+    ("half:predict", b" " * 3_000_000, 413),
     ("half/versions/999999:predict", b'{"instances": [1]}', 404),
     ("nope:predict", b'{"instances": [1]}', 404),
     ("half:explain", b"{}", 400),
@@ -172,7 +172,7 @@ def bad_rest(world, pick):
             world.count("bad REST")
         except OSError:
             # The server closes the connection of a body that it refuses before it is read.
-            if status != 429:
+            if status != 413:
                 world.fail(f"{path} {body[:60]}: no response")
         connection.close()
         time.sleep(0.02)
