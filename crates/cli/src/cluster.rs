@@ -1,8 +1,9 @@
 //! `ferroflow cluster`: the tasks of a cluster on this machine.
 
 use crate::out::say;
-use crate::server::{GRACE_SECONDS, start_logging, stop_signal, tell};
+use crate::server::{start_logging, stop_signal, tell};
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
+use ferroflow_remote::GRACE;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -95,7 +96,7 @@ pub fn run(command: &Command) -> Result<()> {
         .enable_all()
         .build()
         .map_err(|e| internal!("cannot start: {e}"))?;
-    let stop = stop_signal(runtime.handle(), false, GRACE_SECONDS);
+    let stop = stop_signal(runtime.handle(), false, GRACE);
     runtime.block_on(async {
         tokio::select! {
             () = stop => {

@@ -324,6 +324,10 @@ impl Args {
         })
     }
 
+    fn grace(&self) -> Duration {
+        Duration::from_secs(self.drain_seconds)
+    }
+
     fn options(&self) -> Result<ServerOptions> {
         let threads = match self.tensorflow_session_parallelism {
             0 => Pool::available_threads(),
@@ -380,7 +384,7 @@ impl Args {
             config_poll: seconds(self.model_config_file_poll_wait_seconds),
             version_poll: seconds(self.file_system_poll_wait_seconds),
             traces: self.traces()?,
-            grace: Duration::from_secs(self.drain_seconds),
+            grace: self.grace(),
         })
     }
 }
@@ -392,7 +396,7 @@ pub fn run(args: &Args) -> Result<()> {
     ferroflow_tensor::return_freed_memory_after(Duration::from_secs(2));
     start_logging(args.log_json);
     let server = args.options().and_then(Server::bind)?;
-    let stop = stop_signal(server.handle(), args.log_json, args.drain_seconds);
+    let stop = stop_signal(server.handle(), args.log_json, args.grace());
     let mut out = std::io::stdout();
     let mut say = |line: String| writeln!(out, "{line}").and_then(|()| out.flush());
     // With its output closed the server still runs.

@@ -3,7 +3,9 @@
 use ferroflow_base::{Result, invalid_argument};
 #[cfg(feature = "mpi")]
 use ferroflow_remote::{Carrier, Mpi};
-use ferroflow_remote::{MasterOptions, Security, Server, ServerDef, ServerOptions, TlsOptions};
+use ferroflow_remote::{
+    GRACE, MasterOptions, Security, Server, ServerDef, ServerOptions, TlsOptions,
+};
 use std::io::{IsTerminal, Write};
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
@@ -167,7 +169,7 @@ pub fn run(args: &Args) -> Result<()> {
         false => "every machine that can reach the address",
     };
     let json = args.log_json;
-    let stop = stop_signal(server.handle(), json, GRACE_SECONDS);
+    let stop = stop_signal(server.handle(), json, GRACE);
     let until_stdin_ends = args.until_stdin_ends;
     let stop = async move {
         match until_stdin_ends {
@@ -211,15 +213,12 @@ fn begin_mpi(args: &Args, def: &mut ServerDef) -> Result<Option<Arc<Mpi>>> {
     Mpi::begin(&def.task).map(Some)
 }
 
-/// How long a server of a cluster lets steps finish.
-pub const GRACE_SECONDS: u64 = 30;
-
 /// Waits for SIGTERM or SIGINT; the next one ends the process. Signals count from the call on, before anything waits, so
 /// that a process that is told to stop right after its first line still lets requests finish.
 pub fn stop_signal(
     runtime: &Handle,
     json: bool,
-    seconds: u64,
+    grace: Duration,
 ) -> impl Future<Output = ()> + Send + 'static {
     let within = runtime.enter();
     let signals = signal(SignalKind::terminate()).and_then(|term| {
@@ -238,7 +237,8 @@ pub fn stop_signal(
         tell(
             json,
             &format!(
-                "stopping: running steps may finish within {seconds} s; a second signal ends them"
+                "stopping: running steps may finish within {} s; a second signal ends them",
+                grace.as_secs()
             ),
         );
         tokio::spawn(async move {

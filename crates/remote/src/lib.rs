@@ -66,7 +66,7 @@ pub use master::{Master, MasterOptions};
 #[cfg(feature = "mpi")]
 pub use mpi::Mpi;
 pub use security::Security;
-pub use server::{Server, ServerOptions};
+pub use server::{GRACE, Server, ServerOptions};
 pub use step_stats::StepTrace;
 pub use transport::Traffic;
 pub use worker::Worker;

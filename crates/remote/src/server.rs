@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 
 /// How long steps may run after the server was asked to stop.
-const GRACE: Duration = Duration::from_secs(30);
+pub const GRACE: Duration = Duration::from_secs(30);
 /// Longest interval between two collections of idle sessions.
 const GARBAGE_INTERVAL: Duration = Duration::from_secs(10);
 /// How long no connection is accepted after a failure.
