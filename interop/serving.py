@@ -38,7 +38,7 @@ def start(server, folder):
     """Starts the server under TensorFlow Serving's name."""
     link = os.path.join(folder, "tensorflow_model_server")
     os.symlink(os.path.abspath(server), link)
-    command = [link, "--port=0", "--rest_api_port=18599", "--model_name=half"]
+    command = [link, "--port=18598", "--rest_api_port=18599", "--model_name=half"]
     command.append(f"--model_base_path={os.path.abspath(MODELS)}/half")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     found = {}
