@@ -13,7 +13,7 @@ use ferroflow_opdef::{KernelCtx, KernelFactory, Op, OpKernel};
 use ferroflow_primitives::math::{self, BinaryOp, Operand, UnaryOp};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Element, Shape, Tensor};
-use std::sync::Arc;
+use std::marker::PhantomData;
 
 /// Returns an elementwise op with two inputs, broadcast together.
 pub const fn binary_op(name: &'static str, signature: &'static str, kernel: KernelFactory) -> Op {
@@ -62,7 +62,7 @@ fn apply_all<A: Copy, R>(a: Side<A>, b: Side<A>, out: &mut [R], f: impl Fn(A, A)
                 *out = f(a, *b);
             }
         }
-        (Side::Scalar(a), Side::Scalar(b)) => out.iter_mut().for_each(|out| *out = f(a, b)),
+        (Side::Scalar(a), Side::Scalar(b)) => out.fill_with(|| f(a, b)),
     }
 }
 
@@ -243,13 +243,6 @@ const TILE: usize = 512;
 /// A check of the second operand's elements.
 type Check<A> = fn(&[A]) -> Result<()>;
 
-/// A two-input kernel: the function, and a check of the second operand's elements.
-pub struct BinaryKernel<A, R> {
-    functor: Arc<dyn BinaryFunctor<A, R>>,
-    check: Option<Check<A>>,
-    block: usize,
-}
-
 /// Returns the kernel that applies `functor` to inputs 0 and 1 broadcast together.
 ///
 /// # Errors
@@ -257,30 +250,25 @@ pub struct BinaryKernel<A, R> {
 pub fn binary_kernel<A: Element, R: Element>(
     functor: impl BinaryFunctor<A, R> + 'static,
 ) -> Result<Box<dyn OpKernel>> {
-    let functor = Arc::new(functor);
-    Ok(Box::new(ScalarsFirst {
-        general: BinaryKernel {
-            functor: functor.clone(),
-            check: None,
-            block: CHEAP,
-        },
+    Ok(Box::new(BinaryKernel {
         functor,
+        types: PhantomData,
     }))
 }
 
 /// A kernel with a fast path for two scalars, which loops and small graphs consist of, with the
 /// function inlined.
-struct ScalarsFirst<A, R, Z> {
-    functor: Arc<Z>,
-    general: BinaryKernel<A, R>,
+struct BinaryKernel<A, R, Z> {
+    functor: Z,
+    types: PhantomData<fn(A) -> R>,
 }
 
-impl<A: Element, R: Element, Z: BinaryFunctor<A, R>> OpKernel for ScalarsFirst<A, R, Z> {
+impl<A: Element, R: Element, Z: BinaryFunctor<A, R> + 'static> OpKernel for BinaryKernel<A, R, Z> {
     #[inline]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         match (ctx.inline_scalar::<A>(0), ctx.inline_scalar::<A>(1)) {
             (Some(x), Some(y)) => ctx.set_output(0, Tensor::scalar(self.functor.apply(x, y))),
-            _ => self.general.compute(ctx),
+            _ => apply_broadcast(ctx, &self.functor, None),
         }
     }
 }
@@ -303,10 +291,22 @@ pub fn checked_binary_kernel<A: Element, R: Element>(
     functor: impl BinaryFunctor<A, R> + 'static,
     check: Check<A>,
 ) -> Result<Box<dyn OpKernel>> {
-    Ok(Box::new(BinaryKernel {
-        check: Some(check),
-        ..BinaryKernel::new(functor)
+    Ok(Box::new(CheckedKernel {
+        functor: Box::new(functor),
+        check,
     }))
+}
+
+/// A kernel with a check of the second operand's elements.
+struct CheckedKernel<A, R> {
+    functor: Box<dyn BinaryFunctor<A, R>>,
+    check: Check<A>,
+}
+
+impl<A: Element, R: Element> OpKernel for CheckedKernel<A, R> {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        apply_broadcast(ctx, &*self.functor, Some(self.check))
+    }
 }
 
 /// Returns the shape of two tensors broadcast together.
@@ -321,117 +321,114 @@ pub fn checked_broadcast(a: &Shape, b: &Shape) -> Result<Shape> {
     Shape::checked(&shape.to_i64())
 }
 
-impl<A: Element, R: Element> OpKernel for BinaryKernel<A, R> {
-    // Not generic over the function, so there is one copy per pair of types.
-    #[inline(never)]
-    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
-        let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-        if let ([x], [y]) = (a.slice::<A>()?, b.slice::<A>()?) {
-            if let Some(check) = self.check {
-                check(&[*y])?;
-            }
-            let z = Tensor::scalar(self.functor.apply(*x, *y));
-            let z = if a.shape().is_scalar() && b.shape().is_scalar() {
-                z
-            } else {
-                z.with_shape(broadcast_shape(a.shape(), b.shape())?)?
-            };
-            return ctx.set_output(0, z);
+/// Computes output 0 from inputs 0 and 1. Not generic over the function, so there is one copy per pair of types.
+#[inline(never)]
+fn apply_broadcast<A: Element, R: Element>(
+    ctx: &mut KernelCtx,
+    functor: &dyn BinaryFunctor<A, R>,
+    check: Option<Check<A>>,
+) -> Result<()> {
+    let (a, b) = (ctx.input(0)?, ctx.input(1)?);
+    if let ([x], [y]) = (a.slice::<A>()?, b.slice::<A>()?) {
+        if let Some(check) = check {
+            check(&[*y])?;
         }
-        let shape = checked_broadcast(a.shape(), b.shape())?;
-        let plan = BroadcastPlan::broadcast(&shape, a.shape(), b.shape());
-        self.run(ctx, shape, &plan)
-    }
-}
-
-impl<A: Element, R: Element> BinaryKernel<A, R> {
-    /// Creates a kernel without a check.
-    pub fn new(functor: impl BinaryFunctor<A, R> + 'static) -> Self {
-        BinaryKernel {
-            functor: Arc::new(functor),
-            check: None,
-            block: CHEAP,
-        }
-    }
-
-    /// Computes output 0 of shape `shape` by `plan`, which must fit the inputs' element counts.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED if the output does not fit into memory; those of the check.
-    pub fn run(&self, ctx: &mut KernelCtx, shape: Shape, plan: &BroadcastPlan) -> Result<()> {
-        let (functor, n, par) = (&*self.functor, shape.num_elements(), ctx.par());
-        if n == 0 {
-            let out = ctx.alloc(R::DTYPE, shape)?;
-            return ctx.set_output(0, out);
-        }
-        if let Some(check) = self.check {
-            check(ctx.slice::<A>(1)?)?;
-        }
-        let in_place = A::DTYPE == R::DTYPE && functor.in_place();
-        let (a_step, b_step) = plan.inner_strides();
-        let left = in_place && ctx.can_forward(0, A::DTYPE, n);
-        let right = !left && in_place && ctx.can_forward(1, A::DTYPE, n);
-        let mut out = match (left, right) {
-            (true, _) => ctx.take_input(0)?.with_shape(shape)?,
-            (_, true) => ctx.take_input(1)?.with_shape(shape)?,
-            _ => ctx.alloc(R::DTYPE, shape)?,
-        };
-        let values = out.slice_mut::<R>()?;
-        let a = if left { &[] } else { ctx.slice::<A>(0)? };
-        let b = if right { &[] } else { ctx.slice::<A>(1)? };
-        let tile = match plan.short_period() {
-            Some(period) if !right && n > TILE => b.repeat(TILE / period),
-            _ => Vec::new(),
-        };
-        let b = if tile.is_empty() { b } else { &tile };
-        if tile.is_empty() && plan.has_short_runs() {
-            // An operand whose layout differs from the output's is expanded piece by piece.
-            let (whole_a, whole_b) = (a.len() == n, b.len() == n);
-            par_chunks_mut(par, values, self.block, 1, &|i, out| {
-                let (mut copy_a, mut copy_b) = ([A::default(); TILE], [A::default(); TILE]);
-                for (k, out) in out.chunks_mut(TILE).enumerate() {
-                    let (start, len) = (i * self.block + k * TILE, out.len());
-                    let (copy_a, copy_b) = (&mut copy_a[..len], &mut copy_b[..len]);
-                    if !left && !whole_a {
-                        plan.spread(start, a, a_step, |a, _| a, copy_a);
-                    }
-                    if !right && !whole_b {
-                        plan.spread(start, b, b_step, |_, b| b, copy_b);
-                    }
-                    let a = if whole_a {
-                        &a[start..start + len]
-                    } else {
-                        copy_a
-                    };
-                    let b = if whole_b {
-                        &b[start..start + len]
-                    } else {
-                        copy_b
-                    };
-                    match (left, right) {
-                        (true, _) => functor.assign_left(out, Side::Slice(b)),
-                        (_, true) => functor.assign_right(Side::Slice(a), out),
-                        _ => functor.apply_slice(Side::Slice(a), Side::Slice(b), out),
-                    }
-                }
-            });
-            return ctx.set_output(0, out);
-        }
-        let run: &(dyn Fn(&mut [R], usize, usize) + Sync) = if left {
-            &|out, _, at| functor.assign_left(out, side(b, b_step, at, out.len()))
-        } else if right {
-            &|out, at, _| functor.assign_right(side(a, a_step, at, out.len()), out)
+        let z = Tensor::scalar(functor.apply(*x, *y));
+        let z = if a.shape().is_scalar() && b.shape().is_scalar() {
+            z
         } else {
-            &|out, a_at, b_at| {
-                let n = out.len();
-                functor.apply_slice(side(a, a_step, a_at, n), side(b, b_step, b_at, n), out);
-            }
+            z.with_shape(broadcast_shape(a.shape(), b.shape())?)?
         };
-        plan.fill(par, self.block, values, tile.len(), run);
-        ctx.set_output(0, out)
+        return ctx.set_output(0, z);
     }
+    let shape = checked_broadcast(a.shape(), b.shape())?;
+    let plan = BroadcastPlan::broadcast(&shape, a.shape(), b.shape());
+    if let Some(check) = check
+        && shape.num_elements() > 0
+    {
+        check(ctx.slice::<A>(1)?)?;
+    }
+    apply_plan(ctx, functor, shape, &plan)
 }
 
+/// Computes output 0 of shape `shape` by `plan`, which must fit the inputs' element counts.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED if the output does not fit into memory.
+pub fn apply_plan<A: Element, R: Element>(
+    ctx: &mut KernelCtx,
+    functor: &dyn BinaryFunctor<A, R>,
+    shape: Shape,
+    plan: &BroadcastPlan,
+) -> Result<()> {
+    let (n, par) = (shape.num_elements(), ctx.par());
+    if n == 0 {
+        let out = ctx.alloc(R::DTYPE, shape)?;
+        return ctx.set_output(0, out);
+    }
+    let in_place = A::DTYPE == R::DTYPE && functor.in_place();
+    let (a_step, b_step) = plan.inner_strides();
+    let left = in_place && ctx.can_forward(0, A::DTYPE, n);
+    let right = !left && in_place && ctx.can_forward(1, A::DTYPE, n);
+    let mut out = match (left, right) {
+        (true, _) => ctx.take_input(0)?.with_shape(shape)?,
+        (_, true) => ctx.take_input(1)?.with_shape(shape)?,
+        _ => ctx.alloc(R::DTYPE, shape)?,
+    };
+    let values = out.slice_mut::<R>()?;
+    let a = if left { &[] } else { ctx.slice::<A>(0)? };
+    let b = if right { &[] } else { ctx.slice::<A>(1)? };
+    let tile = match plan.short_period() {
+        Some(period) if !right && n > TILE => b.repeat(TILE / period),
+        _ => Vec::new(),
+    };
+    let b = if tile.is_empty() { b } else { &tile };
+    if tile.is_empty() && plan.has_short_runs() {
+        // An operand whose layout differs from the output's is expanded piece by piece.
+        let (whole_a, whole_b) = (a.len() == n, b.len() == n);
+        par_chunks_mut(par, values, CHEAP, 1, &|i, out| {
+            let (mut copy_a, mut copy_b) = ([A::default(); TILE], [A::default(); TILE]);
+            for (k, out) in out.chunks_mut(TILE).enumerate() {
+                let (start, len) = (i * CHEAP + k * TILE, out.len());
+                let (copy_a, copy_b) = (&mut copy_a[..len], &mut copy_b[..len]);
+                if !left && !whole_a {
+                    plan.spread(start, a, a_step, |a, _| a, copy_a);
+                }
+                if !right && !whole_b {
+                    plan.spread(start, b, b_step, |_, b| b, copy_b);
+                }
+                let a = if whole_a {
+                    &a[start..start + len]
+                } else {
+                    copy_a
+                };
+                let b = if whole_b {
+                    &b[start..start + len]
+                } else {
+                    copy_b
+                };
+                match (left, right) {
+                    (true, _) => functor.assign_left(out, Side::Slice(b)),
+                    (_, true) => functor.assign_right(Side::Slice(a), out),
+                    _ => functor.apply_slice(Side::Slice(a), Side::Slice(b), out),
+                }
+            }
+        });
+        return ctx.set_output(0, out);
+    }
+    let run: &(dyn Fn(&mut [R], usize, usize) + Sync) = if left {
+        &|out, _, at| functor.assign_left(out, side(b, b_step, at, out.len()))
+    } else if right {
+        &|out, at, _| functor.assign_right(side(a, a_step, at, out.len()), out)
+    } else {
+        &|out, a_at, b_at| {
+            let n = out.len();
+            functor.apply_slice(side(a, a_step, a_at, n), side(b, b_step, b_at, n), out);
+        }
+    };
+    plan.fill(par, CHEAP, values, tile.len(), run);
+    ctx.set_output(0, out)
+}
 /// Returns `n` elements of an operand from `at` on; with stride 0 they are all the same one.
 #[inline]
 fn side<A: Copy>(data: &[A], step: usize, at: usize, n: usize) -> Side<'_, A> {

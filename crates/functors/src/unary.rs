@@ -9,7 +9,7 @@ use ferroflow_opdef::{KernelBuild, KernelCtx, KernelFactory, Op, OpKernel};
 use ferroflow_primitives::math::{self, UnaryOp};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Element, Tensor};
-use std::sync::Arc;
+use std::marker::PhantomData;
 
 /// Elements per block of a cheap function.
 pub const CHEAP: usize = 16 * 1024;
@@ -153,9 +153,12 @@ impl<A, R, M: UnaryFunctor<A, R> + ?Sized> UnaryFunctor<A, R> for Box<M> {
     }
 }
 
-struct UnaryKernel<A, R> {
-    functor: Arc<dyn UnaryFunctor<A, R>>,
+/// A kernel of `functor`, in blocks of `block` elements. Scalars, which loops and small graphs consist of, have a fast
+/// path with the function inlined.
+struct UnaryKernel<A, R, M> {
+    functor: M,
     block: usize,
+    types: PhantomData<fn(A) -> R>,
 }
 
 /// Returns the kernel that applies `functor` to input 0, in blocks of `block` elements.
@@ -166,29 +169,19 @@ pub fn unary_kernel<A: Element, R: Element>(
     block: usize,
     functor: impl UnaryFunctor<A, R> + 'static,
 ) -> Result<Box<dyn OpKernel>> {
-    let functor = Arc::new(functor);
-    Ok(Box::new(ScalarFirst {
-        general: UnaryKernel::<A, R> {
-            functor: functor.clone(),
-            block,
-        },
+    Ok(Box::new(UnaryKernel {
         functor,
+        block,
+        types: PhantomData,
     }))
 }
 
-/// A kernel with a fast path for scalars, which loops and small graphs consist of, with the
-/// function inlined.
-struct ScalarFirst<A, R, M> {
-    functor: Arc<M>,
-    general: UnaryKernel<A, R>,
-}
-
-impl<A: Element, R: Element, M: UnaryFunctor<A, R>> OpKernel for ScalarFirst<A, R, M> {
+impl<A: Element, R: Element, M: UnaryFunctor<A, R> + 'static> OpKernel for UnaryKernel<A, R, M> {
     #[inline]
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         match ctx.inline_scalar::<A>(0) {
             Some(x) => ctx.set_output(0, Tensor::scalar(self.functor.apply(x))),
-            None => self.general.compute(ctx),
+            None => apply_in_blocks(ctx, self.block, &self.functor),
         }
     }
 }
@@ -205,27 +198,29 @@ pub fn half_unary_kernel<H: Half>(
     unary_kernel::<H, H>(block, WidenInput(NarrowOutput(functor)))
 }
 
-impl<A: Element, R: Element> OpKernel for UnaryKernel<A, R> {
-    // Not generic over the function, so there is one copy per pair of types.
-    #[inline(never)]
-    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
-        let can_overwrite = A::DTYPE == R::DTYPE && self.functor.in_place(&mut []);
-        let mut y = output_for(ctx, A::DTYPE, R::DTYPE, can_overwrite)?;
-        let (par, block, functor) = (ctx.par(), self.block, &*self.functor);
-        let values = y.tensor.slice_mut::<R>()?;
-        if y.is_input {
-            par_chunks_mut(par, values, block, 1, &|_, y| {
-                functor.in_place(y);
-            });
-        } else {
-            let x = ctx.input(0)?.slice::<A>()?;
-            par_chunks_mut(par, values, block, 1, &|i, y| {
-                let start = i * block;
-                functor.apply_slice(&x[start..start + y.len()], y);
-            });
-        }
-        ctx.set_output(0, y.tensor)
+/// Applies `functor` to input 0. Not generic over the function, so there is one copy per pair of types.
+#[inline(never)]
+fn apply_in_blocks<A: Element, R: Element>(
+    ctx: &mut KernelCtx,
+    block: usize,
+    functor: &dyn UnaryFunctor<A, R>,
+) -> Result<()> {
+    let can_overwrite = A::DTYPE == R::DTYPE && functor.in_place(&mut []);
+    let mut y = output_for(ctx, A::DTYPE, R::DTYPE, can_overwrite)?;
+    let par = ctx.par();
+    let values = y.tensor.slice_mut::<R>()?;
+    if y.is_input {
+        par_chunks_mut(par, values, block, 1, &|_, y| {
+            functor.in_place(y);
+        });
+    } else {
+        let x = ctx.input(0)?.slice::<A>()?;
+        par_chunks_mut(par, values, block, 1, &|i, y| {
+            let start = i * block;
+            functor.apply_slice(&x[start..start + y.len()], y);
+        });
     }
+    ctx.set_output(0, y.tensor)
 }
 
 /// The tensor that becomes output 0.

@@ -3,7 +3,7 @@
 use crate::batch_norm_grad::sums;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::binary::{
-    BinaryFn, BinaryFunctor, BinaryKernel, BroadcastPlan, HalfBinary, SimdBinary,
+    BinaryFn, BinaryFunctor, BroadcastPlan, HalfBinary, SimdBinary, apply_plan,
 };
 use ferroflow_functors::gradients::part;
 use ferroflow_functors::half_conversion::{narrowed, widened};
@@ -76,9 +76,9 @@ fn bias_add_kernel(build: &KernelBuild, channels_first: bool) -> Result<Box<dyn 
         zip: impl BinaryFunctor<T, T> + 'static,
         channels_first: bool,
     ) -> Result<Box<dyn OpKernel>> {
-        let add = BinaryKernel::<T, T>::new(zip);
+        let add: Box<dyn BinaryFunctor<T, T>> = Box::new(zip);
         Ok(Box::new(move |ctx: &mut KernelCtx| {
-            run_bias(ctx, &add, channels_first)
+            run_bias(ctx, &*add, channels_first)
         }))
     }
     let single = SimdBinary(BinaryOp::Add, Num::add);
@@ -95,7 +95,7 @@ fn bias_add_kernel(build: &KernelBuild, channels_first: bool) -> Result<Box<dyn 
 
 fn run_bias<T: Element>(
     ctx: &mut KernelCtx,
-    add: &BinaryKernel<T, T>,
+    add: &dyn BinaryFunctor<T, T>,
     channels_first: bool,
 ) -> Result<()> {
     let (value, bias) = (ctx.shape(0)?.clone(), ctx.shape(1)?);
@@ -119,7 +119,7 @@ fn run_bias<T: Element>(
             .enumerate()
             .map(|(i, &n)| (n, true, i == channel)),
     );
-    add.run(ctx, value, &plan)
+    apply_plan(ctx, add, value, &plan)
 }
 
 fn bias_add_gradient(g: &mut GradientCtx) -> Result<()> {
