@@ -10,11 +10,12 @@ use smallvec::SmallVec;
 pub const MIN_BLOCK: usize = 16 * 1024;
 
 /// Calls `f(i, row)` for every `row_len`-long row of `out`, in parallel.
+#[inline]
 pub fn par_rows<T: Send>(
     par: &dyn Parallelism,
     out: &mut [T],
     row_len: usize,
-    f: &(dyn Fn(usize, &mut [T]) + Sync),
+    f: &(impl Fn(usize, &mut [T]) + Sync),
 ) {
     let row_len = row_len.max(1);
     par_chunks_mut(par, out, row_len, (MIN_BLOCK / row_len).max(1), f);

@@ -110,17 +110,33 @@ impl BlockSizes {
 /// parallel_for(&Inline, 10, 3, &|range| { sum.fetch_add(range.sum(), Ordering::Relaxed); });
 /// assert_eq!(sum.into_inner(), 45);
 /// ```
+#[inline]
 pub fn parallel_for(
     par: &dyn Parallelism,
     total: usize,
     sizes: impl Into<BlockSizes>,
-    f: &(dyn Fn(Range<usize>) + Sync),
+    f: &(impl Fn(Range<usize>) + Sync),
 ) {
-    let sizes = sizes.into();
+    for_ranges(par, total, sizes.into(), f);
+}
+
+/// What is called for each range; see `chunks.rs` for why it is no `dyn Fn`.
+trait ForRange: Sync {
+    fn call(&self, range: Range<usize>);
+}
+
+impl<F: Fn(Range<usize>) + Sync> ForRange for F {
+    #[inline]
+    fn call(&self, range: Range<usize>) {
+        self(range);
+    }
+}
+
+fn for_ranges(par: &dyn Parallelism, total: usize, sizes: BlockSizes, f: &dyn ForRange) {
     match sizes.blocks(total, par.width()) {
         0 => {}
-        1 => f(0..total),
-        n => par.run_blocks(n, &|i| f(sizes.range(total, i, n))),
+        1 => f.call(0..total),
+        n => par.run_blocks(n, &|i| f.call(sizes.range(total, i, n))),
     }
 }
 
