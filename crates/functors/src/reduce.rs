@@ -254,12 +254,43 @@ pub fn layout(dims: &[usize], reduced: &[bool]) -> Layout {
     layout
 }
 
+/// The functions of a [`Reduce`]: code that takes it exists once for each type, not for each reduction.
+pub struct Reducer<T> {
+    start: T,
+    /// Reduces rows of equal length, one to each element of the output.
+    rows: fn(&[T], usize, &mut [T]),
+    block: fn(&[T], usize, usize, &mut [T]),
+    then: fn() -> Reducer<T>,
+}
+
+impl<T: Element> Reducer<T> {
+    /// Returns the functions of `R`.
+    pub fn of<R: Reduce<T>>() -> Self {
+        Reducer {
+            start: R::START,
+            rows: rows::<T, R>,
+            block: R::block,
+            then: Reducer::of::<R::Then>,
+        }
+    }
+}
+
+fn rows<T: Element, R: Reduce<T>>(x: &[T], n: usize, out: &mut [T]) {
+    for (out, x) in out.iter_mut().zip(x.chunks_exact(n)) {
+        *out = match n < LANES {
+            true => x.iter().fold(R::START, |acc, x| R::step(acc, *x)),
+            false => R::row(x),
+        };
+    }
+}
+
 /// Reduces `x` to `out`, which has as many elements as the remaining dimensions.
 ///
 /// # Errors
 /// RESOURCE_EXHAUSTED if intermediate results do not fit into memory.
-pub fn reduce<T: Element, R: Reduce<T>>(
+pub fn reduce<T: Element>(
     par: &dyn Parallelism,
+    reducer: &Reducer<T>,
     layout: &Layout,
     x: &[T],
     out: &mut [T],
@@ -267,9 +298,7 @@ pub fn reduce<T: Element, R: Reduce<T>>(
     let count = |dims: &[(usize, bool)]| dims.iter().map(|d| d.0).product::<usize>();
     let mut layout = layout.clone();
     let Some(last) = layout.iter().rposition(|d| d.1) else {
-        for (out, x) in out.iter_mut().zip(x) {
-            *out = R::step(R::START, *x);
-        }
+        (reducer.rows)(x, 1, out);
         return Ok(());
     };
     let sizes =
@@ -277,27 +306,29 @@ pub fn reduce<T: Element, R: Reduce<T>>(
     let first = sizes(&layout, last);
     layout.remove(last);
     if !layout.iter().any(|d| d.1) {
-        pass::<T, R>(par, first, x, out)?;
+        pass(par, reducer, first, x, out)?;
         return Ok(());
     }
     let mut partial = Tensor::for_overwrite(T::DTYPE, [first[0] * first[2]].into())?;
-    pass::<T, R>(par, first, x, partial.slice_mut()?)?;
+    pass(par, reducer, first, x, partial.slice_mut()?)?;
+    let then = (reducer.then)();
     while let Some(i) = layout.iter().rposition(|d| d.1) {
         let next = sizes(&layout, i);
         layout.remove(i);
         if !layout.iter().any(|d| d.1) {
-            return pass::<T, R::Then>(par, next, partial.slice()?, out);
+            return pass(par, &then, next, partial.slice()?, out);
         }
         let mut smaller = Tensor::for_overwrite(T::DTYPE, [next[0] * next[2]].into())?;
-        pass::<T, R::Then>(par, next, partial.slice()?, smaller.slice_mut()?)?;
+        pass(par, &then, next, partial.slice()?, smaller.slice_mut()?)?;
         partial = smaller;
     }
     Ok(())
 }
 
 /// Reduces the middle one of three dimensions.
-fn pass<T: Element, R: Reduce<T>>(
+fn pass<T: Element>(
     par: &dyn Parallelism,
+    reducer: &Reducer<T>,
     [outer, n, cols]: [usize; 3],
     x: &[T],
     out: &mut [T],
@@ -306,54 +337,46 @@ fn pass<T: Element, R: Reduce<T>>(
         return Ok(());
     }
     if n == 0 {
-        out.fill(R::START);
+        out.fill(reducer.start);
         return Ok(());
     }
+    let &Reducer { rows, block, .. } = reducer;
     // Rows per block, and blocks per output.
-    let rows = (CHEAP / cols).max(128);
-    if n >= 2 * rows {
-        let blocks = n.div_ceil(rows);
+    let height = (CHEAP / cols).max(128);
+    if n >= 2 * height {
+        let blocks = n.div_ceil(height);
         let mut partial = Tensor::for_overwrite(T::DTYPE, [outer * blocks * cols].into())?;
         par_chunks_mut(par, partial.slice_mut::<T>()?, cols, 1, &|i, out| {
-            let (o, r) = (i / blocks, i % blocks * rows);
-            let rows = rows.min(n - r);
-            let x = &x[(o * n + r) * cols..(o * n + r + rows) * cols];
-            one::<T, R>(x, cols, rows, out);
+            let (o, r) = (i / blocks, i % blocks * height);
+            let height = height.min(n - r);
+            let x = &x[(o * n + r) * cols..(o * n + r + height) * cols];
+            match cols {
+                1 => rows(x, height, out),
+                _ => block(x, cols, height, out),
+            }
         });
-        return pass::<T, R::Then>(par, [outer, blocks, cols], partial.slice()?, out);
+        let then = (reducer.then)();
+        return pass(par, &then, [outer, blocks, cols], partial.slice()?, out);
     }
     if outer == 1 && cols >= 1024 && n * cols > CHEAP {
         let width = (CHEAP / n).max(256);
         par_chunks_mut(par, out, width, 1, &|i, out| {
-            R::block(&x[i * width..], cols, n, out);
+            block(&x[i * width..], cols, n, out);
         });
         return Ok(());
     }
     if cols == 1 {
         let group = (CHEAP / n).max(1);
         par_chunks_mut(par, out, group, 1, &|i, out| {
-            let x = &x[i * group * n..];
-            let rows = out.iter_mut().zip(x.chunks_exact(n));
-            if n < LANES {
-                rows.for_each(|(out, x)| *out = x.iter().fold(R::START, |acc, x| R::step(acc, *x)));
-            } else {
-                rows.for_each(|(out, x)| *out = R::row(x));
-            }
+            rows(&x[i * group * n..], n, out);
         });
         return Ok(());
     }
     let group = (CHEAP / (n * cols)).max(1);
     par_chunks_mut(par, out, cols, group, &|i, out| {
-        R::block(&x[i * n * cols..(i + 1) * n * cols], cols, n, out);
+        block(&x[i * n * cols..(i + 1) * n * cols], cols, n, out);
     });
     Ok(())
-}
-
-fn one<T: Element, R: Reduce<T>>(x: &[T], cols: usize, rows: usize, out: &mut [T]) {
-    match out {
-        [out] => *out = R::row(x),
-        _ => R::block(x, cols, rows, out),
-    }
 }
 
 #[cfg(test)]
@@ -382,13 +405,13 @@ mod tests {
         }
         let layout = layout(dims, reduced);
         let mut out = vec![0; size];
-        reduce::<i64, Sum>(&Inline, &layout, &x, &mut out).expect("fits");
+        reduce(&Inline, &Reducer::of::<Sum>(), &layout, &x, &mut out).expect("fits");
         assert_eq!(out, sums, "{dims:?} {reduced:?}");
-        reduce::<i64, Max>(&Inline, &layout, &x, &mut out).expect("fits");
+        reduce(&Inline, &Reducer::of::<Max>(), &layout, &x, &mut out).expect("fits");
         assert_eq!(out, largest, "{dims:?} {reduced:?}");
         let wide: Vec<f32> = x.iter().map(|&x| x as f32).collect();
         let mut out = vec![0.0; size];
-        reduce::<f32, FastSum>(&Inline, &layout, &wide, &mut out).expect("fits");
+        reduce(&Inline, &Reducer::of::<FastSum>(), &layout, &wide, &mut out).expect("fits");
         let expected: Vec<f32> = sums.iter().map(|&s| s as f32).collect();
         assert_eq!(out, expected, "{dims:?} {reduced:?}");
     }

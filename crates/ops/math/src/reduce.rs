@@ -6,7 +6,7 @@ use ferroflow_functors::half_conversion::widened;
 use ferroflow_functors::numeric::{Half, Num};
 use ferroflow_functors::reduce::{
     All, Any, FastMax, FastMin, FastProd, FastSum, FastSumSquares, Layout, Max, Min, Prod, Reduce,
-    Sum, SumSquares, layout, reduce,
+    Reducer, Sum, SumSquares, layout, reduce,
 };
 use ferroflow_functors::shapes::{self, marked};
 use ferroflow_functors::unary::CHEAP;
@@ -123,7 +123,13 @@ fn integer_mean<T: Element + Into<i64> + TryFrom<i64>>(
                 .for_each(|(out, x)| *out = (*x).into());
         });
         let mut sums = vec![0; job.out.num_elements()];
-        reduce::<i64, Sum>(ctx.par(), &job.layout, wide.slice()?, &mut sums)?;
+        reduce(
+            ctx.par(),
+            &Reducer::of::<Sum>(),
+            &job.layout,
+            wide.slice()?,
+            &mut sums,
+        )?;
         let mut out = ctx.alloc(T::DTYPE, job.out)?;
         for (out, sum) in out.slice_mut::<T>()?.iter_mut().zip(sums) {
             // An average is within the range of its terms.
@@ -180,21 +186,45 @@ pub(crate) fn kernel<T: Element, R: Reduce<T>>(
     build: &KernelBuild,
     finish: fn(T, usize) -> T,
 ) -> Result<Box<dyn OpKernel>> {
-    let keep_dims = build.attrs.bool("keep_dims")?;
-    // The reduction of one element is that element.
-    let keeps_one = TypeId::of::<R>() == TypeId::of::<R::Then>();
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let job = job(ctx, keep_dims)?;
-        if keeps_one && job.count == 1 {
+    Ok(Box::new(Reduction {
+        reducer: Reducer::of::<R>(),
+        finish,
+        keeps_one: TypeId::of::<R>() == TypeId::of::<R::Then>(),
+        keep_dims: build.attrs.bool("keep_dims")?,
+    }))
+}
+
+/// The kernel of a reduction.
+struct Reduction<T> {
+    reducer: Reducer<T>,
+    /// What becomes of a result, by the number of elements that were reduced to it.
+    finish: fn(T, usize) -> T,
+    /// Whether the reduction of one element is that element.
+    keeps_one: bool,
+    keep_dims: bool,
+}
+
+impl<T: Element> OpKernel for Reduction<T> {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let job = job(ctx, self.keep_dims)?;
+        if self.keeps_one && job.count == 1 {
             let x = ctx.take_input(0)?.with_shape(job.out)?;
             return ctx.set_output(0, x);
         }
         let mut out = ctx.alloc(T::DTYPE, job.out)?;
         let values = out.slice_mut::<T>()?;
-        reduce::<T, R>(ctx.par(), &job.layout, ctx.slice::<T>(0)?, values)?;
-        values.iter_mut().for_each(|x| *x = finish(*x, job.count));
+        reduce(
+            ctx.par(),
+            &self.reducer,
+            &job.layout,
+            ctx.slice::<T>(0)?,
+            values,
+        )?;
+        for x in values {
+            *x = (self.finish)(*x, job.count);
+        }
         ctx.set_output(0, out)
-    }))
+    }
 }
 
 fn bool_kernel<R: Reduce<bool>>(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -206,14 +236,24 @@ fn half_kernel<H: Half, R: Reduce<f32>>(
     build: &KernelBuild,
     finish: fn(f32, usize) -> f32,
 ) -> Result<Box<dyn OpKernel>> {
+    half_reduction::<H>(build, Reducer::of::<R>(), finish)
+}
+
+fn half_reduction<H: Half>(
+    build: &KernelBuild,
+    reducer: Reducer<f32>,
+    finish: fn(f32, usize) -> f32,
+) -> Result<Box<dyn OpKernel>> {
     let keep_dims = build.attrs.bool("keep_dims")?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let job = job(ctx, keep_dims)?;
         let wide = widened(ctx.par(), ctx.input(0)?)?;
         let mut sums = ctx.alloc(DType::Float, job.out.clone())?;
         let values = sums.slice_mut::<f32>()?;
-        reduce::<f32, R>(ctx.par(), &job.layout, wide.slice()?, values)?;
-        values.iter_mut().for_each(|x| *x = finish(*x, job.count));
+        reduce(ctx.par(), &reducer, &job.layout, wide.slice()?, values)?;
+        for x in values.iter_mut() {
+            *x = finish(*x, job.count);
+        }
         let mut out = ctx.alloc(H::DTYPE, job.out)?;
         H::narrow_all(values, out.slice_mut()?);
         ctx.set_output(0, out)

@@ -3,7 +3,7 @@
 use ferroflow_base::Result;
 use ferroflow_functors::half_conversion::widened;
 use ferroflow_functors::numeric::{Half, Num};
-use ferroflow_functors::reduce::{FastSumSquares, Reduce, SumSquares, layout, reduce};
+use ferroflow_functors::reduce::{FastSumSquares, Reduce, Reducer, SumSquares, layout, reduce};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{GradientCtx, KernelCtx, Op, OpKernel};
 use ferroflow_sync::Parallelism;
@@ -35,7 +35,13 @@ impl<T, R> Loss<T, R> {
 
 fn half_sum_squares<T: Num, R: Reduce<T>>(par: &dyn Parallelism, x: &[T]) -> Result<T> {
     let mut out = [T::ZERO];
-    reduce::<T, R>(par, &layout(&[x.len()], &[true]), x, &mut out)?;
+    reduce(
+        par,
+        &Reducer::of::<R>(),
+        &layout(&[x.len()], &[true]),
+        x,
+        &mut out,
+    )?;
     Ok(out[0].div(T::ONE.add(T::ONE)))
 }
 
