@@ -62,7 +62,11 @@ fn apply_all<A: Copy, R>(a: Side<A>, b: Side<A>, out: &mut [R], f: impl Fn(A, A)
                 *out = f(a, *b);
             }
         }
-        (Side::Scalar(a), Side::Scalar(b)) => out.fill_with(|| f(a, b)),
+        (Side::Scalar(a), Side::Scalar(b)) => {
+            for out in out {
+                *out = f(a, b);
+            }
+        }
     }
 }
 
@@ -79,14 +83,30 @@ impl<A: Element, F: Fn(A, A) -> A + Send + Sync> BinaryFunctor<A, A> for BinaryF
     }
     fn assign_left(&self, a: &mut [A], b: Side<A>) {
         match b {
-            Side::Slice(b) => a.iter_mut().zip(b).for_each(|(a, b)| *a = (self.0)(*a, *b)),
-            Side::Scalar(b) => a.iter_mut().for_each(|a| *a = (self.0)(*a, b)),
+            Side::Slice(b) => {
+                for (a, b) in a.iter_mut().zip(b) {
+                    *a = (self.0)(*a, *b);
+                }
+            }
+            Side::Scalar(b) => {
+                for a in a {
+                    *a = (self.0)(*a, b);
+                }
+            }
         }
     }
     fn assign_right(&self, a: Side<A>, b: &mut [A]) {
         match a {
-            Side::Slice(a) => b.iter_mut().zip(a).for_each(|(b, a)| *b = (self.0)(*a, *b)),
-            Side::Scalar(a) => b.iter_mut().for_each(|b| *b = (self.0)(a, *b)),
+            Side::Slice(a) => {
+                for (b, a) in b.iter_mut().zip(a) {
+                    *b = (self.0)(*a, *b);
+                }
+            }
+            Side::Scalar(a) => {
+                for b in b {
+                    *b = (self.0)(a, *b);
+                }
+            }
         }
     }
     fn in_place(&self) -> bool {

@@ -7,7 +7,7 @@ use crate::shapes;
 use ferroflow_base::Result;
 use ferroflow_opdef::{KernelBuild, KernelCtx, KernelFactory, Op, OpKernel};
 use ferroflow_primitives::math::{self, UnaryOp};
-use ferroflow_sync::par_chunks_mut;
+use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Element, Tensor};
 use std::marker::PhantomData;
 
@@ -40,8 +40,16 @@ pub trait UnaryFunctor<A, R>: Send + Sync {
     fn apply(&self, x: A) -> R;
     /// `y[i] = f(x[i])`; both have the same length.
     fn apply_slice(&self, x: &[A], y: &mut [R]);
-    /// Computes `x[i] = f(x[i])` and returns true, for functions that can; else returns false.
-    fn in_place(&self, y: &mut [R]) -> bool;
+    /// Returns the function that overwrites its input, if this can.
+    fn in_place(&self) -> Option<&dyn InPlace<R>> {
+        None
+    }
+}
+
+/// A function of one element that overwrites a slice.
+pub trait InPlace<R>: Sync {
+    /// Computes `y[i] = f(y[i])`.
+    fn overwrite(&self, y: &mut [R]);
 }
 
 /// A closure of one element as a [`UnaryFunctor`].
@@ -57,11 +65,16 @@ impl<A: Element, F: Fn(A) -> A + Send + Sync> UnaryFunctor<A, A> for UnaryFn<F> 
             *y = (self.0)(*x);
         }
     }
-    fn in_place(&self, y: &mut [A]) -> bool {
+    fn in_place(&self) -> Option<&dyn InPlace<A>> {
+        Some(self)
+    }
+}
+
+impl<A: Element, F: Fn(A) -> A + Send + Sync> InPlace<A> for UnaryFn<F> {
+    fn overwrite(&self, y: &mut [A]) {
         for y in y {
             *y = (self.0)(*y);
         }
-        true
     }
 }
 
@@ -77,9 +90,14 @@ impl UnaryFunctor<f32, f32> for SimdUnary {
     fn apply_slice(&self, x: &[f32], y: &mut [f32]) {
         math::unary(self.0, x, y);
     }
-    fn in_place(&self, y: &mut [f32]) -> bool {
+    fn in_place(&self) -> Option<&dyn InPlace<f32>> {
+        Some(self)
+    }
+}
+
+impl InPlace<f32> for SimdUnary {
+    fn overwrite(&self, y: &mut [f32]) {
         math::unary_in_place(self.0, y);
-        true
     }
 }
 
@@ -95,9 +113,6 @@ impl<A: Element, R: Element, F: Fn(A) -> R + Send + Sync> UnaryFunctor<A, R> for
         for (y, x) in y.iter_mut().zip(x) {
             *y = (self.0)(*x);
         }
-    }
-    fn in_place(&self, _: &mut [R]) -> bool {
-        false
     }
 }
 
@@ -116,9 +131,6 @@ impl<H: Half, R: Element, M: UnaryFunctor<f32, R>> UnaryFunctor<H, R> for WidenI
             self.0.apply_slice(wide, y);
         }
     }
-    fn in_place(&self, _: &mut [R]) -> bool {
-        false
-    }
 }
 
 /// A function with an `f32` result that is rounded to a 16-bit float.
@@ -136,9 +148,6 @@ impl<A: Element, H: Half, M: UnaryFunctor<A, f32>> UnaryFunctor<A, H> for Narrow
             H::narrow_all(wide, y);
         }
     }
-    fn in_place(&self, _: &mut [H]) -> bool {
-        false
-    }
 }
 
 impl<A, R, M: UnaryFunctor<A, R> + ?Sized> UnaryFunctor<A, R> for Box<M> {
@@ -148,8 +157,8 @@ impl<A, R, M: UnaryFunctor<A, R> + ?Sized> UnaryFunctor<A, R> for Box<M> {
     fn apply_slice(&self, x: &[A], y: &mut [R]) {
         (**self).apply_slice(x, y);
     }
-    fn in_place(&self, y: &mut [R]) -> bool {
-        (**self).in_place(y)
+    fn in_place(&self) -> Option<&dyn InPlace<R>> {
+        (**self).in_place()
     }
 }
 
@@ -205,22 +214,30 @@ fn apply_in_blocks<A: Element, R: Element>(
     block: usize,
     functor: &dyn UnaryFunctor<A, R>,
 ) -> Result<()> {
-    let can_overwrite = A::DTYPE == R::DTYPE && functor.in_place(&mut []);
-    let mut y = output_for(ctx, A::DTYPE, R::DTYPE, can_overwrite)?;
+    let in_place = functor.in_place().filter(|_| A::DTYPE == R::DTYPE);
+    let mut y = output_for(ctx, A::DTYPE, R::DTYPE, in_place.is_some())?;
     let par = ctx.par();
-    let values = y.tensor.slice_mut::<R>()?;
-    if y.is_input {
-        par_chunks_mut(par, values, block, 1, &|_, y| {
-            functor.in_place(y);
-        });
+    if let Some(functor) = in_place.filter(|_| y.is_input) {
+        overwrite(par, block, functor, &mut y.tensor)?;
     } else {
-        let x = ctx.input(0)?.slice::<A>()?;
+        let (x, values) = (ctx.input(0)?.slice::<A>()?, y.tensor.slice_mut::<R>()?);
         par_chunks_mut(par, values, block, 1, &|i, y| {
             let start = i * block;
             functor.apply_slice(&x[start..start + y.len()], y);
         });
     }
     ctx.set_output(0, y.tensor)
+}
+
+#[inline(never)]
+fn overwrite<R: Element>(
+    par: &dyn Parallelism,
+    block: usize,
+    functor: &dyn InPlace<R>,
+    y: &mut Tensor,
+) -> Result<()> {
+    par_chunks_mut(par, y.slice_mut()?, block, 1, &|_, y| functor.overwrite(y));
+    Ok(())
 }
 
 /// The tensor that becomes output 0.
