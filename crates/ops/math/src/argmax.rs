@@ -114,21 +114,33 @@ fn beats<T: PartialOrd, const LARGEST: bool>(a: T, b: T) -> bool {
     if LARGEST { a > b } else { a < b }
 }
 
-fn arg<T: Arg, const LARGEST: bool>(ctx: &mut KernelCtx, index: DType) -> Result<()> {
-    let (shape, axis) = (ctx.shape(0)?.clone(), axis_value(ctx.input(1)?)?);
+/// What a reduction works on: outer elements, `n` of the axis, `cols` within each.
+struct Job {
+    out: Shape,
+    n: usize,
+    cols: usize,
+}
+
+fn job(ctx: &KernelCtx) -> Result<Job> {
+    let (shape, axis) = (ctx.shape(0)?, axis_value(ctx.input(1)?)?);
     let axis = position(axis, shape.rank())?;
-    let out_shape: Shape = shape[..axis]
-        .iter()
-        .chain(&shape[axis + 1..])
-        .copied()
-        .collect();
-    if shape[axis] == 0 && out_shape.num_elements() > 0 {
+    let (outer, inner) = (&shape[..axis], &shape[axis + 1..]);
+    let out: Shape = outer.iter().chain(inner).copied().collect();
+    if shape[axis] == 0 && out.num_elements() > 0 {
         return Err(invalid_argument!(
             "Reduction axis {axis} is empty in shape {shape}"
         ));
     }
-    let (n, cols) = (shape[axis], shape[axis + 1..].iter().product::<usize>());
-    let mut out = ctx.alloc(DType::Int64, out_shape)?;
+    Ok(Job {
+        out,
+        n: shape[axis],
+        cols: inner.iter().product(),
+    })
+}
+
+fn arg<T: Arg, const LARGEST: bool>(ctx: &mut KernelCtx, index: DType) -> Result<()> {
+    let Job { out, n, cols } = job(ctx)?;
+    let mut out = ctx.alloc(DType::Int64, out)?;
     let x = ctx.slice::<T>(0)?;
     let values = out.slice_mut::<i64>()?;
     if !values.is_empty() {

@@ -175,14 +175,55 @@ fn as_type<T: MatMulElement>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor
     }
 }
 
-fn batch_kernel<T: MatMulElement>(
-    ctx: &mut KernelCtx,
-    ax: bool,
-    ay: bool,
-    broadcasts: bool,
-) -> Result<()> {
-    let (x, y) = (operand::<T>(ctx, 0, ax)?, operand::<T>(ctx, 1, ay)?);
-    let (xs, ys) = (x.shape(), y.shape());
+/// The products of a batch.
+struct Batch {
+    out: Shape,
+    product: GemmShape,
+    /// The number of products.
+    n: usize,
+    /// The batch dimensions of the operands and of the output; `None` if there is one product.
+    dims: Option<[Shape; 3]>,
+}
+
+impl Batch {
+    /// Returns where the matrices begin. The positions are as many as the products, so the output must exist.
+    fn operands(&self) -> Operands {
+        let s = &self.product;
+        let (a_len, b_len) = (s.m * s.k, s.k * s.n);
+        match &self.dims {
+            None => Operands::One,
+            Some([a, b, _]) if a == b => Operands::Each(a_len, b_len),
+            Some([a, b, out]) => Operands::At(
+                broadcast_offsets(a, out, a_len),
+                broadcast_offsets(b, out, b_len),
+            ),
+        }
+    }
+}
+
+/// Where the matrices of a product begin.
+enum Operands {
+    /// There is one product.
+    One,
+    /// Both operands have a matrix for each product, of so many elements.
+    Each(usize, usize),
+    /// One is broadcast: the positions for each product.
+    At(Vec<usize>, Vec<usize>),
+}
+
+impl Operands {
+    fn item(&self, i: usize) -> BatchItem {
+        let (a, b) = match self {
+            Operands::One => (0, 0),
+            Operands::Each(a, b) => (i * a, i * b),
+            Operands::At(a, b) => (a[i], b[i]),
+        };
+        BatchItem { a, b, out: 0 }
+    }
+}
+
+/// Returns the products of operands of shapes `xs` and `ys`, of which `turned` are transposed.
+fn batch(xs: &Shape, ys: &Shape, turned: [bool; 2], broadcasts: bool) -> Result<Batch> {
     for (i, s) in [(0, xs), (1, ys)] {
         if s.rank() < 2 {
             return Err(invalid_argument!(
@@ -191,6 +232,7 @@ fn batch_kernel<T: MatMulElement>(
             ));
         }
     }
+    let [ax, ay] = turned;
     let (xb, xm) = xs.split_at(xs.rank() - 2);
     let (yb, ym) = ys.split_at(ys.rank() - 2);
     let (m, k) = if ax { (xm[1], xm[0]) } else { (xm[0], xm[1]) };
@@ -207,36 +249,40 @@ fn batch_kernel<T: MatMulElement>(
     if k != l {
         return Err(incompatible(xs, ys));
     }
-    let mut out = ctx.alloc(T::DTYPE, shape_of(batch.iter().copied().chain([m, n]))?)?;
-    let to = out.slice_mut::<T>()?;
-    if to.is_empty() {
-        return ctx.set_output(0, out);
-    }
-    let (a, b) = (x.slice::<T>()?, y.slice::<T>()?);
+    let out = shape_of(batch.iter().copied().chain([m, n]))?;
     let n_batch = batch.num_elements();
     if yb.num_elements() == 1 && !ax {
         // With a single right-hand matrix, the batch is treated as one tall matrix.
-        let s = GemmShape::dense(n_batch * m, n, k, false, ay);
-        T::products(ctx.par(), 1, &s, a, b, to, &|_| BatchItem::default())?;
-        return ctx.set_output(0, out);
+        return Ok(Batch {
+            out,
+            product: GemmShape::dense(n_batch * m, n, k, false, ay),
+            n: 1,
+            dims: None,
+        });
     }
-    let s = GemmShape::dense(m, n, k, ax, ay);
-    if xb == yb {
-        let item = |i| BatchItem {
-            a: i * m * k,
-            b: i * k * n,
-            out: 0,
-        };
-        T::products(ctx.par(), n_batch, &s, a, b, to, &item)?;
-    } else {
-        let offsets = |from: &Shape, size: usize| broadcast_offsets(from, &batch, size);
-        let (xo, yo) = (offsets(&xb, m * k), offsets(&yb, k * n));
-        let item = |i: usize| BatchItem {
-            a: xo[i],
-            b: yo[i],
-            out: 0,
-        };
-        T::products(ctx.par(), n_batch, &s, a, b, to, &item)?;
+    Ok(Batch {
+        out,
+        product: GemmShape::dense(m, n, k, ax, ay),
+        n: n_batch,
+        dims: Some([xb, yb, batch]),
+    })
+}
+
+fn batch_kernel<T: MatMulElement>(
+    ctx: &mut KernelCtx,
+    ax: bool,
+    ay: bool,
+    broadcasts: bool,
+) -> Result<()> {
+    let (x, y) = (operand::<T>(ctx, 0, ax)?, operand::<T>(ctx, 1, ay)?);
+    let batch = batch(x.shape(), y.shape(), [ax, ay], broadcasts)?;
+    let mut out = ctx.alloc(T::DTYPE, batch.out.clone())?;
+    let to = out.slice_mut::<T>()?;
+    if !to.is_empty() {
+        let (a, b) = (x.slice::<T>()?, y.slice::<T>()?);
+        let operands = batch.operands();
+        let item = |i| operands.item(i);
+        T::products(ctx.par(), batch.n, &batch.product, a, b, to, &item)?;
     }
     ctx.set_output(0, out)
 }
