@@ -49,9 +49,44 @@ fn einsum(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         return dispatch!(dtype, T in [f32, f64] => Ok(Box::new(EinsumDense::<T>::new(build, equation, w)?)),
             else Err(build.unsupported(dtype)));
     }
-    dispatch!(dtype, T in [f32, f64, f16, bf16, i32, i64, i8, u8, i16, u16, u32, u64, Complex32, Complex64] =>
-        Ok(Box::new(move |ctx: &mut KernelCtx| contract::<T>(ctx, &equation))),
-        else Err(build.unsupported(dtype)))
+    let arithmetic = dispatch!(dtype, T in [f32, f64, f16, bf16, i32, i64, i8, u8, i16, u16, u32, u64, Complex32, Complex64] =>
+        Arithmetic::of::<T>(),
+        else return Err(build.unsupported(dtype)));
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        contract(ctx, &equation, &arithmetic)
+    }))
+}
+
+/// The offsets of the matrices of a product.
+type Items<'a> = &'a (dyn Fn(usize) -> BatchItem + Sync);
+
+/// What a contraction computes of elements. The rest only moves them and is compiled once.
+struct Arithmetic {
+    products:
+        fn(&dyn Parallelism, usize, &GemmShape, [&Tensor; 2], &mut Tensor, Items<'_>) -> Result<()>,
+    row_sums: fn(&dyn Parallelism, &Tensor, usize, &mut Tensor) -> Result<()>,
+}
+
+impl Arithmetic {
+    fn of<T: MatMulElement>() -> Self {
+        Arithmetic {
+            products: |par, n, shape, [x, y], out, items| {
+                T::products(
+                    par,
+                    n,
+                    shape,
+                    x.slice()?,
+                    y.slice()?,
+                    out.slice_mut()?,
+                    items,
+                )
+            },
+            row_sums: |par, rows, row_len, out| {
+                T::row_sums(par, rows.slice()?, row_len, out.slice_mut()?);
+                Ok(())
+            },
+        }
+    }
 }
 
 /// A tensor whose dimensions have labels. Labels are unique, and none has size 1.
@@ -119,10 +154,11 @@ impl Operand {
     }
 
     /// Returns the operand with only `labels`, summed over the others.
-    pub(crate) fn reduced<T: MatMulElement>(
+    fn reduced(
         self,
         par: &dyn Parallelism,
         keep: &[Label],
+        arithmetic: &Arithmetic,
     ) -> Result<Operand> {
         let gone: Labels = self
             .labels
@@ -142,9 +178,9 @@ impl Operand {
         let order: Labels = kept.iter().chain(&gone).copied().collect();
         let dense = self.dense(par, &order)?;
         let row: usize = dense.shape()[kept.len()..].iter().product();
-        let mut out = Tensor::zeros(T::DTYPE, Shape::from(&dense.shape()[..kept.len()]))?;
+        let mut out = Tensor::zeros(dense.dtype(), Shape::from(&dense.shape()[..kept.len()]))?;
         if row > 0 {
-            T::row_sums(par, dense.slice()?, row, out.slice_mut()?);
+            (arithmetic.row_sums)(par, &dense, row, &mut out)?;
         }
         Ok(Operand::new(out, &kept))
     }
@@ -202,18 +238,18 @@ fn operands(ctx: &KernelCtx, equation: &Equation) -> Result<(Labels, Shape, Vec<
     Ok((equation.output_labels(&ranks)?, out, operands))
 }
 
-fn contract<T: MatMulElement>(ctx: &mut KernelCtx, equation: &Equation) -> Result<()> {
+fn contract(ctx: &mut KernelCtx, equation: &Equation, arithmetic: &Arithmetic) -> Result<()> {
     let (out_labels, out_shape, mut ops) = operands(ctx, equation)?;
     let par = ctx.par();
     if out_shape.num_elements() == 0 || ops.iter().any(|op| op.tensor.num_elements() == 0) {
-        return ctx.set_output(0, Tensor::zeros(T::DTYPE, out_shape)?);
+        return ctx.set_output(0, Tensor::zeros(ctx.input(0)?.dtype(), out_shape)?);
     }
     let y = if ops.len() == 2 { ops.pop() } else { None };
     let Some(x) = ops.pop() else {
         return Err(invalid_argument!("Einsum needs inputs"));
     };
     let result = match y {
-        None => x.reduced::<T>(par, &out_labels)?,
+        None => x.reduced(par, &out_labels, arithmetic)?,
         Some(y) => {
             let keep = |op: &Operand| {
                 out_labels
@@ -223,11 +259,12 @@ fn contract<T: MatMulElement>(ctx: &mut KernelCtx, equation: &Equation) -> Resul
                     .collect::<Labels>()
             };
             let (keep_x, keep_y) = (keep(&y), keep(&x));
-            multiply::<T>(
+            multiply(
                 par,
-                x.reduced::<T>(par, &keep_x)?,
-                y.reduced::<T>(par, &keep_y)?,
+                x.reduced(par, &keep_x, arithmetic)?,
+                y.reduced(par, &keep_y, arithmetic)?,
                 &out_labels,
+                arithmetic,
             )?
         }
     };
@@ -274,11 +311,12 @@ pub(crate) fn finish(
 }
 
 /// Returns the product over the labels that both operands have and the output does not.
-fn multiply<T: MatMulElement>(
+fn multiply(
     par: &dyn Parallelism,
     x: Operand,
     y: Operand,
     out_labels: &[Label],
+    arithmetic: &Arithmetic,
 ) -> Result<Operand> {
     let in_output = |keep: &dyn Fn(Label) -> bool| -> Labels {
         let mut labels = Labels::new();
@@ -343,22 +381,15 @@ fn multiply<T: MatMulElement>(
     };
     let labels: Labels = batch.iter().chain(&rows).chain(&cols).copied().collect();
     let axis = |l: Label| if x.has(l) { x.axis(l).0 } else { y.axis(l).0 };
-    let mut out = Tensor::for_overwrite(T::DTYPE, shape_of(labels.iter().map(|&l| axis(l)))?)?;
+    let mut out =
+        Tensor::for_overwrite(x.tensor.dtype(), shape_of(labels.iter().map(|&l| axis(l)))?)?;
     let (starts_x, starts_y) = (starts(&x, &batch, n_batch), starts(&y, &batch, n_batch));
     let item = |i: usize| BatchItem {
         a: starts_x[i],
         b: starts_y[i],
         out: 0,
     };
-    T::products(
-        par,
-        n_batch,
-        &s,
-        x.tensor.slice()?,
-        y.tensor.slice()?,
-        out.slice_mut()?,
-        &item,
-    )?;
+    (arithmetic.products)(par, n_batch, &s, [&x.tensor, &y.tensor], &mut out, &item)?;
     Ok(Operand::new(out, &labels))
 }
 
