@@ -60,10 +60,13 @@ fn einsum(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 /// The offsets of the matrices of a product.
 type Items<'a> = &'a (dyn Fn(usize) -> BatchItem + Sync);
 
+/// Writes a batch of products of matrices of two tensors.
+type Products =
+    fn(&dyn Parallelism, usize, &GemmShape, [&Tensor; 2], &mut Tensor, Items<'_>) -> Result<()>;
+
 /// What a contraction computes of elements. The rest only moves them and is compiled once.
 struct Arithmetic {
-    products:
-        fn(&dyn Parallelism, usize, &GemmShape, [&Tensor; 2], &mut Tensor, Items<'_>) -> Result<()>,
+    products: Products,
     row_sums: fn(&dyn Parallelism, &Tensor, usize, &mut Tensor) -> Result<()>,
 }
 
