@@ -15,6 +15,7 @@ use ferroflow_resources::resource::{Var, lock, value_mut, variable};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, Tensor};
 use num_complex::ComplexFloat;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Elements per parallel block.
@@ -190,27 +191,26 @@ impl Inputs {
         })
     }
 
-    /// Returns the numeric parameters, in the op's order.
-    fn numbers<T: Parameter, const M: usize>(&self, ctx: &KernelCtx) -> Result<[T; M]> {
-        let mut numbers = [T::of(0.0); M];
-        for (to, (i, name)) in numbers.iter_mut().zip(&self.numbers) {
+    /// Returns the real and imaginary parts of the numeric parameters, in the op's order.
+    fn numbers(&self, ctx: &KernelCtx) -> Result<SmallVec<[[f64; 2]; 8]>> {
+        let number = |(i, name): &(usize, String)| {
             let t = ctx.input(*i)?;
             if !t.shape().is_scalar() {
                 return Err(invalid_argument!("{name} is not a scalar: {}", t.shape()));
             }
-            *to = match t.dtype() {
+            Ok(match t.dtype() {
                 DType::Complex64 => {
                     let z = t.to_scalar::<Complex32>()?;
-                    T::of_parts(z.re.into(), z.im.into())
+                    [z.re.into(), z.im.into()]
                 }
                 DType::Complex128 => {
                     let z = t.to_scalar::<Complex64>()?;
-                    T::of_parts(z.re, z.im)
+                    [z.re, z.im]
                 }
-                _ => T::of(real(ctx, t)?),
-            };
-        }
-        Ok(numbers)
+                _ => [real(ctx, t)?, 0.0],
+            })
+        };
+        self.numbers.iter().map(number).collect()
     }
 }
 
@@ -245,27 +245,47 @@ where
         ));
     }
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let rule = rule(inputs.numbers(ctx)?);
-        let vars = (0..N).map(|i| variable(ctx, i));
-        let vars: Vec<Arc<Var>> = vars.collect::<Result<_>>()?;
-        let mut locked = lock(ctx, &vars)?;
-        let mut values = Vec::with_capacity(N);
-        for ((i, value), var) in locked.iter_mut().enumerate().zip(&vars) {
-            if value.is_none() && !var.is_reference() {
-                return Err(internal!("Invalid variable reference."));
-            }
-            values.push(value_mut(ctx, i, value, inputs.dtype)?);
+        let mut numbers = [T::of(0.0); M];
+        for (to, [re, im]) in numbers.iter_mut().zip(inputs.numbers(ctx)?) {
+            *to = T::of_parts(re, im);
         }
-        step(ctx, &inputs, values, &rule)
+        let rule = rule(numbers);
+        step(ctx, &inputs, T::DTYPE, &|par, values, work| match work {
+            Work::Gradient(gradient, rows) => {
+                apply(par, values, gradient, rows, &rule).map(|()| true)
+            }
+            Work::Product(s, [a, b]) => {
+                let (mut slices, factors) =
+                    (slices::<T, N>(values)?, [a.slice::<T>()?, b.slice::<T>()?]);
+                Ok(T::update(par, s, factors, &mut slices, &rule))
+            }
+        })
     }))
 }
 
-fn step<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(
-    ctx: &KernelCtx,
-    inputs: &Inputs,
-    mut values: Vec<&mut Tensor>,
-    rule: &F,
-) -> Result<()> {
+/// What variables are updated by.
+enum Work<'a> {
+    /// A gradient of these rows, or of all.
+    Gradient(&'a Tensor, Option<&'a [usize]>),
+    /// The product of two matrices.
+    Product(&'a GemmShape, [&'a Tensor; 2]),
+}
+
+/// Applies a rule to the variable and its slots; returns false if there is no kernel for the work.
+type Update<'a> = dyn Fn(&dyn Parallelism, &mut [&mut Tensor], Work<'_>) -> Result<bool> + 'a;
+
+/// Does a step of an optimizer that computes in `dtype`.
+fn step(ctx: &KernelCtx, inputs: &Inputs, dtype: DType, update: &Update<'_>) -> Result<()> {
+    let vars = (0..inputs.n_vars).map(|i| variable(ctx, i));
+    let vars: Vec<Arc<Var>> = vars.collect::<Result<_>>()?;
+    let mut locked = lock(ctx, &vars)?;
+    let mut values = Vec::with_capacity(inputs.n_vars);
+    for ((i, value), var) in locked.iter_mut().enumerate().zip(&vars) {
+        if value.is_none() && !var.is_reference() {
+            return Err(internal!("Invalid variable reference."));
+        }
+        values.push(value_mut(ctx, i, value, inputs.dtype)?);
+    }
     let mut gradient = ctx.input(inputs.gradient)?;
     let shape = match values.first() {
         Some(var) => var.shape().clone(),
@@ -284,17 +304,14 @@ fn step<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(
             inputs.gradient_name
         )),
     };
+    let par = ctx.par();
     let product;
     if let Some((b, [ta, tb])) = inputs.factor {
         let factors = [gradient, ctx.input(b)?];
         let s = matmul::sizes(factors[0], factors[1], ta, tb)?;
         check(&Shape::from([s.m, s.n]))?;
-        if inputs.dtype == T::DTYPE {
-            let mut slices = slices::<T, N>(&mut values)?;
-            let [a, b] = [factors[0].slice::<T>()?, factors[1].slice::<T>()?];
-            if T::update(ctx.par(), &s, [a, b], &mut slices, rule) {
-                return Ok(());
-            }
+        if inputs.dtype == dtype && update(par, &mut values, Work::Product(&s, factors))? {
+            return Ok(());
         }
         product = matmul::product::<f32>(ctx, &s, factors, &Epilogue::none())?;
         gradient = &product;
@@ -306,22 +323,16 @@ fn step<T: Parameter, F: Fn([&mut T; N], T) + Sync, const N: usize>(
         }
         Some(i) => Some(rows(&shape, gradient.shape(), ctx.input(i)?)?),
     };
-    let par = ctx.par();
-    if inputs.dtype == T::DTYPE {
-        return apply(par, &mut values, gradient, rows.as_deref(), rule);
+    if inputs.dtype == dtype {
+        return update(par, &mut values, Work::Gradient(gradient, rows.as_deref())).map(drop);
     }
     let mut wide = values
         .iter()
         .map(|t| widened(par, t))
         .collect::<Result<Vec<_>>>()?;
     let gradient = widened(par, gradient)?;
-    apply(
-        par,
-        &mut wide.iter_mut().collect::<Vec<_>>(),
-        &gradient,
-        rows.as_deref(),
-        rule,
-    )?;
+    let mut all: Vec<&mut Tensor> = wide.iter_mut().collect();
+    update(par, &mut all, Work::Gradient(&gradient, rows.as_deref()))?;
     for (value, wide) in values.into_iter().zip(wide) {
         *value = narrowed(par, wide, inputs.dtype)?;
     }
