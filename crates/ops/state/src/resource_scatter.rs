@@ -8,7 +8,7 @@ use ferroflow_functors::numeric::{Num, Ordered};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_resources::resource::{value_mut, variable};
 use ferroflow_tensor::{
-    Complex32, Complex64, DType, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
+    Complex32, Complex64, DType, Element, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
 };
 
 /// ResourceScatterAdd, ResourceScatterSub, ResourceScatterMul, ResourceScatterDiv,
@@ -111,7 +111,7 @@ fn rows(indices: &Tensor, limit: usize) -> Result<Vec<usize>> {
 }
 
 /// Updates rows of the first tensor by the second.
-type Apply<'a> = dyn Fn(&mut Tensor, &[usize], &Tensor) -> Result<()> + 'a;
+type Apply<'a> = dyn Fn(&mut Tensor, &[usize], &Tensor) -> Result<()> + Send + Sync + 'a;
 
 /// Applies `apply` to the indexed rows, in order. Changes nothing if an index is out of
 /// range.
@@ -147,9 +147,9 @@ fn each_row<T: Clone>(
 
 fn replace(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(2)?;
-    Ok(dispatch_items!(dtype, T => {
-        Box::new(move |ctx: &mut KernelCtx| {
-            scatter(ctx, dtype, &|target, rows, updates| {
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        scatter(ctx, dtype, &|target, rows, updates| {
+            dispatch_items!(dtype, T => {
                 let shape = target.shape().clone();
                 let from = updates.items::<T>()?;
                 each_row(&shape, target.items_mut::<T>()?, rows, from, |a: &mut T, b| a.clone_from(b));
@@ -159,59 +159,63 @@ fn replace(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
+/// Returns a function that changes rows of elements by `f`.
+fn by<T: Element>(f: fn(T, T) -> T, refuses_zero: bool) -> Box<Apply<'static>> {
+    Box::new(move |target, rows, updates| {
+        let shape = target.shape().clone();
+        let from = updates.slice::<T>()?;
+        if refuses_zero && from.contains(&T::default()) {
+            return Err(invalid_argument!("updates must not contain 0"));
+        }
+        each_row(&shape, target.slice_mut::<T>()?, rows, from, |a, b| {
+            *a = f(*a, *b)
+        });
+        Ok(())
+    })
+}
+
 fn combine(build: &KernelBuild, combine: Combine) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(2)?;
     // Integers must not be divided by zero; floats may.
     let refuses_zero = combine == Combine::Div && dtype.is_integer();
-    macro_rules! kernel {
-        ($T:ty, $f:expr) => {{
-            let f: fn($T, $T) -> $T = $f;
-            Ok(Box::new(move |ctx: &mut KernelCtx| {
-                scatter(ctx, dtype, &|target, rows, updates| {
-                    let shape = target.shape().clone();
-                    let from = updates.slice::<$T>()?;
-                    if refuses_zero && from.contains(&<$T>::default()) {
-                        return Err(invalid_argument!("updates must not contain 0"));
-                    }
-                    each_row(&shape, target.slice_mut::<$T>()?, rows, from, |a, b| {
-                        *a = f(*a, *b)
-                    });
-                    Ok(())
-                })
-            }))
+    macro_rules! half {
+        ($T:ty) => {{
+            let f: fn($T, $T) -> $T = match combine {
+                Combine::Add => |a, b| a + b,
+                Combine::Sub => |a, b| a - b,
+                Combine::Mul => |a, b| a * b,
+                Combine::Div => |a, b| a / b,
+                Combine::Min => |a, b| if b < a { b } else { a },
+                Combine::Max => |a, b| if a < b { b } else { a },
+            };
+            by(f, refuses_zero)
         }};
     }
-    macro_rules! half {
-        ($T:ty) => {
-            match combine {
-                Combine::Add => kernel!($T, |a, b| a + b),
-                Combine::Sub => kernel!($T, |a, b| a - b),
-                Combine::Mul => kernel!($T, |a, b| a * b),
-                Combine::Div => kernel!($T, |a, b| a / b),
-                Combine::Min => kernel!($T, |a, b| if b < a { b } else { a }),
-                Combine::Max => kernel!($T, |a, b| if a < b { b } else { a }),
-            }
-        };
-    }
-    match (dtype, combine) {
+    let apply = match (dtype, combine) {
         (DType::Half, _) => half!(f16),
         (DType::Bfloat16, _) => half!(bf16),
         (_, Combine::Min | Combine::Max) => {
             dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] => {
-                match combine {
-                    Combine::Min => kernel!(T, <T as Ordered>::smaller),
-                    _ => kernel!(T, <T as Ordered>::larger),
-                }
-            }, else Err(build.unsupported(dtype)))
+                let f = match combine {
+                    Combine::Min => <T as Ordered>::smaller,
+                    _ => <T as Ordered>::larger,
+                };
+                by::<T>(f, refuses_zero)
+            }, else return Err(build.unsupported(dtype)))
         }
         _ => {
-            dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64]
-                => match combine {
-                    Combine::Add => kernel!(T, <T as Num>::add),
-                    Combine::Sub => kernel!(T, <T as Num>::sub),
-                    Combine::Mul => kernel!(T, <T as Num>::mul),
-                    _ => kernel!(T, <T as Num>::div),
-                }, else Err(build.unsupported(dtype)))
+            dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] => {
+                let f = match combine {
+                    Combine::Add => <T as Num>::add,
+                    Combine::Sub => <T as Num>::sub,
+                    Combine::Mul => <T as Num>::mul,
+                    _ => <T as Num>::div,
+                };
+                by::<T>(f, refuses_zero)
+            }, else return Err(build.unsupported(dtype)))
         }
-    }
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        scatter(ctx, dtype, &*apply)
+    }))
 }

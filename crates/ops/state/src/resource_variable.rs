@@ -15,7 +15,7 @@ use ferroflow_resources::resource::{
     value_of, variable,
 };
 use ferroflow_tensor::{
-    Complex32, Complex64, DType, PartialShape, Tensor, bf16, dispatch, dispatch_items, f16,
+    Complex32, Complex64, DType, Element, PartialShape, Tensor, bf16, dispatch, dispatch_items, f16,
 };
 use std::any::Any;
 
@@ -248,32 +248,37 @@ fn update_shape(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.merge(&ctx.handle_shape(0), &ctx.input(1)).map(|_| ())
 }
 
+/// A function that changes a tensor by another.
+type Change = Box<dyn Fn(&mut Tensor, &Tensor) -> Result<()> + Send + Sync>;
+
+fn by<T: Element>(f: fn(T, T) -> T) -> Change {
+    Box::new(move |target, by| {
+        for (to, by) in target.slice_mut::<T>()?.iter_mut().zip(by.slice::<T>()?) {
+            *to = f(*to, *by);
+        }
+        Ok(())
+    })
+}
+
 fn update(build: &KernelBuild, subtract: bool) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(1)?;
-    macro_rules! kernel {
-        ($T:ty, $add:expr, $sub:expr) => {{
-            let f: fn($T, $T) -> $T = if subtract { $sub } else { $add };
-            Ok(Box::new(move |ctx: &mut KernelCtx| {
-                let var = variable(ctx, 0)?;
-                let mut value = var.write();
-                let target = value_mut(ctx, 0, &mut value, dtype)?;
-                let by = ctx.input(1)?;
-                var.check_update(target.shape(), by.shape())?;
-                for (to, by) in target.slice_mut::<$T>()?.iter_mut().zip(by.slice::<$T>()?) {
-                    *to = f(*to, *by);
-                }
-                Ok(())
-            }))
-        }};
-    }
-    match dtype {
-        DType::Half => kernel!(f16, |a, b| a + b, |a, b| a - b),
-        DType::Bfloat16 => kernel!(bf16, |a, b| a + b, |a, b| a - b),
+    let change = match dtype {
+        DType::Half => by::<f16>(if subtract { |a, b| a - b } else { |a, b| a + b }),
+        DType::Bfloat16 => by::<bf16>(if subtract { |a, b| a - b } else { |a, b| a + b }),
         _ => {
             dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64]
-                => kernel!(T, <T as Num>::add, <T as Num>::sub), else Err(build.unsupported(dtype)))
+                => by::<T>(if subtract { <T as Num>::sub } else { <T as Num>::add }),
+                else return Err(build.unsupported(dtype)))
         }
-    }
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let var = variable(ctx, 0)?;
+        let mut value = var.write();
+        let target = value_mut(ctx, 0, &mut value, dtype)?;
+        let by = ctx.input(1)?;
+        var.check_update(target.shape(), by.shape())?;
+        change(target, by)
+    }))
 }
 
 fn variable_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
