@@ -304,18 +304,19 @@ fn divide_up<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
 }
 
 fn add_dense(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (dtype, index) = (build.output(0)?, build.input(0)?);
+    let dtype = build.output(0)?;
     let wide = match dtype {
         DType::Half | DType::Bfloat16 => DType::Float,
         dtype => dtype,
     };
-    dispatch_index!(index, I => dispatch!(wide, T in
+    dispatch!(wide, T in
         [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] =>
-            Ok(Box::new(to_dense::<I, T>)),
-        else Err(build.unsupported(dtype))))
+            Ok(Box::new(to_dense::<T>)),
+        else Err(build.unsupported(dtype)))
 }
 
-fn check_dense<I: Index>(ctx: &KernelCtx) -> Result<()> {
+/// Checks the inputs; returns the positions of the values in the dense tensor.
+fn places<I: Index>(ctx: &KernelCtx) -> Result<Vec<usize>> {
     let (at, values) = (ctx.input(0)?, ctx.input(1)?);
     let (shape, b) = (ctx.input(2)?, ctx.input(3)?);
     let &[n, rank] = at.shape().dims() else {
@@ -354,7 +355,9 @@ fn check_dense<I: Index>(ctx: &KernelCtx) -> Result<()> {
         }
     }
     let rows = at.slice::<I>()?.chunks_exact(rank.max(1));
+    let mut places = Vec::with_capacity(n);
     for (i, row) in rows.enumerate() {
+        let mut place = 0;
         for (d, (&x, &size)) in row.iter().zip(&sizes).enumerate() {
             let x = x.to_i64();
             if x < 0 || x >= size {
@@ -364,30 +367,28 @@ fn check_dense<I: Index>(ctx: &KernelCtx) -> Result<()> {
                     aligned(&sizes)
                 ));
             }
+            place = place * size as usize + x as usize;
         }
+        places.push(place);
     }
     if !(1..=5).contains(&rank) {
         return Err(invalid_argument!(
             "Only tensors with ranks between 1 and 5 are currently supported.  Tensor rank: {rank}"
         ));
     }
-    Ok(())
+    Ok(places)
 }
 
-fn to_dense<I: Index, T: Num>(ctx: &mut KernelCtx) -> Result<()> {
-    check_dense::<I>(ctx)?;
+fn to_dense<T: Num>(ctx: &mut KernelCtx) -> Result<()> {
+    let index = ctx.input(0)?.dtype();
+    let places = dispatch_index!(index, I => places::<I>(ctx))?;
     let (dtype, values) = (ctx.input(3)?.dtype(), wide_input(ctx, 1)?);
     let mut out = match dtype == T::DTYPE {
         true => ctx.take_input(3)?,
         false => wide_input(ctx, 3)?,
     };
-    let strides = out.shape().strides();
-    let rank = strides.len().max(1);
     let to = out.slice_mut::<T>()?;
-    let rows = ctx.input(0)?.slice::<I>()?.chunks_exact(rank);
-    for (row, &value) in rows.zip(values.slice::<T>()?) {
-        let terms = row.iter().zip(&strides);
-        let place: usize = terms.map(|(x, s)| x.to_i64() as usize * s).sum();
+    for (place, &value) in places.into_iter().zip(values.slice::<T>()?) {
         if let Some(to) = to.get_mut(place) {
             *to = to.add(value);
         }

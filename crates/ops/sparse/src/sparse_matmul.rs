@@ -3,7 +3,6 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
-use ferroflow_functors::indices::{Index, dispatch_index};
 use ferroflow_functors::numeric::Num;
 use ferroflow_functors::product::MatMulElement;
 use ferroflow_opdef::{AttrValue, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
@@ -40,16 +39,16 @@ fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         build.attrs.bool("adjoint_a")?,
         build.attrs.bool("adjoint_b")?,
     ];
-    let (dtype, index) = (build.output(0)?, build.input(0)?);
+    let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (mut values, mut b) = (ctx.input(1)?.clone(), ctx.input(3)?.clone());
         let is_half = matches!(dtype, DType::Half | DType::Bfloat16);
         if is_half {
             (values, b) = (widened(ctx.par(), &values)?, widened(ctx.par(), &b)?);
         }
-        let out = dispatch_index!(index, I => dispatch!(values.dtype(), T in
-            [f32, f64, i32, Complex32, Complex64] => product::<I, T>(ctx, &values, &b, adjoint),
-            else Err(invalid_argument!("sparse products of type {dtype} are not supported"))))?;
+        let out = dispatch!(values.dtype(), T in
+            [f32, f64, i32, Complex32, Complex64] => product::<T>(ctx, &values, &b, adjoint),
+            else Err(invalid_argument!("sparse products of type {dtype} are not supported")))?;
         let out = match is_half {
             true => narrowed(ctx.par(), out, dtype)?,
             false => out,
@@ -58,7 +57,31 @@ fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn product<I: Index, T: Num + MatMulElement>(
+/// The positions of a matrix's values.
+enum Places<'a> {
+    Int(&'a [i32]),
+    Long(&'a [i64]),
+}
+
+impl Places<'_> {
+    fn of(t: &Tensor) -> Result<Places<'_>> {
+        match t.dtype() {
+            DType::Int32 => Ok(Places::Int(t.slice()?)),
+            _ => Ok(Places::Long(t.slice()?)),
+        }
+    }
+
+    /// Returns row and column of a value.
+    #[inline]
+    fn get(&self, i: usize) -> [i64; 2] {
+        match self {
+            Places::Int(all) => [all[2 * i].into(), all[2 * i + 1].into()],
+            Places::Long(all) => [all[2 * i], all[2 * i + 1]],
+        }
+    }
+}
+
+fn product<T: Num + MatMulElement>(
     ctx: &KernelCtx,
     values: &Tensor,
     b: &Tensor,
@@ -114,9 +137,9 @@ fn product<I: Index, T: Num + MatMulElement>(
     if to.is_empty() {
         return Ok(out);
     }
-    let (b, values) = (b.slice::<T>()?, values.slice::<T>()?);
-    for (i, (place, &value)) in at.slice::<I>()?.chunks_exact(2).zip(values).enumerate() {
-        let [row, col] = [place[0], place[1]].map(Index::to_i64);
+    let (b, values, at) = (b.slice::<T>()?, values.slice::<T>()?, Places::of(at)?);
+    for (i, &value) in values.iter().enumerate() {
+        let [row, col] = at.get(i);
         let (row, row_at, col, col_at) = match adjoint_a {
             true => (col, 1, row, 0),
             false => (row, 0, col, 1),
