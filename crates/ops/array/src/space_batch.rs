@@ -5,10 +5,8 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, Ints, constant, shape_of};
 use ferroflow_functors::strided::{Strided, par_rows, unravel};
 use ferroflow_opdef::{Attrs, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_sync::Parallelism;
-use ferroflow_tensor::{Item, PartialShape, Shape, dispatch_items};
+use ferroflow_tensor::{Item, PartialShape, dispatch_items};
 use smallvec::SmallVec;
-use std::ops::Range;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -316,136 +314,83 @@ fn batch(build: &KernelBuild, to_batch: bool) -> Result<Box<dyn OpKernel>> {
             ));
         }
         let blocks = Blocks::new(&blocks, &indices::ints(margins)?)?;
-        let input = ctx.input(0)?;
-        let lines = Lines::new(input.shape(), &blocks, to_batch)?;
-        let mut out = ctx.alloc(input.dtype(), lines.out_shape.clone())?;
-        dispatch_items!(input.dtype(), T => {
-            move_blocks::<T>(ctx.par(), &lines, input.items()?, out.items_mut()?);
-        });
-        ctx.set_output(0, out)
+        let dtype = ctx.input(0)?.dtype();
+        dispatch_items!(dtype, T => move_blocks::<T>(ctx, &blocks, to_batch))
     }))
 }
 
-/// The lines of the output, which are along the last spatial dimension.
-struct Lines<'a> {
-    b: &'a Blocks,
-    shape: &'a Shape,
-    out_shape: Shape,
-    to_batch: bool,
-    inner: usize,
-    /// The batch of the side with blocks in it is (block entries, batch of the other side).
-    small_batch: usize,
-    /// Spatial dimensions around the lines.
-    outer: usize,
-    columns: usize,
-    block: usize,
-    margin: usize,
-}
-
-impl<'a> Lines<'a> {
-    fn new(shape: &'a Shape, b: &'a Blocks, to_batch: bool) -> Result<Self> {
-        let dims: SmallVec<[Option<usize>; 6]> = shape.iter().map(|&d| Some(d)).collect();
-        let out_shape = shape_of(
-            b.apply(&dims, to_batch)?
-                .into_iter()
-                .map(|d| d.unwrap_or(0)),
-        )?;
-        let spatial = b.blocks.len();
-        Ok(Lines {
-            b,
-            shape,
-            to_batch,
-            inner: shape[1 + spatial..].iter().product(),
-            small_batch: shape[0].min(out_shape[0]).max(1),
-            outer: spatial.saturating_sub(1),
-            columns: if spatial == 0 { 0 } else { shape[spatial] },
-            block: b.blocks.last().copied().unwrap_or(1),
-            margin: b.margins.last().map_or(0, |m| m.0),
-            out_shape,
-        })
-    }
-
-    /// Returns the coordinates of an output line.
-    #[inline(always)]
-    fn coordinates(&self, row: usize) -> SmallVec<[usize; 6]> {
-        let spatial = self.b.blocks.len();
+fn move_blocks<T: Item>(ctx: &mut KernelCtx, b: &Blocks, to_batch: bool) -> Result<()> {
+    let input = ctx.input(0)?;
+    let dims: SmallVec<[Option<usize>; 6]> = input.shape().iter().map(|&d| Some(d)).collect();
+    let out_shape = shape_of(
+        b.apply(&dims, to_batch)?
+            .into_iter()
+            .map(|d| d.unwrap_or(0)),
+    )?;
+    let spatial = b.blocks.len();
+    let shape = input.shape();
+    let inner: usize = shape[1 + spatial..].iter().product();
+    // The batch of the side with blocks in it is (block entries, batch of the other side).
+    let small_batch = shape[0].min(out_shape[0]).max(1);
+    let mut out = ctx.alloc(input.dtype(), out_shape.clone())?;
+    let from = input.items::<T>()?;
+    // Lines are along the last spatial dimension; without one, the batch is.
+    let (outer, columns) = match spatial {
+        0 => (0, 0),
+        _ => (spatial - 1, shape[spatial]),
+    };
+    let (block, (margin, _)) = match (b.blocks.last(), b.margins.last()) {
+        (Some(&block), Some(&margins)) => (block, margins),
+        _ => {
+            out.items_mut::<T>()?.clone_from_slice(from);
+            return ctx.set_output(0, out);
+        }
+    };
+    let line = out_shape[spatial] * inner;
+    let lines_of_image: usize = shape[1..spatial].iter().product();
+    par_rows(ctx.par(), out.items_mut::<T>()?, line, &|row, to| {
         let mut at = SmallVec::<[usize; 6]>::from_elem(0, spatial);
-        unravel(row, &self.out_shape[..spatial], &mut at);
-        at
-    }
-
-    /// Returns which of the `n` pixels of an output line are pixels of the input, and the place of the first,
-    /// which others follow at the distance of a block; `None` if none is.
-    fn split_line(&self, row: usize, n: usize) -> Option<(Range<usize>, usize)> {
-        let (at, b) = (self.coordinates(row), self.b);
-        let mut entry = SmallVec::<[usize; 6]>::from_elem(0, b.blocks.len());
-        unravel(at[0] / self.small_batch, &b.blocks, &mut entry);
-        let source = (0..self.outer).try_fold(at[0] % self.small_batch, |s, i| {
-            let x = (at[1 + i] * b.blocks[i] + entry[i]).checked_sub(b.margins[i].0)?;
-            (x < self.shape[1 + i]).then_some(s * self.shape[1 + i] + x)
-        })?;
-        // Input column x * block + entry - margin.
-        let entry = entry[self.outer];
-        let start = self
-            .margin
-            .saturating_sub(entry)
-            .div_ceil(self.block)
-            .min(n);
-        let end = (self.columns + self.margin)
-            .saturating_sub(entry)
-            .div_ceil(self.block);
-        let first =
-            source * self.columns + (start * self.block + entry).saturating_sub(self.margin);
-        Some((start..end.clamp(start, n), first))
-    }
-
-    /// Returns the block entry of an output line's first pixel, its batch, and the line within the input's image.
-    fn joined_line(&self, row: usize) -> [usize; 3] {
-        let (at, b) = (self.coordinates(row), self.b);
-        let full = |i: usize| at[1 + i] + b.margins[i].0;
-        let entry = (0..self.outer).fold(0, |e, i| e * b.blocks[i] + full(i) % b.blocks[i]);
-        let place = (0..self.outer).fold(0, |s, i| s * self.shape[1 + i] + full(i) / b.blocks[i]);
-        [entry * self.block, at[0], place]
-    }
-}
-
-fn move_blocks<T: Item>(par: &dyn Parallelism, lines: &Lines, from: &[T], to: &mut [T]) {
-    let &Lines {
-        inner,
-        small_batch,
-        columns,
-        block,
-        margin,
-        ..
-    } = lines;
-    let spatial = lines.b.blocks.len();
-    // Without a spatial dimension, the batch is the line.
-    if spatial == 0 {
-        return to.clone_from_slice(from);
-    }
-    let line = lines.out_shape[spatial] * inner;
-    let lines_of_image: usize = lines.shape[1..spatial].iter().product();
-    par_rows(par, to, line, &|row, to| {
-        let n = to.len() / inner.max(1);
-        if lines.to_batch {
-            let Some((inside, first)) = lines.split_line(row, n) else {
+        unravel(row, &out_shape[..spatial], &mut at);
+        if to_batch {
+            let mut entry = SmallVec::<[usize; 6]>::from_elem(0, spatial);
+            unravel(at[0] / small_batch, &b.blocks, &mut entry);
+            let source = (0..outer).try_fold(at[0] % small_batch, |s, i| {
+                let x = (at[1 + i] * b.blocks[i] + entry[i]).checked_sub(b.margins[i].0)?;
+                (x < shape[1 + i]).then_some(s * shape[1 + i] + x)
+            });
+            let Some(source) = source else {
                 return to.fill(T::default());
             };
-            to[..inside.start * inner].fill(T::default());
-            to[inside.end * inner..].fill(T::default());
-            let to = &mut to[inside.start * inner..inside.end * inner];
-            let from = &from[(first * inner).min(from.len())..];
-            move_pixels(inner, from, block, to, 1);
+            // Input column x * block + entry - margin.
+            let entry = entry[outer];
+            let n = to.len() / inner.max(1);
+            let start = margin.saturating_sub(entry).div_ceil(block).min(n);
+            let end = (columns + margin).saturating_sub(entry).div_ceil(block);
+            let end = end.clamp(start, n);
+            let first = source * columns + (start * block + entry).saturating_sub(margin);
+            to[..start * inner].fill(T::default());
+            to[end * inner..].fill(T::default());
+            let to = &mut to[start * inner..end * inner];
+            move_pixels(
+                inner,
+                &from[(first * inner).min(from.len())..],
+                block,
+                to,
+                1,
+            );
         } else {
-            let [entry, batch, place] = lines.joined_line(row);
-            for x in 0..block.min(n) {
-                let (entry, column) = (entry + (margin + x) % block, (margin + x) / block);
-                let image = entry * small_batch + batch;
+            let full = |i: usize| at[1 + i] + b.margins[i].0;
+            let entry = (0..outer).fold(0, |e, i| e * b.blocks[i] + full(i) % b.blocks[i]);
+            let place = (0..outer).fold(0, |s, i| s * shape[1 + i] + full(i) / b.blocks[i]);
+            for x in 0..block.min(to.len() / inner.max(1)) {
+                let (entry, column) = (entry * block + (margin + x) % block, (margin + x) / block);
+                let image = entry * small_batch + at[0];
                 let first = ((image * lines_of_image + place) * columns + column) * inner;
                 move_pixels(inner, &from[first..], 1, &mut to[x * inner..], block);
             }
         }
     });
+    ctx.set_output(0, out)
 }
 
 /// Copies pixels of `inner` elements until `to` ends: every `from_step`th one to every `to_step`th one.

@@ -8,13 +8,11 @@ use ferroflow_functors::binary::{
 use ferroflow_functors::gradients::part;
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::numeric::Num;
-use ferroflow_functors::strided::MIN_BLOCK;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::math::BinaryOp;
 use ferroflow_primitives::rows::{ReduceOp, reduce_middle};
-use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{
-    Complex32, Complex64, DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16,
+    Complex32, Complex64, DType, Element, PartialShape, Shape, bf16, dispatch, f16,
 };
 
 /// The ops of this file.
@@ -88,56 +86,19 @@ fn bias_add_kernel(build: &KernelBuild, channels_first: bool) -> Result<Box<dyn 
         DType::Float => kernel::<f32>(single, channels_first),
         DType::Half => kernel::<f16>(HalfBinary(Box::new(single)), channels_first),
         DType::Bfloat16 => kernel::<bf16>(HalfBinary(Box::new(single)), channels_first),
-        DType::Double => kernel::<f64>(BinaryFn(<f64 as Num>::add), channels_first),
         dtype => dispatch!(dtype, T in [
-            i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
-        ] => Ok(Box::new(move |ctx: &mut KernelCtx| {
-            let [channels, inner] = check_bias(ctx, channels_first)?;
-            let out = with_bias::<T>(ctx, channels, inner)?;
-            ctx.set_output(0, out)
-        })),
+            f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64
+        ] => kernel::<T>(BinaryFn(<T as Num>::add), channels_first),
         else Err(build.unsupported(dtype))),
     }
 }
 
-/// Returns the sum of value and bias for types without vectorized functions.
-fn with_bias<T: Num>(ctx: &mut KernelCtx, channels: usize, inner: usize) -> Result<Tensor> {
-    let shape = ctx.shape(0)?.clone();
-    let (mut out, forwarded) = ctx.forward_or_alloc(&[0], T::DTYPE, shape)?;
-    let (par, to) = (ctx.par(), out.slice_mut::<T>()?);
-    if forwarded.is_none() {
-        to.copy_from_slice(ctx.slice::<T>(0)?);
-    }
-    let bias = ctx.slice::<T>(1)?;
-    if inner == 1 {
-        let rows = (MIN_BLOCK / channels.max(1)).max(1);
-        par_chunks_mut(par, to, rows * channels, 1, &|_, to| {
-            for to in to.chunks_exact_mut(channels.max(1)) {
-                for (to, &b) in to.iter_mut().zip(bias) {
-                    *to = to.add(b);
-                }
-            }
-        });
-    } else {
-        par_chunks_mut(
-            par,
-            to,
-            inner,
-            (MIN_BLOCK / inner.max(1)).max(1),
-            &|i, to| {
-                let b = bias[i % channels];
-                for to in to {
-                    *to = to.add(b);
-                }
-            },
-        );
-    }
-    Ok(out)
-}
-
-/// Checks the inputs; returns the number of channels and of adjacent elements of one.
-fn check_bias(ctx: &KernelCtx, channels_first: bool) -> Result<[usize; 2]> {
-    let (value, bias) = (ctx.shape(0)?, ctx.shape(1)?);
+fn run_bias<T: Element>(
+    ctx: &mut KernelCtx,
+    add: &BinaryKernel<T, T>,
+    channels_first: bool,
+) -> Result<()> {
+    let (value, bias) = (ctx.shape(0)?.clone(), ctx.shape(1)?);
     if value.rank() < 2 {
         return Err(invalid_argument!(
             "Input tensor must be at least 2D: {value}"
@@ -152,17 +113,6 @@ fn check_bias(ctx: &KernelCtx, channels_first: bool) -> Result<[usize; 2]> {
             "Must provide as many biases as the last dimension of the input tensor: {bias} vs. {value}"
         ));
     }
-    Ok([value[channel], value[channel + 1..].iter().product()])
-}
-
-fn run_bias<T: Element>(
-    ctx: &mut KernelCtx,
-    add: &BinaryKernel<T, T>,
-    channels_first: bool,
-) -> Result<()> {
-    check_bias(ctx, channels_first)?;
-    let value = ctx.shape(0)?.clone();
-    let channel = if channels_first { 1 } else { value.rank() - 1 };
     let plan = BroadcastPlan::new(
         value
             .iter()
