@@ -1,12 +1,12 @@
 //! Rows of a tensor by index, for the Gather ops and for reads of rows of resource variables
 //! (TensorFlow: `core/kernels/gather_functor.h`).
 
-use crate::indices::{self, Index, axis_in, shape_of};
+use crate::indices::{self, Index, axis_in, dispatch_index, shape_of};
 use crate::strided::{MIN_BLOCK, par_rows, unravel};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::{Attrs, KernelCtx, ShapeCtx};
-use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{Item, PartialShape, Shape, Tensor};
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::{DType, Item, PartialShape, Shape, Tensor, dispatch_items};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Returns the error of an index out of range.
@@ -22,12 +22,33 @@ pub fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> S
     invalid_argument!("indices{at} = {value} is not in [0, {limit})")
 }
 
+/// The loops that copy rows along an axis, for two dtypes: only they are generic.
+#[derive(Clone, Copy)]
+pub struct GatherRows {
+    check: fn(&Rows, &Tensor) -> Result<()>,
+    copy: fn(&Rows, &dyn Parallelism, &Tensor, &Tensor, &mut Tensor) -> Result<()>,
+}
+
+impl GatherRows {
+    /// Returns the loops for parameters and indices of these dtypes.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the second is not a type of indices.
+    pub fn new(params: DType, indices: DType) -> Result<Self> {
+        dispatch_index!(indices, I => Ok(dispatch_items!(params, T => GatherRows {
+            check: Rows::check::<I>,
+            copy: Rows::copy::<T, I>,
+        })))
+    }
+}
+
 /// Returns the rows of `params` along `axis` at `indices`.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if an index is out of range or the result is too large; RESOURCE_EXHAUSTED
 /// if it does not fit into memory.
-pub fn gather_rows<T: Item, I: Index>(
+pub fn gather_rows(
+    loops: GatherRows,
     ctx: &KernelCtx,
     params: &Tensor,
     indices: &Tensor,
@@ -43,51 +64,91 @@ pub fn gather_rows<T: Item, I: Index>(
             index_shape[i]
         ));
     }
-    let limit = shape[at];
-    let batch: usize = shape[..n_batch].iter().product();
-    let outer: usize = shape[n_batch..at].iter().product();
-    let inner: usize = shape[at + 1..].iter().product();
-    let n: usize = index_shape[n_batch..].iter().product();
-    let picked = indices.slice::<I>()?;
-    let inside = |i: &I| usize::try_from(i.to_i64()).is_ok_and(|i| i < limit);
-    if let Some(bad) = picked.iter().position(|i| !inside(i)) {
-        return Err(bad_index(bad, index_shape, picked[bad].to_i64(), limit));
-    }
+    let rows = Rows {
+        limit: shape[at],
+        batch: shape[..n_batch].iter().product(),
+        outer: shape[n_batch..at].iter().product(),
+        inner: shape[at + 1..].iter().product(),
+        n: index_shape[n_batch..].iter().product(),
+    };
+    (loops.check)(&rows, indices)?;
     let dims = shape[..at]
         .iter()
         .chain(&index_shape[n_batch..])
         .chain(&shape[at + 1..]);
     let mut out = ctx.alloc(params.dtype(), shape_of(dims.copied())?)?;
-    let from = params.items::<T>()?;
-    let to = out.items_mut::<T>()?;
-    let pick = |table: &[T], picked: &[I], to: &mut [T]| {
-        if inner == 1 {
-            for (o, i) in to.iter_mut().zip(picked) {
-                *o = table[i.to_i64() as usize].clone();
-            }
-        } else {
-            for (o, i) in to.chunks_mut(inner).zip(picked) {
-                o.clone_from_slice(&table[i.to_i64() as usize * inner..][..inner]);
-            }
-        }
-    };
-    if to.is_empty() {
-    } else if batch * outer == 1 {
-        let rows = (MIN_BLOCK / inner).max(1);
-        par_chunks_mut(ctx.par(), to, rows * inner, 1, &|i, chunk| {
-            pick(from, &picked[i * rows..], chunk);
-        });
-    } else {
-        par_rows(ctx.par(), to, n * inner, &|row, to| {
-            let b = row / outer;
-            pick(
-                &from[row * limit * inner..],
-                &picked[b * n..(b + 1) * n],
-                to,
-            );
-        });
-    }
+    (loops.copy)(&rows, ctx.par(), params, indices, &mut out)?;
     Ok(out)
+}
+
+/// The sizes of a gather: `params` are `[batch, outer, limit, inner]`, the indices `[batch, n]`.
+struct Rows {
+    limit: usize,
+    batch: usize,
+    outer: usize,
+    inner: usize,
+    n: usize,
+}
+
+impl Rows {
+    fn check<I: Index>(&self, indices: &Tensor) -> Result<()> {
+        let picked = indices.slice::<I>()?;
+        let inside = |i: &I| usize::try_from(i.to_i64()).is_ok_and(|i| i < self.limit);
+        match picked.iter().position(|i| !inside(i)) {
+            Some(bad) => Err(bad_index(
+                bad,
+                indices.shape(),
+                picked[bad].to_i64(),
+                self.limit,
+            )),
+            None => Ok(()),
+        }
+    }
+
+    fn copy<T: Item, I: Index>(
+        &self,
+        par: &dyn Parallelism,
+        params: &Tensor,
+        indices: &Tensor,
+        out: &mut Tensor,
+    ) -> Result<()> {
+        let (from, picked) = (params.items::<T>()?, indices.slice::<I>()?);
+        let to = out.items_mut::<T>()?;
+        let &Rows {
+            limit,
+            batch,
+            outer,
+            inner,
+            n,
+        } = self;
+        if to.is_empty() {
+        } else if batch * outer == 1 {
+            let rows = (MIN_BLOCK / inner).max(1);
+            par_chunks_mut(par, to, rows * inner, 1, &|i, chunk| {
+                pick(from, &picked[i * rows..], inner, chunk);
+            });
+        } else {
+            par_rows(par, to, n * inner, &|row, to| {
+                let b = row / outer;
+                let from = &from[row * limit * inner..];
+                pick(from, &picked[b * n..(b + 1) * n], inner, to);
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Copies the rows of `inner` elements of a table that `picked` names.
+fn pick<T: Item, I: Index>(table: &[T], picked: &[I], inner: usize, to: &mut [T]) {
+    if inner == 1 {
+        for (o, i) in to.iter_mut().zip(picked) {
+            *o = table[i.to_i64() as usize].clone();
+        }
+    } else {
+        for (o, i) in to.chunks_mut(inner).zip(picked) {
+            o.clone_from_slice(&table[i.to_i64() as usize * inner..][..inner]);
+        }
+    }
 }
 
 /// Returns the shape of the rows of `params` that input 1 selects.
@@ -149,10 +210,10 @@ pub fn row_position<I: Index>(coords: &[I], dims: &[usize]) -> Option<usize> {
 }
 
 #[cold]
-fn bad_coords<I: Index>(
+fn bad_coords(
     node: &str,
     i: usize,
-    coords: &[I],
+    coords: &[i64],
     indices: &Shape,
     params: &Shape,
 ) -> ferroflow_base::Status {
@@ -164,7 +225,7 @@ fn bad_coords<I: Index>(
     } else {
         indices::list(at)
     };
-    let coords = indices::coordinates(coords.iter().map(|c| c.to_i64()));
+    let coords = indices::coordinates(coords.iter().copied());
     invalid_argument!(
         "indices{at} = {coords} does not index into param shape {params}, node name: {node}"
     )
@@ -176,12 +237,27 @@ fn too_deep(depth: usize, rank: usize) -> ferroflow_base::Status {
     )
 }
 
+/// The loop that copies rows at coordinates, for two dtypes.
+#[derive(Clone, Copy)]
+pub struct GatherNd(fn(&dyn Parallelism, &Tensor, &Tensor, &mut Tensor) -> Result<Option<usize>>);
+
+impl GatherNd {
+    /// Returns the loop for parameters and indices of these dtypes.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if the second is not a type of indices.
+    pub fn new(params: DType, indices: DType) -> Result<Self> {
+        dispatch_index!(indices, I => Ok(dispatch_items!(params, T => GatherNd(copy_at::<T, I>))))
+    }
+}
+
 /// Returns the rows of `params` at the leading coordinates `indices`.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if an index is out of range or the shapes do not fit; RESOURCE_EXHAUSTED if
 /// the result does not fit into memory.
-pub fn gather_nd_rows<T: Item, I: Index>(
+pub fn gather_nd_rows(
+    loops: GatherNd,
     ctx: &KernelCtx,
     params: &Tensor,
     indices: &Tensor,
@@ -198,52 +274,76 @@ pub fn gather_nd_rows<T: Item, I: Index>(
         return Err(too_deep(depth, shape.rank()));
     }
     let out_shape = shape_of(outer.iter().chain(&shape[depth..]).copied())?;
-    let n: usize = outer.iter().product();
-    let inner: usize = shape[depth..].iter().product();
     if params.num_elements() == 0 && out_shape.num_elements() > 0 {
         return Err(invalid_argument!(
             "Requested more than 0 entries, but params is empty.  Params shape: {shape}"
         ));
     }
-    let coords = indices.slice::<I>()?;
-    let row = |i: usize| &coords[i * depth..(i + 1) * depth];
-    let position = |i: usize| match depth {
-        1 => usize::try_from(coords[i].to_i64())
-            .ok()
-            .filter(|&c| c < shape[0]),
-        _ => row_position(row(i), shape),
-    };
     let mut out = ctx.alloc(params.dtype(), out_shape)?;
-    let from = params.items::<T>()?;
-    let bad = AtomicUsize::new(usize::MAX);
-    let rows = (MIN_BLOCK / inner.max(1)).max(1);
-    par_chunks_mut(
-        ctx.par(),
-        out.items_mut::<T>()?,
-        rows * inner,
-        1,
-        &|block, to| {
-            for (i, to) in (block * rows..).zip(to.chunks_exact_mut(inner.max(1))) {
-                match position(i) {
-                    Some(p) => to.clone_from_slice(&from[p * inner..(p + 1) * inner]),
-                    None => {
-                        to.fill(T::default());
-                        bad.fetch_min(i, Ordering::Relaxed);
-                    }
-                }
-            }
-        },
-    );
-    // Empty rows are not copied.
-    let unseen = if inner == 0 { 0..n } else { 0..0 };
-    let first_bad = unseen
-        .into_iter()
-        .find(|&i| row_position(row(i), shape).is_none())
-        .or(Some(bad.into_inner()).filter(|&i| i < n));
+    let first_bad = (loops.0)(ctx.par(), params, indices, &mut out)?;
     match first_bad {
-        Some(i) if !ignore => Err(bad_coords(ctx.node(), i, row(i), index_shape, shape)),
+        Some(i) if !ignore => {
+            let all = indices::ints(indices)?;
+            let coords = &all[i * depth..(i + 1) * depth];
+            Err(bad_coords(ctx.node(), i, coords, index_shape, shape))
+        }
         _ => Ok(out),
     }
+}
+
+/// Rows of `depth` coordinates of the first of `dims`.
+struct Coordinates<'a, I> {
+    all: &'a [I],
+    depth: usize,
+    dims: &'a [usize],
+}
+
+impl<I: Index> Coordinates<'_, I> {
+    #[inline]
+    fn position(&self, i: usize) -> Option<usize> {
+        match self.depth {
+            1 => usize::try_from(self.all[i].to_i64())
+                .ok()
+                .filter(|&c| c < self.dims[0]),
+            depth => row_position(&self.all[i * depth..(i + 1) * depth], self.dims),
+        }
+    }
+}
+
+/// Copies the rows at some coordinates; fills those out of range with zeros, and returns the first of them.
+fn copy_at<T: Item, I: Index>(
+    par: &dyn Parallelism,
+    params: &Tensor,
+    indices: &Tensor,
+    out: &mut Tensor,
+) -> Result<Option<usize>> {
+    let depth = indices.shape().last().copied().unwrap_or(0);
+    let inner: usize = params.shape()[depth..].iter().product();
+    let coords = Coordinates {
+        all: indices.slice::<I>()?,
+        depth,
+        dims: params.shape(),
+    };
+    if inner == 0 {
+        // Empty rows are not copied.
+        let n = indices.shape().iter().rev().skip(1).product();
+        return Ok((0..n).find(|&i| coords.position(i).is_none()));
+    }
+    let (from, to) = (params.items::<T>()?, out.items_mut::<T>()?);
+    let bad = AtomicUsize::new(usize::MAX);
+    let rows = (MIN_BLOCK / inner).max(1);
+    par_chunks_mut(par, to, rows * inner, 1, &|block, to| {
+        for (i, to) in (block * rows..).zip(to.chunks_exact_mut(inner)) {
+            match coords.position(i) {
+                Some(p) => to.clone_from_slice(&from[p * inner..(p + 1) * inner]),
+                None => {
+                    to.fill(T::default());
+                    bad.fetch_min(i, Ordering::Relaxed);
+                }
+            }
+        }
+    });
+    Ok(Some(bad.into_inner()).filter(|&i| i != usize::MAX))
 }
 
 /// Returns the shape of coordinates in input 1 looked up in `params`.

@@ -333,11 +333,15 @@ pub fn map_slices<A: Copy + Sync, B: Send, P: Sync>(
     post: usize,
     f: impl Fn(A, &P) -> B + Sync,
 ) {
-    let n = params.len();
-    match (params, post) {
-        ([], _) | (_, 0) => {}
-        ([one], _) => par_map(par, from, to, |x| f(x, one)),
-        (_, 1) => par_chunks_mut(par, to, n, (BLOCK / n).max(1), &|i, to| {
+    // The parameter of all elements is that of a slice of any length.
+    let (n, post) = match params {
+        [] => return,
+        [_] => (1, BLOCK),
+        _ => (params.len(), post),
+    };
+    match post {
+        0 => {}
+        1 => par_chunks_mut(par, to, n, (BLOCK / n).max(1), &|i, to| {
             for ((to, from), p) in to.iter_mut().zip(&from[i * n..]).zip(params) {
                 *to = f(*from, p);
             }

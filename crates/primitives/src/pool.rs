@@ -7,7 +7,7 @@ use super::aligned::{Scratch, SendPtr};
 use super::gemm::check;
 use super::rows::{ReduceOp, reduce_middle};
 use super::table::DispatchTable;
-use super::vector::Simd;
+use super::vector::{Simd, array};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 
 /// The reduction of a window.
@@ -120,7 +120,7 @@ unsafe fn block<S: Simd, const MAX: bool, const U: usize>(
     // SAFETY: the caller's promise.
     unsafe {
         let first = (*j.pixels).get();
-        let mut acc: [S::V; U] = std::array::from_fn(|u| load(first.add(at + u * S::N)));
+        let mut acc: [S::V; U] = array(|u| load(first.add(at + u * S::N)));
         for t in 1..j.n_pixels {
             let p = (*j.pixels.add(t)).get();
             for (u, acc) in acc.iter_mut().enumerate() {

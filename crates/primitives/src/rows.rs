@@ -7,7 +7,7 @@ mod tests;
 use super::aligned::SendPtr;
 use super::functions::{EXP_MIN, exp_bounded};
 use super::table::DispatchTable;
-use super::vector::Simd;
+use super::vector::{Simd, array};
 use ferroflow_sync::{Parallelism, par_chunks_mut, parallel_for};
 
 /// A reduction of many numbers to one.
@@ -242,7 +242,7 @@ unsafe fn columns<S: Simd, const OP: usize, const U: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut acc: [S::V; U] = std::array::from_fn(|u| load(dst.add(u * S::N)));
+        let mut acc: [S::V; U] = array(|u| load(dst.add(u * S::N)));
         for r in 0..rows {
             let p = src.add(r * ld);
             for (u, acc) in acc.iter_mut().enumerate() {

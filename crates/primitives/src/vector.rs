@@ -9,6 +9,18 @@ pub(crate) mod avx2;
 pub(crate) mod avx512;
 pub(crate) mod portable;
 
+/// Returns what `f` returns for each index: like `std::array::from_fn`, with fewer calls to inline.
+#[inline(always)]
+pub(crate) fn array<T: Copy, const N: usize>(f: impl Fn(usize) -> T) -> [T; N] {
+    let mut values = [f(0); N];
+    let mut i = 1;
+    while i < N {
+        values[i] = f(i);
+        i += 1;
+    }
+    values
+}
+
 /// Vectors of one float type: the operations of a matrix product.
 pub(crate) trait Lanes: Copy + Send + Sync + 'static {
     /// The element.

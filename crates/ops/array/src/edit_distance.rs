@@ -4,7 +4,7 @@ use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::sparse::groups;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{
-    Bytes, Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, f16,
+    Complex32, Complex64, DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16,
 };
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -34,23 +34,36 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let normalize = build.attrs.bool("normalize")?;
     let dtype = build.input(1)?;
-    if dtype == DType::String {
-        return Ok(Box::new(move |ctx: &mut KernelCtx| {
-            let [hypothesis, truth] = sequences(ctx)?;
-            let values: [&[Bytes]; 2] = [ctx.input(1)?.strings()?, ctx.input(4)?.strings()?];
-            let out = distances(&hypothesis, &truth, values, normalize)?;
-            ctx.set_output(0, out)
-        }));
-    }
-    dispatch!(dtype, T in [
-            f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, bool, Complex32, Complex64
-        ] => Ok(Box::new(move |ctx: &mut KernelCtx| {
-            let [hypothesis, truth] = sequences(ctx)?;
-            let values = [ctx.slice::<T>(1)?, ctx.slice::<T>(4)?];
-            let out = distances(&hypothesis, &truth, values, normalize)?;
-            ctx.set_output(0, out)
-        })),
-        else Err(build.unsupported(dtype)))
+    let cost: Cost = match dtype {
+        DType::String => |ctx, truth, hypothesis| {
+            let [truth, hypothesis] = [(4, truth), (1, hypothesis)].map(|(i, range)| {
+                let values = ctx.input(i)?.strings()?;
+                Ok::<_, ferroflow_base::Status>(values.get(range).unwrap_or_default())
+            });
+            Ok(levenshtein(truth?, hypothesis?))
+        },
+        _ => dispatch!(dtype, T in [
+                f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64, bool, Complex32, Complex64
+            ] => cost::<T>,
+            else return Err(build.unsupported(dtype))),
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let out = distances(ctx, cost, normalize)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+/// The distance of two sequences: ranges of the values of the truth and of the hypothesis.
+type Cost = fn(&KernelCtx, Range<usize>, Range<usize>) -> Result<usize>;
+
+fn cost<T: Element>(
+    ctx: &KernelCtx,
+    truth: Range<usize>,
+    hypothesis: Range<usize>,
+) -> Result<usize> {
+    let truth = ctx.slice::<T>(4)?.get(truth).unwrap_or_default();
+    let hypothesis = ctx.slice::<T>(1)?.get(hypothesis).unwrap_or_default();
+    Ok(levenshtein(truth, hypothesis))
 }
 
 /// The sequences of a sparse tensor, which are its last dimension.
@@ -136,12 +149,9 @@ fn sequences<'a>(ctx: &'a KernelCtx) -> Result<[Sequences<'a>; 2]> {
     Ok([of(0)?, of(3)?])
 }
 
-fn distances<T: PartialEq>(
-    hypothesis: &Sequences,
-    truth: &Sequences,
-    [hypothesis_values, truth_values]: [&[T]; 2],
-    normalize: bool,
-) -> Result<Tensor> {
+fn distances(ctx: &KernelCtx, cost: Cost, normalize: bool) -> Result<Tensor> {
+    let [hypothesis, truth] = sequences(ctx)?;
+    let counts = [ctx.input(1)?.num_elements(), ctx.input(4)?.num_elements()];
     let sizes = hypothesis.shape.iter().zip(&truth.shape);
     let sizes: Vec<i64> = sizes.map(|(a, b)| *a.max(b)).collect();
     let shape = Shape::checked(&sizes[..sizes.len() - 1])?;
@@ -177,30 +187,29 @@ fn distances<T: PartialEq>(
                  the output tensor (max elements {n})"
             )
         })?;
-        let of = |values: &'_ [T], range: Range<usize>| values.get(range).map_or(0, <[T]>::len);
+        // A range out of bounds has no values.
+        let len = |n: usize, range: &Range<usize>| if range.end <= n { range.len() } else { 0 };
         match order {
             Ordering::Equal => {
-                let a = truth_values
-                    .get(truth.groups[t].clone())
-                    .unwrap_or_default();
-                let b = hypothesis_values.get(hypothesis.groups[h].clone());
-                *cell = levenshtein(a, b.unwrap_or_default()) as f32;
+                let of = truth.groups[t].clone();
+                let n = len(counts[1], &of);
+                *cell = cost(ctx, of, hypothesis.groups[h].clone())? as f32;
                 if normalize {
-                    *cell /= a.len() as f32;
+                    *cell /= n as f32;
                 }
             }
             // Nothing was to be found.
             Ordering::Less => {
                 *cell = match normalize {
                     true => f32::INFINITY,
-                    false => of(hypothesis_values, hypothesis.groups[h].clone()) as f32,
+                    false => len(counts[0], &hypothesis.groups[h]) as f32,
                 };
             }
             // Nothing was found.
             Ordering::Greater => {
                 *cell = match normalize {
                     true => 1.0,
-                    false => of(truth_values, truth.groups[t].clone()) as f32,
+                    false => len(counts[1], &truth.groups[t]) as f32,
                 };
             }
         }

@@ -5,6 +5,7 @@ use ferroflow_base::{Result, invalid_argument, out_of_range, unimplemented_error
 use ferroflow_functors::indices::shape_of;
 use ferroflow_functors::strided::{par_rows, unravel};
 use ferroflow_opdef::{Attrs, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_sync::Parallelism;
 use ferroflow_tensor::{Item, PartialShape, dispatch_items};
 
 /// The ops of this file.
@@ -82,55 +83,77 @@ fn patches_shape(ctx: &mut ShapeCtx) -> Result<()> {
 fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let windows = windows(build.attrs)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let dtype = ctx.input(0)?.dtype();
-        dispatch_items!(dtype, T => patches::<T>(ctx, windows))
+        let input = ctx.input(0)?;
+        let &[batch, d, h, w, c] = input.shape().dims() else {
+            return Err(invalid_argument!(
+                "input must be 5-dimensional{}",
+                input.shape()
+            ));
+        };
+        let [(od, front), (oh, top), (ow, left)] =
+            [(0, d), (1, h), (2, w)].map(|(i, n)| windows[i].over(n));
+        let taps = windows
+            .iter()
+            .try_fold(c, |n, window| n.checked_mul(window.size));
+        let taps = taps.unwrap_or(usize::MAX);
+        let mut out = ctx.alloc(input.dtype(), shape_of([batch, od, oh, ow, taps])?)?;
+        if out.num_elements() > 0 {
+            let patches = Patches {
+                windows,
+                before: [front, top, left],
+                input: [d, h, w],
+                output: [batch, od, oh, ow],
+            };
+            dispatch_items!(input.dtype(), T => {
+                let (from, to) = (input.items::<T>()?, out.items_mut::<T>()?);
+                copy_patches(ctx.par(), &patches, [taps, c], from, to);
+            });
+        }
+        ctx.set_output(0, out)
     }))
 }
 
-fn patches<T: Item>(ctx: &mut KernelCtx, windows: [Window; 3]) -> Result<()> {
-    let input = ctx.input(0)?;
-    let &[batch, d, h, w, c] = input.shape().dims() else {
-        return Err(invalid_argument!(
-            "input must be 5-dimensional{}",
-            input.shape()
-        ));
-    };
-    let [(od, front), (oh, top), (ow, left)] =
-        [(0, d), (1, h), (2, w)].map(|(i, n)| windows[i].over(n));
-    let [wd, wh, ww] = windows;
-    let taps = [wd.size, wh.size, ww.size, c]
-        .iter()
-        .try_fold(1usize, |n, x| n.checked_mul(*x));
-    let taps = taps.unwrap_or(usize::MAX);
-    let mut out = ctx.alloc(input.dtype(), shape_of([batch, od, oh, ow, taps])?)?;
-    let from = input.items::<T>()?;
-    if out.num_elements() == 0 {
-        return ctx.set_output(0, out);
+struct Patches {
+    windows: [Window; 3],
+    before: [usize; 3],
+    input: [usize; 3],
+    output: [usize; 4],
+}
+
+impl Patches {
+    /// Returns the input pixel of an element of the patch of output pixel `at`; `None` if there is none.
+    fn pixel(&self, at: &[usize; 4], tap: usize) -> Option<usize> {
+        let [_, wh, ww] = self.windows;
+        let plane = tap / ww.size;
+        let taps = [plane / wh.size, plane % wh.size, tap % ww.size];
+        (0..3).try_fold(at[0], |place, i| {
+            let x = at[1 + i] * self.windows[i].step + taps[i];
+            let x = x.checked_sub(self.before[i])?;
+            (x < self.input[i]).then_some(place * self.input[i] + x)
+        })
     }
-    par_rows(ctx.par(), out.items_mut::<T>()?, taps, &|row, to| {
+}
+
+fn copy_patches<T: Item>(
+    par: &dyn Parallelism,
+    patches: &Patches,
+    [taps, c]: [usize; 2],
+    from: &[T],
+    to: &mut [T],
+) {
+    par_rows(par, to, taps, &|row, to| {
         let mut at = [0; 4];
-        unravel(row, &[batch, od, oh, ow], &mut at);
-        let pixel = |out: usize, window: Window, tap: usize, before: usize, n: usize| {
-            (out * window.step + tap)
-                .checked_sub(before)
-                .filter(|&x| x < n)
-        };
+        unravel(row, &patches.output, &mut at);
         for (i, to) in to.chunks_mut(c).enumerate() {
-            let (k, i) = (i % ww.size, i / ww.size);
-            let (j, i) = (i % wh.size, i / wh.size);
-            let z = pixel(at[1], wd, i, front, d);
-            let y = pixel(at[2], wh, j, top, h);
-            let x = pixel(at[3], ww, k, left, w);
-            match z.zip(y).zip(x) {
-                Some(((z, y), x)) => {
-                    let start = (((at[0] * d + z) * h + y) * w + x) * c;
-                    to.clone_from_slice(from.get(start..start + c).unwrap_or_default());
+            match patches.pixel(&at, i) {
+                Some(pixel) => {
+                    let from = from.get(pixel * c..(pixel + 1) * c);
+                    to.clone_from_slice(from.unwrap_or_default());
                 }
                 None => to.fill(T::default()),
             }
         }
     });
-    ctx.set_output(0, out)
 }
 
 /// Sums the gradients of patch elements by the place they were taken from. Patches of numbered

@@ -2,12 +2,13 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::gather::{
-    gather_nd_rows, gather_nd_shape_of, gather_rows, gather_shape_of, ignores_bad_indices,
+    GatherNd, GatherRows, gather_nd_rows, gather_nd_shape_of, gather_rows, gather_shape_of,
+    ignores_bad_indices,
 };
 use ferroflow_functors::gradients::{batch_of, in_batches, slices};
-use ferroflow_functors::indices::{self, Index, constant_int, dispatch_index};
+use ferroflow_functors::indices::{self, constant_int};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{DType, Item, dispatch_items};
+use ferroflow_tensor::DType;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -43,20 +44,16 @@ pub(crate) const OPS: &[Op] = &[
 
 fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let batch_dims = build.attrs.int("batch_dims").unwrap_or(0);
-    let (dtype, index) = (build.input(0)?, build.input(1)?);
-    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
-        Box::new(move |ctx: &mut KernelCtx| gather_items::<T, I>(ctx, batch_dims))
-    })))
-}
-
-fn gather_items<T: Item, I: Index>(ctx: &mut KernelCtx, batch_dims: i64) -> Result<()> {
-    let axis = if ctx.num_inputs() > 2 {
-        indices::int(ctx.input(2)?).ok_or_else(|| invalid_argument!("axis must be scalar"))?
-    } else {
-        0
-    };
-    let out = gather_rows::<T, I>(ctx, ctx.input(0)?, ctx.input(1)?, axis, batch_dims)?;
-    ctx.set_output(0, out)
+    let loops = GatherRows::new(build.input(0)?, build.input(1)?)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let axis = if ctx.num_inputs() > 2 {
+            indices::int(ctx.input(2)?).ok_or_else(|| invalid_argument!("axis must be scalar"))?
+        } else {
+            0
+        };
+        let out = gather_rows(loops, ctx, ctx.input(0)?, ctx.input(1)?, axis, batch_dims)?;
+        ctx.set_output(0, out)
+    }))
 }
 
 fn gather_shape(ctx: &mut ShapeCtx, axis: Option<i64>, batch_dims: i64) -> Result<()> {
@@ -66,15 +63,11 @@ fn gather_shape(ctx: &mut ShapeCtx, axis: Option<i64>, batch_dims: i64) -> Resul
 
 fn gather_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let ignore = ignores_bad_indices(build.attrs)?;
-    let (dtype, index) = (build.input(0)?, build.input(1)?);
-    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
-        Box::new(move |ctx: &mut KernelCtx| gather_nd_items::<T, I>(ctx, ignore))
-    })))
-}
-
-fn gather_nd_items<T: Item, I: Index>(ctx: &mut KernelCtx, ignore: bool) -> Result<()> {
-    let out = gather_nd_rows::<T, I>(ctx, ctx.input(0)?, ctx.input(1)?, ignore)?;
-    ctx.set_output(0, out)
+    let loops = GatherNd::new(build.input(0)?, build.input(1)?)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let out = gather_nd_rows(loops, ctx, ctx.input(0)?, ctx.input(1)?, ignore)?;
+        ctx.set_output(0, out)
+    }))
 }
 
 fn gather_nd_shape(ctx: &mut ShapeCtx) -> Result<()> {

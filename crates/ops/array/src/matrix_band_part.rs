@@ -6,7 +6,8 @@ use ferroflow_functors::indices::{self};
 use ferroflow_functors::shapes;
 use ferroflow_functors::strided::par_rows;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{Item, dispatch_items};
+use ferroflow_sync::Parallelism;
+use ferroflow_tensor::{Item, Tensor, dispatch_items};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -20,12 +21,15 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 
 fn band_part(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
-        let dtype = ctx.input(0)?.dtype();
-        dispatch_items!(dtype, T => band_part_items::<T>(ctx))
+        let limits = limits(ctx)?;
+        let mut out = ctx.take_input(0)?;
+        dispatch_items!(out.dtype(), T => clear_outside::<T>(ctx.par(), limits, &mut out))?;
+        ctx.set_output(0, out)
     }))
 }
 
-fn band_part_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
+/// Returns the numbers of diagonals to keep below and above the main one; all if negative.
+fn limits(ctx: &KernelCtx) -> Result<[i64; 2]> {
     let limit = |i: usize, name: &str| {
         let t = ctx.input(i)?;
         indices::int(t)
@@ -47,9 +51,19 @@ fn band_part_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
             ));
         }
     }
-    // A negative limit keeps the whole triangle.
-    let mut out = ctx.take_input(0)?;
-    par_rows(ctx.par(), out.items_mut::<T>()?, cols, &|i, row| {
+    Ok([lower, upper])
+}
+
+fn clear_outside<T: Item>(
+    par: &dyn Parallelism,
+    [lower, upper]: [i64; 2],
+    out: &mut Tensor,
+) -> Result<()> {
+    let (rows, cols) = match out.shape().dims() {
+        [.., rows, cols] => (*rows, *cols),
+        _ => return Ok(()),
+    };
+    par_rows(par, out.items_mut::<T>()?, cols, &|i, row| {
         let r = i % rows;
         let from = if lower < 0 {
             0
@@ -64,7 +78,7 @@ fn band_part_items<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
         row[..from].fill(T::default());
         row[to..].fill(T::default());
     });
-    ctx.set_output(0, out)
+    Ok(())
 }
 
 fn band_part_gradient(g: &mut GradientCtx) -> Result<()> {

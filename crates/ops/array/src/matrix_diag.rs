@@ -5,7 +5,8 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, shape_of};
 use ferroflow_functors::strided::par_rows;
 use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Item, PartialShape, Shape, dispatch_items};
+use ferroflow_sync::Parallelism;
+use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -165,6 +166,42 @@ impl Band {
         )
     }
 
+    /// Copies the band of each matrix to its packed diagonals.
+    fn pack<T: Item>(
+        &self,
+        par: &dyn Parallelism,
+        [rows, cols]: [usize; 2],
+        from: &[T],
+        pad: &T,
+        to: &mut [T],
+    ) {
+        let packed = self.count() * self.max_len(rows, cols);
+        par_rows(par, to, packed, &|b, to| {
+            to.fill(pad.clone());
+            let from = &from[b * rows * cols..];
+            self.each(rows, cols, |m, p| to[p] = from[m].clone());
+        });
+    }
+
+    /// Copies packed diagonals to the band of each matrix, whose other elements become `pad` if it is given.
+    fn unpack<T: Item>(
+        &self,
+        par: &dyn Parallelism,
+        [rows, cols]: [usize; 2],
+        from: &[T],
+        pad: Option<&T>,
+        to: &mut [T],
+    ) {
+        let packed = self.count() * self.max_len(rows, cols);
+        par_rows(par, to, rows * cols, &|b, to| {
+            if let Some(pad) = pad {
+                to.fill(pad.clone());
+            }
+            let from = &from[b * packed..];
+            self.each(rows, cols, |m, p| to[m] = from[p].clone());
+        });
+    }
+
     /// Calls `f(matrix offset, packed offset)` for every element of the band of one matrix.
     fn each(&self, rows: usize, cols: usize, mut f: impl FnMut(usize, usize)) {
         let max_len = self.max_len(rows, cols);
@@ -223,58 +260,38 @@ pub(crate) fn matrices(shape: &Shape) -> Result<(&[usize], usize, usize)> {
 fn matrix_diag_part(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let align = alignment(build.attrs);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let dtype = ctx.input(0)?.dtype();
-        dispatch_items!(dtype, T => matrix_diag_part_items::<T>(ctx, align))
+        let input = ctx.input(0)?;
+        let (batch, rows, cols) = matrices(input.shape())?;
+        let band = Band::new(k_input(ctx, 1)?.as_deref(), align)?;
+        band.check(rows, cols)?;
+        let mut out = ctx.alloc(input.dtype(), band.packed_shape(batch, rows, cols)?)?;
+        dispatch_items!(out.dtype(), T => {
+            let pad = padding::<T>(ctx, 2)?;
+            band.pack(ctx.par(), [rows, cols], input.items()?, &pad, out.items_mut()?);
+        });
+        ctx.set_output(0, out)
     }))
-}
-
-fn matrix_diag_part_items<T: Item>(ctx: &mut KernelCtx, align: (bool, bool)) -> Result<()> {
-    let input = ctx.input(0)?;
-    let (batch, rows, cols) = matrices(input.shape())?;
-    let band = Band::new(k_input(ctx, 1)?.as_deref(), align)?;
-    band.check(rows, cols)?;
-    let pad = padding::<T>(ctx, 2)?;
-    let mut out = ctx.alloc(input.dtype(), band.packed_shape(batch, rows, cols)?)?;
-    let from = input.items::<T>()?;
-    let row_len = band.count() * band.max_len(rows, cols);
-    par_rows(ctx.par(), out.items_mut::<T>()?, row_len, &|b, to| {
-        to.fill(pad.clone());
-        let from = &from[b * rows * cols..];
-        band.each(rows, cols, |m, p| to[p] = from[m].clone());
-    });
-    ctx.set_output(0, out)
 }
 
 fn matrix_diag(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let align = alignment(build.attrs);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let dtype = ctx.input(0)?.dtype();
-        dispatch_items!(dtype, T => matrix_diag_items::<T>(ctx, align))
+        let input = ctx.input(0)?;
+        let band = Band::new(k_input(ctx, 1)?.as_deref(), align)?;
+        let size = |i: usize| match ctx.num_inputs() > i {
+            true => indices::int(ctx.input(i)?)
+                .ok_or_else(|| invalid_argument!("num_rows and num_cols must be scalars")),
+            false => Ok(-1),
+        };
+        let (batch, rows, cols) = matrix_size(input.shape(), &band, size(2)?, size(3)?)?;
+        let shape = shape_of(batch.iter().copied().chain([rows, cols]))?;
+        let mut out = ctx.alloc(input.dtype(), shape)?;
+        dispatch_items!(out.dtype(), T => {
+            let pad = padding::<T>(ctx, 4)?;
+            band.unpack(ctx.par(), [rows, cols], input.items()?, Some(&pad), out.items_mut()?);
+        });
+        ctx.set_output(0, out)
     }))
-}
-
-fn matrix_diag_items<T: Item>(ctx: &mut KernelCtx, align: (bool, bool)) -> Result<()> {
-    let input = ctx.input(0)?;
-    let band = Band::new(k_input(ctx, 1)?.as_deref(), align)?;
-    let size = |i: usize| match ctx.num_inputs() > i {
-        true => indices::int(ctx.input(i)?)
-            .ok_or_else(|| invalid_argument!("num_rows and num_cols must be scalars")),
-        false => Ok(-1),
-    };
-    let (batch, rows, cols) = matrix_size(input.shape(), &band, size(2)?, size(3)?)?;
-    let pad = padding::<T>(ctx, 4)?;
-    let mut out = ctx.alloc(
-        input.dtype(),
-        shape_of(batch.iter().copied().chain([rows, cols]))?,
-    )?;
-    let from = input.items::<T>()?;
-    let packed = band.count() * band.max_len(rows, cols);
-    par_rows(ctx.par(), out.items_mut::<T>()?, rows * cols, &|b, to| {
-        to.fill(pad.clone());
-        let from = &from[b * packed..];
-        band.each(rows, cols, |m, p| to[m] = from[p].clone());
-    });
-    ctx.set_output(0, out)
 }
 
 /// Returns the batch dimensions and the size of matrices with these diagonals.
@@ -332,18 +349,27 @@ fn matrix_size<'a>(
 fn matrix_set_diag(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let align = alignment(build.attrs);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let dtype = ctx.input(0)?.dtype();
-        dispatch_items!(dtype, T => matrix_set_diag_items::<T>(ctx, align))
+        let diagonal = ctx.input(1)?.clone();
+        let (band, rows, cols) = band_to_set(ctx, &diagonal, align)?;
+        let mut out = ctx.take_input(0)?;
+        dispatch_items!(out.dtype(), T => {
+            band.unpack::<T>(ctx.par(), [rows, cols], diagonal.items()?, None, out.items_mut()?);
+        });
+        ctx.set_output(0, out)
     }))
 }
 
-fn matrix_set_diag_items<T: Item>(ctx: &mut KernelCtx, align: (bool, bool)) -> Result<()> {
+/// Returns the band that `diagonal` is, in matrices of this size.
+fn band_to_set(
+    ctx: &KernelCtx,
+    diagonal: &Tensor,
+    align: (bool, bool),
+) -> Result<(Band, usize, usize)> {
     let band = Band::new(k_input(ctx, 2)?.as_deref(), align)?;
     let shape = ctx.shape(0)?.clone();
     let (batch, rows, cols) = matrices(&shape)?;
     band.check(rows, cols)?;
     let expected = band.packed_shape(batch, rows, cols)?;
-    let diagonal = ctx.input(1)?.clone();
     if diagonal.shape() != &expected {
         return Err(invalid_argument!(
             "Either first dimensions of diagonal don't match input.shape[:-2], or diagonal.shape[:-1] is \
@@ -354,14 +380,7 @@ fn matrix_set_diag_items<T: Item>(ctx: &mut KernelCtx, align: (bool, bool)) -> R
             diagonal.shape()
         ));
     }
-    let mut out = ctx.take_input(0)?;
-    let from = diagonal.items::<T>()?;
-    let packed = band.count() * band.max_len(rows, cols);
-    par_rows(ctx.par(), out.items_mut::<T>()?, rows * cols, &|b, to| {
-        let from = &from[b * packed..];
-        band.each(rows, cols, |m, p| to[m] = from[p].clone());
-    });
-    ctx.set_output(0, out)
+    Ok((band, rows, cols))
 }
 
 fn constant_band(ctx: &ShapeCtx, i: usize) -> Result<Option<Band>> {

@@ -149,6 +149,26 @@ fn merged(shape: &[usize], margins: &Margins) -> (SmallVec<[usize; 8]>, Margins)
     (dims, ms)
 }
 
+/// Returns dimensions with their margins.
+fn widened(dims: &[usize], margins: &Margins) -> SmallVec<[usize; 8]> {
+    dims.iter()
+        .zip(margins)
+        .map(|(d, m)| d + m.0 + m.1)
+        .collect()
+}
+
+/// Returns the input row of an output row that is not in a margin.
+fn source(row: usize, padded: &[usize], dims: &[usize], margins: &Margins) -> Option<usize> {
+    let mut coords = SmallVec::<[usize; 8]>::from_elem(0, dims.len());
+    unravel(row, padded, &mut coords);
+    let mut from = Some(0);
+    for ((&c, &d), &(m, _)) in coords.iter().zip(dims).zip(margins) {
+        let inside = c.checked_sub(m).filter(|&c| c < d);
+        from = from.zip(inside).map(|(f, c)| f * d + c);
+    }
+    from
+}
+
 fn pad_into<T: Item>(
     ctx: &KernelCtx,
     src: &[T],
@@ -161,26 +181,15 @@ fn pad_into<T: Item>(
     let (Some((&n, outer)), Some(&(before, after))) = (dims.split_last(), margins.last()) else {
         return;
     };
-    let outer_out: SmallVec<[usize; 8]> = outer
-        .iter()
-        .zip(&margins)
-        .map(|(d, m)| d + m.0 + m.1)
-        .collect();
-    par_rows(ctx.par(), out, before + n + after, &|row, to| {
-        let mut coords = SmallVec::<[usize; 8]>::from_elem(0, outer.len());
-        unravel(row, &outer_out, &mut coords);
-        let mut from = Some(0);
-        for ((&c, &d), &(m, _)) in coords.iter().zip(outer).zip(&margins) {
-            let inside = c.checked_sub(m).filter(|&c| c < d);
-            from = from.zip(inside).map(|(f, c)| f * d + c);
-        }
-        match from {
-            None => to.fill(value.clone()),
-            Some(from) => {
-                to[..before].fill(value.clone());
-                to[before..before + n].clone_from_slice(&src[from * n..(from + 1) * n]);
-                to[before + n..].fill(value.clone());
-            }
+    let outer_out = widened(outer, &margins);
+    par_rows(ctx.par(), out, before + n + after, &|row, to| match source(
+        row, &outer_out, outer, &margins,
+    ) {
+        None => to.fill(value.clone()),
+        Some(from) => {
+            to[..before].fill(value.clone());
+            to[before..before + n].clone_from_slice(&src[from * n..(from + 1) * n]);
+            to[before + n..].fill(value.clone());
         }
     });
 }

@@ -3,8 +3,8 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{DType, Element, bf16, dispatch, f16};
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::{Element, Tensor, bf16, dispatch, f16};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -32,44 +32,56 @@ fn bound_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 fn bound(build: &KernelBuild, upper: bool) -> Result<Box<dyn OpKernel>> {
-    fn kernel<T: Element + PartialOrd>(index: DType, upper: bool) -> Box<dyn OpKernel> {
-        Box::new(move |ctx: &mut KernelCtx| {
-            let (sorted, values) = (ctx.input(0)?, ctx.input(1)?);
-            let (s, v) = (sorted.shape(), values.shape());
-            if s.rank() != 2 || v.rank() != 2 {
-                return Err(invalid_argument!("Sorted input argument must be a matrix"));
-            }
-            if s[0] != v[0] {
-                return Err(invalid_argument!(
-                    "Leading dim_size of both tensors must match."
-                ));
-            }
-            let (n, m) = (s[1], v[1]);
-            let (from, wanted) = (sorted.slice::<T>()?, values.slice::<T>()?);
-            let mut out = ctx.alloc(index, v.clone())?;
-            let find = |i: usize| {
-                let row = &from[i / m * n..][..n];
-                let v = wanted[i];
-                row.partition_point(|x| {
-                    if upper {
-                        !matches!(v.partial_cmp(x), Some(std::cmp::Ordering::Less))
-                    } else {
-                        *x < v
-                    }
-                })
-            };
-            dispatch!(index, I in [i32, i64] => {
-                par_chunks_mut(ctx.par(), out.slice_mut::<I>()?, 4096, 1, &|block, to| {
-                    for (j, o) in to.iter_mut().enumerate() {
-                        *o = find(block * 4096 + j) as I;
-                    }
-                });
-            }, else {});
-            ctx.set_output(0, out)
-        })
-    }
     let (dtype, index) = (build.input(0)?, build.output(0)?);
-    dispatch!(dtype, T in [f32, f64, i32, i64, u8, i8, i16, u16, u32, u64, f16, bf16] =>
-        Ok(kernel::<T>(index, upper)),
-        else Err(build.unsupported(dtype)))
+    let find: Find = dispatch!(dtype, T in [f32, f64, i32, i64, u8, i8, i16, u16, u32, u64, f16, bf16] =>
+        find::<T>,
+        else return Err(build.unsupported(dtype)));
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (sorted, values) = (ctx.input(0)?, ctx.input(1)?);
+        let (s, v) = (sorted.shape(), values.shape());
+        if s.rank() != 2 || v.rank() != 2 {
+            return Err(invalid_argument!("Sorted input argument must be a matrix"));
+        }
+        if s[0] != v[0] {
+            return Err(invalid_argument!(
+                "Leading dim_size of both tensors must match."
+            ));
+        }
+        let mut out = ctx.alloc(index, v.clone())?;
+        find(ctx.par(), sorted, values, upper, &mut out)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+type Find = fn(&dyn Parallelism, &Tensor, &Tensor, bool, &mut Tensor) -> Result<()>;
+
+/// Sets `out` to where each value of a row belongs in the sorted row.
+fn find<T: Element + PartialOrd>(
+    par: &dyn Parallelism,
+    sorted: &Tensor,
+    values: &Tensor,
+    upper: bool,
+    out: &mut Tensor,
+) -> Result<()> {
+    let (n, m) = (sorted.shape()[1], values.shape()[1]);
+    let (from, wanted) = (sorted.slice::<T>()?, values.slice::<T>()?);
+    let find = |i: usize| {
+        let row = &from[i / m * n..][..n];
+        let v = wanted[i];
+        row.partition_point(|x| {
+            if upper {
+                !matches!(v.partial_cmp(x), Some(std::cmp::Ordering::Less))
+            } else {
+                *x < v
+            }
+        })
+    };
+    dispatch!(out.dtype(), I in [i32, i64] => {
+        par_chunks_mut(par, out.slice_mut::<I>()?, 4096, 1, &|block, to| {
+            for (j, o) in to.iter_mut().enumerate() {
+                *o = find(block * 4096 + j) as I;
+            }
+        });
+    }, else {});
+    Ok(())
 }

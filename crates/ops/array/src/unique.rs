@@ -43,14 +43,59 @@ pub(crate) const OPS: &[Op] = &[
 
 fn unique(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let (dtype, index) = (build.input(0)?, build.output(1)?);
-    dispatch_keys!(build, dtype, T => dispatch!(index, I in [i32, i64] =>
-        Ok(Box::new(unique_items::<T, I>)),
-        else Err(build.unsupported(index))))
+    if !matches!(index, DType::Int32 | DType::Int64) {
+        return Err(build.unsupported(index));
+    }
+    let kernel = dispatch_keys!(build, dtype, T => Ok((numbered::<T> as Numbered, copy_rows::<T> as CopyRows)))?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        unique_items(ctx, index, kernel)
+    }))
 }
 
-/// Numbers the keys in order of first appearance; returns the number of each key, and the position
-/// of each number's first key.
-fn number<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>) -> (Vec<usize>, Vec<usize>) {
+/// The number of each key, and the position of each number's first key.
+type Numbers = (Vec<usize>, Vec<usize>);
+type Numbered = fn(&Tensor, Slices) -> Result<Numbers>;
+type CopyRows = fn(&Tensor, Slices, &[usize], &mut Tensor) -> Result<()>;
+
+/// `[outer, n, inner]`: the sizes of a tensor around an axis.
+#[derive(Clone, Copy)]
+struct Slices {
+    outer: usize,
+    n: usize,
+    inner: usize,
+}
+
+/// Numbers the slices along the axis.
+fn numbered<T: Key>(input: &Tensor, s: Slices) -> Result<Numbers> {
+    let (dtype, values) = (input.dtype(), input.items::<T>()?);
+    let Slices { outer, n, inner } = s;
+    if outer == 1 && inner == 1 {
+        return Ok(number(values.iter().map(|v| v.key(dtype))));
+    }
+    Ok(number((0..n).map(|i| {
+        let mut key = Vec::with_capacity(outer * inner);
+        for o in 0..outer {
+            for v in &values[(o * n + i) * inner..][..inner] {
+                key.push(v.key(dtype)?);
+            }
+        }
+        Some(key)
+    })))
+}
+
+/// Copies the slices at `first`.
+fn copy_rows<T: Key>(input: &Tensor, s: Slices, first: &[usize], y: &mut Tensor) -> Result<()> {
+    let values = input.items::<T>()?;
+    let rows = y.items_mut::<T>()?.chunks_mut(s.inner.max(1));
+    let from = (0..s.outer).flat_map(|o| first.iter().map(move |i| (o * s.n + i) * s.inner));
+    for (to, from) in rows.zip(from) {
+        to.clone_from_slice(&values[from..from + s.inner]);
+    }
+    Ok(())
+}
+
+/// Numbers the keys in order of first appearance.
+fn number<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>) -> Numbers {
     let mut seen = HashMap::with_hasher(RandomState::default());
     let mut numbers = Vec::with_capacity(keys.size_hint().0);
     let mut first = Vec::new();
@@ -66,7 +111,7 @@ fn number<K: Hash + Eq>(keys: impl Iterator<Item = Option<K>>) -> (Vec<usize>, V
 }
 
 /// The same for a vector of integers that are close to each other: looked up by value.
-fn number_integers(input: &Tensor) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
+fn number_integers(input: &Tensor) -> Result<Option<Numbers>> {
     if input.shape().rank() != 1 {
         return Ok(None);
     }
@@ -80,7 +125,7 @@ fn number_integers(input: &Tensor) -> Result<Option<(Vec<usize>, Vec<usize>)>> {
 /// Entries of a table for each value.
 const SPARSE: usize = 8;
 
-fn number_in_table<I: Index + Ord>(values: &[I]) -> Option<(Vec<usize>, Vec<usize>)> {
+fn number_in_table<I: Index + Ord>(values: &[I]) -> Option<Numbers> {
     let lowest = values.iter().min()?.to_i64();
     let range = values.iter().max()?.to_i64().checked_sub(lowest)?;
     let size = usize::try_from(range).ok()?.checked_add(1)?;
@@ -100,7 +145,11 @@ fn number_in_table<I: Index + Ord>(values: &[I]) -> Option<(Vec<usize>, Vec<usiz
     Some((numbers.collect(), first))
 }
 
-fn unique_items<T: Key, I: Index>(ctx: &mut KernelCtx) -> Result<()> {
+fn unique_items(
+    ctx: &mut KernelCtx,
+    index: DType,
+    (numbered, copy_rows): (Numbered, CopyRows),
+) -> Result<()> {
     let input = ctx.input(0)?;
     let shape = input.shape();
     let axis = match ctx.num_inputs() {
@@ -120,22 +169,14 @@ fn unique_items<T: Key, I: Index>(ctx: &mut KernelCtx) -> Result<()> {
         }
     };
     let dtype = input.dtype();
-    let values = input.items::<T>()?;
-    let n = shape[at];
-    let outer: usize = shape[..at].iter().product();
-    let inner: usize = shape[at + 1..].iter().product();
-    let (numbers, first) = if let Some(found) = number_integers(input)? {
-        found
-    } else if outer == 1 && inner == 1 {
-        number(values.iter().map(|v| v.key(dtype)))
-    } else {
-        number((0..n).map(|i| {
-            let part = |o: usize| values[(o * n + i) * inner..][..inner].iter();
-            (0..outer)
-                .flat_map(part)
-                .map(|v| v.key(dtype))
-                .collect::<Option<Vec<_>>>()
-        }))
+    let slices = Slices {
+        outer: shape[..at].iter().product(),
+        n: shape[at],
+        inner: shape[at + 1..].iter().product(),
+    };
+    let (numbers, first) = match number_integers(input)? {
+        Some(found) => found,
+        None => numbered(input, slices)?,
     };
     let out_shape: Shape = shape
         .iter()
@@ -143,22 +184,18 @@ fn unique_items<T: Key, I: Index>(ctx: &mut KernelCtx) -> Result<()> {
         .map(|(j, &d)| if j == at { first.len() } else { d })
         .collect();
     let mut y = ctx.alloc(dtype, out_shape)?;
-    if inner > 0 {
-        let rows = y.items_mut::<T>()?.chunks_mut(inner);
-        let from = (0..outer).flat_map(|o| first.iter().map(move |i| (o * n + i) * inner));
-        for (to, from) in rows.zip(from) {
-            to.clone_from_slice(&values[from..from + inner]);
+    copy_rows(input, slices, &first, &mut y)?;
+    let mut idx = ctx.alloc(index, Shape::from([slices.n]))?;
+    dispatch!(index, I in [i32, i64] => {
+        for (to, &v) in idx.slice_mut::<I>()?.iter_mut().zip(&numbers) {
+            *to = v as I;
         }
-    }
-    let mut idx = ctx.alloc(I::DTYPE, Shape::from([n]))?;
-    for (to, &v) in idx.slice_mut::<I>()?.iter_mut().zip(&numbers) {
-        *to = I::from_i64(v as i64);
-    }
+    }, else {});
     ctx.set_output(1, idx)?;
     if ctx.num_outputs() > 2 {
         let mut counts = vec![0i64; first.len()];
         numbers.iter().for_each(|&i| counts[i] += 1);
-        ctx.set_output(2, indices::int_vector(I::DTYPE, counts.into_iter())?)?;
+        ctx.set_output(2, indices::int_vector(index, counts.into_iter())?)?;
     }
     ctx.set_output(0, y)
 }

@@ -27,6 +27,14 @@ impl Spec {
         Spec { dtypes, shapes }
     }
 
+    /// The types in the attrs `output_types` and `output_shapes`.
+    fn of(attrs: &Attrs) -> Result<Spec> {
+        let dtypes = attrs
+            .dtypes("output_types")
+            .or_else(|_| attrs.dtypes("Toutput_types"))?;
+        Ok(Spec::new(dtypes, attrs.shapes("output_shapes")?))
+    }
+
     /// The types of strings, one in each element.
     pub(crate) fn of_strings() -> Spec {
         Spec::new(vec![DType::String], vec![PartialShape::scalar()])
@@ -174,17 +182,37 @@ pub(crate) fn scaled(cardinality: i64, f: impl FnOnce(i64) -> i64) -> i64 {
     }
 }
 
+/// Makes the source of a dataset whose elements have these types.
+type MakeSource = Box<dyn Fn(&KernelCtx, &Spec) -> Made + Send + Sync>;
+
+/// The kernel of an op that makes a dataset: one type for all of them.
+struct Make {
+    op: String,
+    attrs: Attrs,
+    spec: Spec,
+    source: MakeSource,
+}
+
+impl OpKernel for Make {
+    fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let node = DatasetNode {
+            op: self.op.clone(),
+            attrs: self.attrs.clone(),
+            inputs: components(ctx, 0)?,
+        };
+        let source = (self.source)(ctx, &self.spec)?;
+        ctx.set_output(0, self.spec.dataset(source, node).tensor()?)
+    }
+}
+
 /// Returns the kernel of an op with the attrs `output_types` and `output_shapes`.
 pub(crate) fn make(
     build: &KernelBuild,
     source: impl Fn(&KernelCtx, &Spec) -> Made + Send + Sync + 'static,
 ) -> Result<Box<dyn OpKernel>> {
-    let attrs = build.attrs;
-    let dtypes = attrs
-        .dtypes("output_types")
-        .or_else(|_| attrs.dtypes("Toutput_types"))?;
-    let spec = Spec::new(dtypes, attrs.shapes("output_shapes")?);
-    make_of(build, spec, source)
+    // Boxed first: what follows is not generic.
+    let source: MakeSource = Box::new(source);
+    kernel_of(build, Spec::of(build.attrs)?, source)
 }
 
 /// Returns the kernel of an op whose elements have the types `spec`.
@@ -193,15 +221,15 @@ pub(crate) fn make_of(
     spec: Spec,
     source: impl Fn(&KernelCtx, &Spec) -> Made + Send + Sync + 'static,
 ) -> Result<Box<dyn OpKernel>> {
-    let (op, attrs) = (build.def.name.to_string(), build.attrs.clone());
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let node = DatasetNode {
-            op: op.clone(),
-            attrs: attrs.clone(),
-            inputs: components(ctx, 0)?,
-        };
-        let t = spec.dataset(source(ctx, &spec)?, node).tensor()?;
-        ctx.set_output(0, t)
+    kernel_of(build, spec, Box::new(source))
+}
+
+fn kernel_of(build: &KernelBuild, spec: Spec, source: MakeSource) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(Make {
+        op: build.def.name.to_string(),
+        attrs: build.attrs.clone(),
+        spec,
+        source,
     }))
 }
 

@@ -6,7 +6,7 @@ use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::vectorized;
-use ferroflow_sync::par_chunks_mut;
+use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Element, PartialShape, Tensor};
 use num_traits::Float;
 
@@ -187,46 +187,39 @@ fn mapped<T: Element>(
 ) -> Result<Tensor> {
     let n = ctx.input(0)?.num_elements();
     if ctx.can_forward(0, T::DTYPE, n) {
-        let image = ctx.take_input(0)?;
-        return in_place(ctx, image, f);
+        let mut image = ctx.take_input(0)?;
+        map_pixels(ctx.par(), None, image.slice_mut()?, f);
+        return Ok(image);
     }
     let mut out = ctx.alloc(T::DTYPE, ctx.shape(0)?.clone())?;
-    let from = ctx.slice::<T>(0)?;
-    par_chunks_mut(ctx.par(), out.slice_mut()?, BLOCK, GROUP, &|i, to| {
-        let from = &from[i * BLOCK..][..to.len()];
+    map_pixels(ctx.par(), Some(ctx.slice::<T>(0)?), out.slice_mut()?, f);
+    Ok(out)
+}
+
+/// Sets pixels to what `f` makes of those of `from`, else of their own: in one function, as its loops are compiled
+/// for each instruction set.
+fn map_pixels<T: Element>(
+    par: &dyn Parallelism,
+    from: Option<&[T]>,
+    to: &mut [T],
+    f: &(impl Fn([T; 3]) -> [T; 3] + Sync),
+) {
+    par_chunks_mut(par, to, BLOCK, GROUP, &|i, to| {
+        let from = from.map(|from| from[i * BLOCK..][..to.len()].as_chunks().0);
         vectorized(
             #[inline(always)]
             || {
-                let pixels = from.as_chunks().0.chunks(N);
-                for (from, to) in pixels.zip(to.as_chunks_mut().0.chunks_mut(N)) {
-                    let mut planes = Planes::read(from);
+                for (k, to) in to.as_chunks_mut().0.chunks_mut(N).enumerate() {
+                    let mut planes = Planes::read(match from {
+                        Some(from) => &from[k * N..][..to.len()],
+                        None => to,
+                    });
                     planes.map(f);
                     planes.write(to);
                 }
             },
         );
     });
-    Ok(out)
-}
-
-fn in_place<T: Element>(
-    ctx: &KernelCtx,
-    mut image: Tensor,
-    f: &(impl Fn([T; 3]) -> [T; 3] + Sync),
-) -> Result<Tensor> {
-    par_chunks_mut(ctx.par(), image.slice_mut()?, BLOCK, GROUP, &|_, part| {
-        vectorized(
-            #[inline(always)]
-            || {
-                for pixels in part.as_chunks_mut().0.chunks_mut(N) {
-                    let mut planes = Planes::read(pixels);
-                    planes.map(f);
-                    planes.write(pixels);
-                }
-            },
-        );
-    });
-    Ok(image)
 }
 
 /// Pixels of a block.
@@ -378,8 +371,9 @@ fn convert(
             DType::Float => mapped(ctx, &single)?,
             DType::Double => mapped(ctx, &double)?,
             _ => {
-                let wide = widened(ctx.par(), ctx.input(0)?)?;
-                narrowed(ctx.par(), in_place(ctx, wide, &single)?, dtype)?
+                let mut wide = widened(ctx.par(), ctx.input(0)?)?;
+                map_pixels(ctx.par(), None, wide.slice_mut()?, &single);
+                narrowed(ctx.par(), wide, dtype)?
             }
         };
         ctx.set_output(0, out)

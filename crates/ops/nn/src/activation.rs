@@ -1,7 +1,7 @@
 //! Activation functions and their gradients (TensorFlow: `core/kernels/relu_op.cc`,
 //! `softplus_op.cc` and `softsign_op.cc`).
 
-use ferroflow_base::Result;
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::binary::{BinaryFn, binary_kernel, half_binary_kernel};
 use ferroflow_functors::field::Real;
 use ferroflow_functors::numeric::Ordered;
@@ -9,9 +9,10 @@ use ferroflow_functors::shapes;
 use ferroflow_functors::unary::{
     CHEAP, COSTLY, SimdUnary, UnaryFn, half_unary_kernel, unary_kernel, unary_op,
 };
-use ferroflow_opdef::{GradientCtx, KernelBuild, Op};
+use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op};
 use ferroflow_primitives::math::UnaryOp;
-use ferroflow_tensor::{DType, bf16, dispatch, f16};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{DType, Element, bf16, dispatch, f16};
 
 /// The kernel of a function with `f32` and `f64` forms.
 macro_rules! real_map {
@@ -31,7 +32,9 @@ macro_rules! ordered_map {
     ($simd:ident, $f:ident) => {
         |build| {
             dispatch!(build.input(0)?, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
-                unary_kernel::<T, T>(CHEAP, UnaryFn($f::<T>)),
+                Ok(Box::new(|ctx: &mut KernelCtx| map_integers::<T>(ctx, |x| {
+                    x.iter_mut().for_each(|x| *x = $f(*x));
+                }))),
                 else real_map!(build, CHEAP, UnaryOp::$simd, $f))
         }
     };
@@ -54,10 +57,52 @@ macro_rules! ordered_zip {
     ($f:ident) => {
         |build| {
             dispatch!(build.input(0)?, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
-                binary_kernel::<T, T>(BinaryFn($f::<T>)),
+                Ok(Box::new(|ctx: &mut KernelCtx| zip_integers::<T>(ctx, |g, x| {
+                    g.iter_mut().zip(x).for_each(|(g, &x)| *g = $f(*g, x));
+                }))),
                 else real_zip!(build, $f))
         }
     };
+}
+
+/// Integers are rare: their kernels are shorter than [`unary_kernel`]'s.
+fn map_integers<T: Element>(ctx: &mut KernelCtx, f: fn(&mut [T])) -> Result<()> {
+    let shape = ctx.shape(0)?.clone();
+    let (mut out, forwarded) = ctx.forward_or_alloc(&[0], T::DTYPE, shape)?;
+    let x = match forwarded {
+        Some(_) => None,
+        None => Some(ctx.slice::<T>(0)?),
+    };
+    par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, CHEAP, 1, &|i, out| {
+        if let Some(x) = x {
+            out.copy_from_slice(&x[i * CHEAP..][..out.len()]);
+        }
+        f(out);
+    });
+    ctx.set_output(0, out)
+}
+
+/// Sets output 0 to what `f` makes of input 0 with input 1.
+fn zip_integers<T: Element>(ctx: &mut KernelCtx, f: fn(&mut [T], &[T])) -> Result<()> {
+    let (shape, of) = (ctx.shape(0)?.clone(), ctx.shape(1)?);
+    if shape.num_elements() != of.num_elements() {
+        return Err(invalid_argument!(
+            "g and a must be the same size: {shape} vs. {of}"
+        ));
+    }
+    let (mut out, forwarded) = ctx.forward_or_alloc(&[0], T::DTYPE, shape)?;
+    let g = match forwarded {
+        Some(_) => None,
+        None => Some(ctx.slice::<T>(0)?),
+    };
+    let x = ctx.slice::<T>(1)?;
+    par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, CHEAP, 1, &|i, out| {
+        if let Some(g) = g {
+            out.copy_from_slice(&g[i * CHEAP..][..out.len()]);
+        }
+        f(out, &x[i * CHEAP..][..out.len()]);
+    });
+    ctx.set_output(0, out)
 }
 
 /// The ops of this file.

@@ -7,6 +7,7 @@ use ferroflow_opdef::ShapeCtx;
 use ferroflow_primitives::conv::{Conv2dShape, Conv3dShape};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{PartialShape, Shape};
+use smallvec::SmallVec;
 
 /// Returns the sizes of a convolution of `input`, in this layout, with a channels-last filter.
 pub(crate) fn geometry(
@@ -155,6 +156,16 @@ pub(crate) fn each_offset(
             }
         }
     }
+}
+
+/// Filter pixels and the input pixels under them.
+pub(crate) type Offsets = SmallVec<[(usize, usize); 16]>;
+
+/// Sets `window` to what [`each_offset`] calls its function with, for output pixel `i`: for loops that are
+/// generic.
+pub(crate) fn offsets_of(s: &Conv3dShape, i: usize, window: &mut Offsets) {
+    window.clear();
+    each_offset(s, pixel(s, i), |tap, from| window.push((tap, from)));
 }
 
 /// Returns the positions of a filter whose window starts at `start - pad`, and their input

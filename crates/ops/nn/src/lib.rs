@@ -43,6 +43,7 @@ mod quantized_pool;
 mod softmax;
 mod topk;
 mod transposed;
+mod wide;
 mod xent;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.

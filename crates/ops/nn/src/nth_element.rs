@@ -1,10 +1,11 @@
 //! NthElement (TensorFlow: `core/kernels/nth_element_op.cc`).
 
+use crate::wide::{dispatch_wide, is_real, narrowed, widened};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::constant_int;
 use ferroflow_opdef::{GradientCtx, KernelCtx, Op};
-use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{DType, Element, PartialShape, Shape, bf16, dispatch, f16};
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape};
 use std::cmp::Ordering;
 
 /// The ops of this file.
@@ -33,13 +34,14 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(|build| {
     let reverse = build.attrs.bool("reverse")?;
     let dtype = build.output(0)?;
-    dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16] =>
-        Ok(Box::new(move |ctx: &mut KernelCtx| select::<T>(ctx, reverse))),
-        else Err(build.unsupported(dtype)))
+    match is_real(dtype) {
+        true => Ok(Box::new(move |ctx: &mut KernelCtx| select(ctx, reverse))),
+        false => Err(build.unsupported(dtype)),
+    }
 })
 .gradient(gradient)];
 
-fn select<T: Element + PartialOrd>(ctx: &mut KernelCtx, reverse: bool) -> Result<()> {
+fn select(ctx: &mut KernelCtx, reverse: bool) -> Result<()> {
     let (x, n) = (ctx.input(0)?, ctx.input(1)?);
     if !n.shape().is_scalar() {
         return Err(invalid_argument!(
@@ -62,10 +64,24 @@ fn select<T: Element + PartialOrd>(ctx: &mut KernelCtx, reverse: bool) -> Result
         ));
     }
     let n = if reverse { last - n - 1 } else { n };
-    let x = x.slice::<T>()?;
-    let mut out = ctx.alloc(T::DTYPE, Shape::from(rows))?;
+    let wide = widened(ctx.par(), x)?;
+    let mut out = ctx.alloc(wide.dtype(), Shape::from(rows))?;
+    dispatch_wide!(wide.dtype(), T => {
+        select_each(ctx.par(), wide.slice::<T>()?, [last, n], out.slice_mut()?);
+    }, else {});
+    let out = narrowed(ctx.par(), out, x.dtype())?;
+    ctx.set_output(0, out)
+}
+
+/// Sets each of `out` to the element with number `n` of the sorted row.
+fn select_each<T: Element + PartialOrd>(
+    par: &dyn Parallelism,
+    x: &[T],
+    [last, n]: [usize; 2],
+    out: &mut [T],
+) {
     let chunk = (16 * 1024 / last).max(1);
-    par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, chunk, 1, &|i, out| {
+    par_chunks_mut(par, out, chunk, 1, &|i, out| {
         let mut row = Vec::with_capacity(last);
         for (j, out) in out.iter_mut().enumerate() {
             let start = (i * chunk + j) * last;
@@ -77,7 +93,6 @@ fn select<T: Element + PartialOrd>(ctx: &mut KernelCtx, reverse: bool) -> Result
             }
         }
     });
-    ctx.set_output(0, out)
 }
 
 /// Elements equal to the result share its gradient.

@@ -1,7 +1,8 @@
 //! Max and average pooling (TensorFlow: `core/kernels/maxpooling_op.cc`, `avgpooling_op.cc` and
 //! `pooling_ops_3d.cc`).
 
-use crate::conv_reference::{self, each_offset, output_dims, pixel};
+use crate::conv_reference::{self, Offsets, each_offset, offsets_of, output_dims, pixel};
+use crate::wide::{self, dispatch_wide};
 use ferroflow_base::{Code, Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::indices;
@@ -13,7 +14,7 @@ use ferroflow_opdef::{Attrs, Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKe
 use ferroflow_primitives::conv::Conv3dShape;
 use ferroflow_primitives::pool::{PoolAxis, PoolKind, pool3d};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
-use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, dispatch};
 use smallvec::SmallVec;
 
 /// The ops of this file.
@@ -417,14 +418,13 @@ struct Argmax {
     spec: PoolSpec,
     with_batch: bool,
     index: DType,
-    run: fn(&Argmax, &mut KernelCtx) -> Result<()>,
 }
 
 fn build_argmax(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(0)?;
-    let run = dispatch!(dtype, T in [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64] =>
-        run_argmax::<T> as fn(&Argmax, &mut KernelCtx) -> Result<()>,
-        else return Err(build.unsupported(dtype)));
+    if !wide::is_real(dtype) {
+        return Err(build.unsupported(dtype));
+    }
     let spec = PoolSpec::of(build.attrs, PoolKind::Max)?;
     if spec.depth > 1 {
         return Err(unimplemented_error!(
@@ -435,64 +435,71 @@ fn build_argmax(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         spec,
         with_batch: build.attrs.bool("include_batch_in_index")?,
         index: build.output(1)?,
-        run,
     }))
 }
 
 impl OpKernel for Argmax {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
-        (self.run)(self, ctx)
+        if ctx.shape(0)?.rank() != 4 {
+            return Err(invalid_argument!("tensor_in must be 4-dimensional (2)"));
+        }
+        let s = self.spec.place(ctx.shape(0)?)?;
+        let dims = shape_of(&output_dims(self.spec.layout, &s))?;
+        let mut at = ctx.alloc(DType::Int64, dims.clone())?;
+        let dtype = ctx.input(0)?.dtype();
+        let x = wide::widened(ctx.par(), ctx.input(0)?)?;
+        let positions = at.slice_mut::<i64>()?;
+        let out = dispatch_wide!(x.dtype(), T => {
+            let x = x.slice::<T>()?;
+            find_largest(ctx.par(), &s, x, positions);
+            let mut out = ctx.alloc(T::DTYPE, dims.clone())?;
+            for (o, &k) in out.slice_mut::<T>()?.iter_mut().zip(&*positions) {
+                *o = if k < 0 { T::default() } else { x[k as usize] };
+            }
+            out
+        }, else return Err(invalid_argument!("pooling of {dtype} is not supported")));
+        let out = wide::narrowed(ctx.par(), out, dtype)?;
+        let per_image = (s.plane.in_h * s.plane.in_w * s.plane.in_c).max(1) as i64;
+        let local = |k: i64| match k < 0 || self.with_batch {
+            true => k.max(0),
+            false => k % per_image,
+        };
+        let index = if self.index == DType::Int32 {
+            let mut index = ctx.alloc(DType::Int32, dims)?;
+            for (o, &k) in index.slice_mut::<i32>()?.iter_mut().zip(&*positions) {
+                *o = local(k) as i32;
+            }
+            index
+        } else {
+            positions.iter_mut().for_each(|k| *k = local(*k));
+            at
+        };
+        ctx.set_output(0, out)?;
+        ctx.set_output(1, index)
     }
 }
 
-fn run_argmax<T: Element + PartialOrd>(kernel: &Argmax, ctx: &mut KernelCtx) -> Result<()> {
-    if ctx.shape(0)?.rank() != 4 {
-        return Err(invalid_argument!("tensor_in must be 4-dimensional (2)"));
-    }
-    let s = kernel.spec.place(ctx.shape(0)?)?;
+/// Sets `at` to the positions of maxima in the whole input; -1 where a window is empty.
+fn find_largest<T: Element + PartialOrd>(
+    par: &dyn Parallelism,
+    s: &Conv3dShape,
+    x: &[T],
+    at: &mut [i64],
+) {
     let c = s.plane.in_c;
-    let dims = shape_of(&output_dims(kernel.spec.layout, &s))?;
-    let mut at = ctx.alloc(DType::Int64, dims.clone())?;
-    let mut out = ctx.alloc(T::DTYPE, dims.clone())?;
-    let x = ctx.slice::<T>(0)?;
-    let image = s.plane.in_h * s.plane.in_w;
-    // Positions of elements in the whole input; -1 where a window is empty.
-    par_chunks_mut(ctx.par(), at.slice_mut::<i64>()?, c, 64, &|i, at| {
+    par_chunks_mut(par, at, c, 64, &|i, at| {
         at.fill(-1);
-        each_offset(&s, pixel(&s, i), |_, from| {
+        let mut window = Offsets::new();
+        offsets_of(s, i, &mut window);
+        for (_, from) in window {
             for (j, best) in at.iter_mut().enumerate() {
                 let k = from * c + j;
                 if *best < 0 || x[k] > x[*best as usize] {
                     *best = k as i64;
                 }
             }
-        });
+        }
     });
-    for (o, &k) in out.slice_mut::<T>()?.iter_mut().zip(at.slice::<i64>()?) {
-        *o = if k < 0 { T::default() } else { x[k as usize] };
-    }
-    let per_image = (image * c).max(1) as i64;
-    let with_batch = kernel.with_batch;
-    let local = |k: i64| {
-        if k < 0 || with_batch {
-            k.max(0)
-        } else {
-            k % per_image
-        }
-    };
-    let values = at.slice_mut::<i64>()?;
-    let index = if kernel.index == DType::Int32 {
-        let mut index = ctx.alloc(DType::Int32, dims)?;
-        for (o, &k) in index.slice_mut::<i32>()?.iter_mut().zip(&*values) {
-            *o = local(k) as i32;
-        }
-        index
-    } else {
-        values.iter_mut().for_each(|k| *k = local(*k));
-        at
-    };
-    ctx.set_output(0, out)?;
-    ctx.set_output(1, index)
 }
 
 /// Returns the attrs of the op's window.

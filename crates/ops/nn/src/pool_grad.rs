@@ -3,9 +3,10 @@
 
 use crate::conv_reference::{each_offset, output_dims, pixel};
 use crate::pool::{PoolSpec, window};
+use crate::wide::{self, dispatch_wide};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::half_conversion::{narrowed, widened};
-use ferroflow_functors::indices::{self, Index, dispatch_index};
+use ferroflow_functors::indices::{self, Index};
 use ferroflow_functors::numeric::Ordered;
 use ferroflow_functors::window::{Layout, shape as shape_of};
 use ferroflow_opdef::{Attrs, Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -208,8 +209,7 @@ fn each_largest<T: Ordered>(
     let (c, per_image) = (s.plane.in_c, s.out_d * s.plane.out_h * s.plane.out_w);
     let (mut window, mut which) = (Vec::new(), vec![0; c]);
     for i in n * per_image..(n + 1) * per_image {
-        window.clear();
-        each_offset(s, pixel(s, i), |_, from| window.push(from * c));
+        positions(s, i, &mut window);
         if window.is_empty() {
             continue;
         }
@@ -223,6 +223,12 @@ fn each_largest<T: Ordered>(
         }
         f(i, &window, &which);
     }
+}
+
+/// Sets `window` to the positions of the pixels under the window of output pixel `i`.
+fn positions(s: &Conv3dShape, i: usize, window: &mut Vec<usize>) {
+    window.clear();
+    each_offset(s, pixel(s, i), |_, from| window.push(from * s.plane.in_c));
 }
 
 /// Channels compared together.
@@ -310,21 +316,17 @@ impl OpKernel for MaxGrad {
             ));
         }
         let par = ctx.par();
-        let wide = |i: usize| match ctx.input(i)?.dtype() {
-            DType::Half | DType::Bfloat16 => widened(par, ctx.input(i)?),
-            _ => Ok(ctx.input(i)?.clone()),
-        };
-        let (x, grad) = (wide(0)?, wide(2)?);
+        let (x, grad) = (
+            wide::widened(par, ctx.input(0)?)?.into_owned(),
+            wide::widened(par, ctx.input(2)?)?.into_owned(),
+        );
         let x = spec.layout.to_last(ctx, x)?;
         let grad = spec.layout.to_last(ctx, grad)?;
-        let out = dispatch!(grad.dtype(), T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
+        let out = dispatch_wide!(grad.dtype(), T =>
             self.run::<T>(ctx, &s, spec.layout, &x, &grad)?,
             else return Err(invalid_argument!("pooling of {} is not supported", grad.dtype())));
         let out = spec.layout.restored(ctx, out)?;
-        let out = match self.dtype == out.dtype() {
-            true => out,
-            false => narrowed(par, out, self.dtype)?,
-        };
+        let out = wide::narrowed(par, out, self.dtype)?;
         ctx.set_output(0, out)
     }
 }
@@ -394,17 +396,12 @@ fn argmax_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 ctx.shape(2)?
             ));
         }
-        let grad = match dtype {
-            DType::Half | DType::Bfloat16 => widened(ctx.par(), ctx.input(1)?)?,
-            _ => ctx.input(1)?.clone(),
-        };
-        let out = dispatch!(grad.dtype(), T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
-            dispatch_index!(index, I => scatter::<T, I>(ctx, with_batch, &grad))?,
+        let grad = wide::widened(ctx.par(), ctx.input(1)?)?;
+        let out = dispatch_wide!(grad.dtype(), T =>
+            dispatch!(index, I in [i32, i64] => scatter::<T, I>(ctx, with_batch, &grad)?,
+                else return Err(invalid_argument!("{index} is not an index type"))),
             else return Err(invalid_argument!("pooling of {dtype} is not supported")));
-        let out = match dtype == out.dtype() {
-            true => out,
-            false => narrowed(ctx.par(), out, dtype)?,
-        };
+        let out = wide::narrowed(ctx.par(), out, dtype)?;
         ctx.set_output(0, out)
     }))
 }

@@ -1,12 +1,13 @@
 //! TopK and TopKV2 (TensorFlow: `core/kernels/topk_op.cc`).
 
+use crate::wide::{self, dispatch_wide, is_real, widened};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{constant_int, int, narrowed};
 use ferroflow_functors::strided::MIN_BLOCK;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::vectorized;
-use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{DType, Element, PartialShape, Shape, bf16, dispatch, f16};
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor};
 use std::cmp::Ordering;
 use std::ops::Range;
 
@@ -112,9 +113,13 @@ fn top_k_shape(ctx: &mut ShapeCtx, k: Option<i64>) -> Result<()> {
 
 fn top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel>> {
     let (dtype, index) = (build.input(0)?, build.output(1)?);
-    dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, f16, bf16] =>
-        Ok(Box::new(move |ctx: &mut KernelCtx| top_k::<T>(ctx, k, index))),
-        else Err(build.unsupported(dtype)))
+    if !is_real(dtype) {
+        return Err(build.unsupported(dtype));
+    }
+    let rows = dispatch_wide!(dtype, T => top_of_rows::<T> as TopOfRows, else top_of_narrow_rows);
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        top_k(ctx, k, index, rows)
+    }))
 }
 
 /// Returns the order of elements in the result: larger first, NaN last.
@@ -135,7 +140,7 @@ pub(crate) fn scalar_k(ctx: &KernelCtx, i: usize) -> Result<i64> {
         .ok_or_else(|| invalid_argument!("k must be scalar, got shape {}", k.shape()))
 }
 
-fn top_k<T: Element + PartialOrd>(ctx: &mut KernelCtx, k: Option<i64>, index: DType) -> Result<()> {
+fn top_k(ctx: &mut KernelCtx, k: Option<i64>, index: DType, top_of_rows: TopOfRows) -> Result<()> {
     let k = match k {
         Some(k) => k,
         None => scalar_k(ctx, 1)?,
@@ -156,13 +161,58 @@ fn top_k<T: Element + PartialOrd>(ctx: &mut KernelCtx, k: Option<i64>, index: DT
         ));
     }
     let shape: Shape = rows.iter().copied().chain([k]).collect();
+    let [values, indices] = top_of_rows(ctx, x, [n, k], shape)?;
+    ctx.set_output(0, values)?;
+    let indices = narrowed(indices, index)?;
+    ctx.set_output(1, indices)
+}
+
+/// Returns the first `k` of each row of `n`, and where they are.
+type TopOfRows = fn(&KernelCtx, &Tensor, [usize; 2], Shape) -> Result<[Tensor; 2]>;
+
+fn top_of_rows<T: Element + PartialOrd>(
+    ctx: &KernelCtx,
+    x: &Tensor,
+    [n, k]: [usize; 2],
+    shape: Shape,
+) -> Result<[Tensor; 2]> {
     let x = x.slice::<T>()?;
     let mut values = ctx.alloc(T::DTYPE, shape.clone())?;
     let mut indices = ctx.alloc(DType::Int64, shape)?;
     let positions = indices.slice_mut::<i64>()?;
+    find(ctx.par(), x, [n, k], positions);
+    let of_rows = x
+        .chunks_exact(n.max(1))
+        .zip(positions.chunks_exact(k.max(1)));
+    let found = of_rows.flat_map(|(row, positions)| positions.iter().map(|&at| row[at as usize]));
+    let to = values.slice_mut::<T>()?.iter_mut();
+    to.zip(found).for_each(|(to, found)| *to = found);
+    Ok([values, indices])
+}
+
+fn top_of_narrow_rows(
+    ctx: &KernelCtx,
+    x: &Tensor,
+    sizes: [usize; 2],
+    shape: Shape,
+) -> Result<[Tensor; 2]> {
+    let wide = widened(ctx.par(), x)?;
+    let of_wide = dispatch_wide!(wide.dtype(), T => top_of_rows::<T> as TopOfRows,
+        else return Err(invalid_argument!("{} cannot be sorted", x.dtype())));
+    let [values, indices] = of_wide(ctx, &wide, sizes, shape)?;
+    Ok([wide::narrowed(ctx.par(), values, x.dtype())?, indices])
+}
+
+/// Sets `positions` to those of the first `k` of each row of `n`.
+fn find<T: Element + PartialOrd>(
+    par: &dyn Parallelism,
+    x: &[T],
+    [n, k]: [usize; 2],
+    positions: &mut [i64],
+) {
     // Rows of a thread.
     let rows = (MIN_BLOCK / n.max(1)).max(1);
-    par_chunks_mut(ctx.par(), positions, (rows * k).max(1), 1, &|i, to| {
+    par_chunks_mut(par, positions, (rows * k).max(1), 1, &|i, to| {
         let mut order: Vec<usize> = Vec::new();
         let rows = x[i * rows * n..].chunks_exact(n);
         for (row, to) in rows.zip(to.chunks_exact_mut(k)) {
@@ -178,15 +228,6 @@ fn top_k<T: Element + PartialOrd>(ctx: &mut KernelCtx, k: Option<i64>, index: DT
                 .for_each(|(to, &at)| *to = at as i64);
         }
     });
-    let of_rows = x
-        .chunks_exact(n.max(1))
-        .zip(positions.chunks_exact(k.max(1)));
-    let found = of_rows.flat_map(|(row, positions)| positions.iter().map(|&at| row[at as usize]));
-    let to = values.slice_mut::<T>()?.iter_mut();
-    to.zip(found).for_each(|(to, found)| *to = found);
-    ctx.set_output(0, values)?;
-    let indices = narrowed(indices, index)?;
-    ctx.set_output(1, indices)
 }
 
 /// Most elements that one look at a row finds.

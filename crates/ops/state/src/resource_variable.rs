@@ -3,10 +3,10 @@
 
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found, out_of_range};
 use ferroflow_functors::gather::{
-    gather_nd_rows, gather_nd_shape_of, gather_rows, gather_shape_of,
+    GatherNd, GatherRows, gather_nd_rows, gather_nd_shape_of, gather_rows, gather_shape_of,
 };
 use ferroflow_functors::gradients;
-use ferroflow_functors::indices::{dispatch_index, int, int_scalar, int_vector};
+use ferroflow_functors::indices::{int, int_scalar, int_vector};
 use ferroflow_functors::numeric::Num;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -15,7 +15,7 @@ use ferroflow_resources::resource::{
     value_of, variable,
 };
 use ferroflow_tensor::{
-    Complex32, Complex64, DType, Element, PartialShape, Tensor, bf16, dispatch, dispatch_items, f16,
+    Complex32, Complex64, DType, Element, PartialShape, Tensor, bf16, dispatch, f16,
 };
 use std::any::Any;
 
@@ -326,28 +326,26 @@ fn destroy(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let batch_dims = build.attrs.int("batch_dims")?;
-    let (dtype, index) = (build.output(0)?, build.input(1)?);
-    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
-        Box::new(move |ctx: &mut KernelCtx| {
-            let var = variable(ctx, 0)?;
-            // The value is shared, not locked: a gather may take long.
-            let params = value_of(ctx, 0, &var.get(), dtype)?;
-            let out = gather_rows::<T, I>(ctx, &params, ctx.input(1)?, batch_dims, batch_dims)?;
-            ctx.set_output(0, out)
-        })
-    })))
+    let dtype = build.output(0)?;
+    let loops = GatherRows::new(dtype, build.input(1)?)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let var = variable(ctx, 0)?;
+        // The value is shared, not locked: a gather may take long.
+        let params = value_of(ctx, 0, &var.get(), dtype)?;
+        let out = gather_rows(loops, ctx, &params, ctx.input(1)?, batch_dims, batch_dims)?;
+        ctx.set_output(0, out)
+    }))
 }
 
 fn gather_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (dtype, index) = (build.output(0)?, build.input(1)?);
-    dispatch_index!(index, I => Ok(dispatch_items!(dtype, T => {
-        Box::new(move |ctx: &mut KernelCtx| {
-            let var = variable(ctx, 0)?;
-            let params = value_of(ctx, 0, &var.get(), dtype)?;
-            let out = gather_nd_rows::<T, I>(ctx, &params, ctx.input(1)?, false)?;
-            ctx.set_output(0, out)
-        })
-    })))
+    let dtype = build.output(0)?;
+    let loops = GatherNd::new(dtype, build.input(1)?)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let var = variable(ctx, 0)?;
+        let params = value_of(ctx, 0, &var.get(), dtype)?;
+        let out = gather_nd_rows(loops, ctx, &params, ctx.input(1)?, false)?;
+        ctx.set_output(0, out)
+    }))
 }
 
 /// The gradient of the handle is that of the variable's value.

@@ -1,7 +1,7 @@
 //! The inner loops of depthwise convolutions, for one line of output pixels.
 
 use crate::aligned::{Plain, SendPtr};
-use crate::vector::Simd;
+use crate::vector::{Simd, array};
 
 /// Output pixels computed together.
 pub(crate) const PIXELS: usize = 4;
@@ -107,7 +107,7 @@ unsafe fn accumulate<S: Simd, const K: usize, const ST: usize, const P: usize, c
         let at = j.first + c;
         let mut bias = [s.zero(); U];
         if !j.bias.is_null() {
-            bias = std::array::from_fn(|u| load(j.bias.add(at + u * S::N)));
+            bias = array(|u| load(j.bias.add(at + u * S::N)));
         }
         let mut acc = if j.scale.is_null() {
             [bias; P]
@@ -130,7 +130,7 @@ unsafe fn accumulate<S: Simd, const K: usize, const ST: usize, const P: usize, c
             }
         }
         if !j.scale.is_null() {
-            let scale: [S::V; U] = std::array::from_fn(|u| load(j.scale.add(at + u * S::N)));
+            let scale: [S::V; U] = array(|u| load(j.scale.add(at + u * S::N)));
             for pixel in &mut acc {
                 for (u, x) in pixel.iter_mut().enumerate() {
                     *x = s.fma(*x, scale[u], bias[u]);
@@ -162,13 +162,13 @@ unsafe fn fixed_row<S: Simd, const K: usize, const ST: usize, const P: usize, co
         let mut w = [[s.zero(); U]; K];
         let mut kx = 0;
         while kx < K {
-            w[kx] = std::array::from_fn(|u| load(filter.add(kx * stride + u * S::N)));
+            w[kx] = array(|u| load(filter.add(kx * stride + u * S::N)));
             kx += 1;
         }
         let mut col = 0;
         while col < (P - 1) * ST + K {
             let pixel = (*pixels.add(col)).get().add(c);
-            let x: [S::V; U] = std::array::from_fn(|u| load(pixel.add(u * S::N)));
+            let x: [S::V; U] = array(|u| load(pixel.add(u * S::N)));
             let mut p = 0;
             while p < P {
                 if p * ST <= col && col - p * ST < K {
@@ -203,7 +203,7 @@ unsafe fn any_row<S: Simd, const P: usize, const U: usize>(
         // SAFETY: the caller's promise.
         unsafe {
             let filter = filter.add(kx * j.stride);
-            let w: [S::V; U] = std::array::from_fn(|u| load(filter.add(u * S::N)));
+            let w: [S::V; U] = array(|u| load(filter.add(u * S::N)));
             for (p, acc) in acc.iter_mut().enumerate() {
                 let pixel = (*pixels.add(p * j.step + kx * j.dilation)).get().add(c);
                 for (u, acc) in acc.iter_mut().enumerate() {
@@ -297,7 +297,7 @@ unsafe fn products<S: Simd, const K: usize, const U: usize>(
         let mut acc = [[s.zero(); U]; K];
         for x in 0..j.outputs {
             let dy = j.dy.add(x * j.stride + j.first + c);
-            let dy: [S::V; U] = std::array::from_fn(|u| load(dy.add(u * S::N)));
+            let dy: [S::V; U] = array(|u| load(dy.add(u * S::N)));
             for (k, acc) in acc.iter_mut().enumerate() {
                 let column = x * j.step + (kx + k) * j.dilation;
                 let pixel = (*j.pixels.add(column)).get().add(j.first_input + c);

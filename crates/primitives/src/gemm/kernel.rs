@@ -1,6 +1,6 @@
 //! The register-blocked inner loop of every matrix product and convolution.
 
-use crate::vector::Lanes;
+use crate::vector::{Lanes, array};
 
 /// One column panel times several row tiles, for one block of the reduction.
 ///
@@ -111,7 +111,7 @@ pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU:
             let mut rows = s.rows.add(tile * s.tile_stride);
             let mut b = s.b;
             for _ in 0..s.n_offsets {
-                let p: [*const L::T; MR] = std::array::from_fn(|r| (*rows.add(r)).add(s.off));
+                let p: [*const L::T; MR] = array(|r| (*rows.add(r)).add(s.off));
                 rows = rows.add(MR);
                 let mut k = 0;
                 while k + 4 <= s.len {
@@ -164,7 +164,7 @@ unsafe fn step<L: Lanes, const MR: usize, const NV: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let bv: [L::V; NV] = std::array::from_fn(|v| l.load(b.add(v * L::N)));
+        let bv: [L::V; NV] = array(|v| l.load(b.add(v * L::N)));
         let mut r = 0;
         while r < MR {
             let x = l.splat(*p[r].add(k));
@@ -229,57 +229,56 @@ unsafe fn finish_with<L: Lanes, const MR: usize, const NV: usize>(
     load: impl Fn(*const L::T, usize) -> L::V,
     store: impl Fn(*mut L::T, L::V, usize),
 ) {
+    /// Does something for each row and vector; iterators would be several times as much code to optimize.
+    macro_rules! each {
+        ($r:ident, $v:ident, $do:expr) => {{
+            let mut $r = 0;
+            while $r < MR {
+                let mut $v = 0;
+                while $v < NV {
+                    $do;
+                    $v += 1;
+                }
+                $r += 1;
+            }
+        }};
+    }
     // SAFETY: the caller's promise.
     unsafe {
         let c = s.c.add(row * s.ldc);
         if s.accumulate {
-            for (r, row) in acc.iter_mut().enumerate() {
-                for (v, x) in row.iter_mut().enumerate() {
-                    *x = l.add(*x, load(c.add(r * s.ldc + v * L::N), v));
-                }
-            }
+            each!(
+                r,
+                v,
+                acc[r][v] = l.add(acc[r][v], load(c.add(r * s.ldc + v * L::N), v))
+            );
         }
         if s.last {
+            let columns = |p: *const L::T| -> [L::V; NV] { array(|v| load(p.add(v * L::N), v)) };
             if !s.scale.is_null() {
-                let scale: [L::V; NV] = std::array::from_fn(|v| load(s.scale.add(v * L::N), v));
-                let bias: [L::V; NV] = std::array::from_fn(|v| match s.bias.is_null() {
-                    true => l.zero(),
-                    false => load(s.bias.add(v * L::N), v),
-                });
-                for row in acc.iter_mut() {
-                    for (v, x) in row.iter_mut().enumerate() {
-                        *x = l.fma(*x, scale[v], bias[v]);
-                    }
-                }
+                let scale = columns(s.scale);
+                let bias = match s.bias.is_null() {
+                    true => [l.zero(); NV],
+                    false => columns(s.bias),
+                };
+                each!(r, v, acc[r][v] = l.fma(acc[r][v], scale[v], bias[v]));
             } else if !s.bias.is_null() {
-                let bias: [L::V; NV] = std::array::from_fn(|v| load(s.bias.add(v * L::N), v));
-                for row in acc.iter_mut() {
-                    for (x, y) in row.iter_mut().zip(bias) {
-                        *x = l.add(*x, y);
-                    }
-                }
+                let bias = columns(s.bias);
+                each!(r, v, acc[r][v] = l.add(acc[r][v], bias[v]));
             }
             if !s.side.is_null() {
                 let side = s.side.add(row * s.ld_side);
-                for (r, row) in acc.iter_mut().enumerate() {
-                    for (v, x) in row.iter_mut().enumerate() {
-                        *x = l.add(*x, load(side.add(r * s.ld_side + v * L::N), v));
-                    }
-                }
+                each!(
+                    r,
+                    v,
+                    acc[r][v] = l.add(acc[r][v], load(side.add(r * s.ld_side + v * L::N), v))
+                );
             }
             if let Some((lo, hi)) = s.limits {
                 let (lo, hi) = (l.splat(lo), l.splat(hi));
-                for row in acc.iter_mut() {
-                    for x in row.iter_mut() {
-                        *x = l.min(hi, l.max(lo, *x));
-                    }
-                }
+                each!(r, v, acc[r][v] = l.min(hi, l.max(lo, acc[r][v])));
             }
         }
-        for (r, row) in acc.iter().enumerate() {
-            for (v, x) in row.iter().enumerate() {
-                store(c.add(r * s.ldc + v * L::N), *x, v);
-            }
-        }
+        each!(r, v, store(c.add(r * s.ldc + v * L::N), acc[r][v], v));
     }
 }

@@ -5,7 +5,7 @@
 //! (`pmaddubsw`) saturates. Sums are exact in every form.
 
 use crate::isa::Isa;
-use crate::vector::portable::{Portable, Vf, Vi};
+use crate::vector::portable::{Portable, Vf, Vi, four};
 use crate::vector::{Lanes, Simd};
 
 /// The instructions of one kind of product.
@@ -167,23 +167,24 @@ impl Dot for Portable {
     #[inline(always)]
     unsafe fn codes(self, p: *const u8) -> Vf {
         // SAFETY: the caller's promise.
-        Vf(unsafe { p.cast::<[u8; Portable::N]>().read_unaligned() }.map(f32::from))
+        let bytes = unsafe { p.cast::<[u8; Portable::N]>().read_unaligned() };
+        Vf(four!(i => f32::from(bytes[i])))
     }
     #[inline(always)]
     unsafe fn store_codes(self, p: *mut u8, v: Vf) {
-        let codes = v.0.map(|x| x.round_ties_even() as u8);
+        let codes = four!(i => v.0[i].round_ties_even() as u8);
         // SAFETY: the caller's promise.
         unsafe { p.cast::<[u8; Portable::N]>().write_unaligned(codes) }
     }
     #[inline(always)]
     unsafe fn codes_part(self, p: *const u8, n: usize) -> Vf {
         // SAFETY: the caller's promise.
-        let bytes = unsafe { read_part(p, n) };
-        Vf((bytes as u32).to_le_bytes().map(f32::from))
+        let bytes = (unsafe { read_part(p, n) } as u32).to_le_bytes();
+        Vf(four!(i => f32::from(bytes[i])))
     }
     #[inline(always)]
     unsafe fn store_codes_part(self, p: *mut u8, v: Vf, n: usize) {
-        let codes = v.0.map(|x| x.round_ties_even() as u8);
+        let codes = four!(i => v.0[i].round_ties_even() as u8);
         // SAFETY: the caller's promise.
         unsafe { write_part(p, u64::from(u32::from_le_bytes(codes)), n) }
     }

@@ -2,7 +2,7 @@
 
 use super::dot::{Dot, Kind};
 use crate::vector::portable::Portable;
-use crate::vector::{Lanes, Simd};
+use crate::vector::{Lanes, Simd, array};
 
 /// What is added to a result, before the clamp.
 #[derive(Clone, Copy)]
@@ -174,7 +174,7 @@ unsafe fn sweep<D: Dot, const MR: usize, const NV: usize>(d: D, job: &Sweep) {
         // SAFETY: the caller promises `tiles * MR` rows, and the panel.
         let sums = unsafe {
             let base = job.rows.add(tile * MR * job.ld);
-            let rows: [*const u8; MR] = std::array::from_fn(|r| base.wrapping_add(r * job.ld));
+            let rows: [*const u8; MR] = array(|r| base.wrapping_add(r * job.ld));
             let mut sums = [[d.ints(job.start); NV]; MR];
             let mut v = 1;
             while v < NV {

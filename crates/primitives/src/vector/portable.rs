@@ -27,8 +27,31 @@ pub(crate) struct Vd([f64; D]);
 #[repr(align(16))]
 pub(crate) struct Vi(pub(crate) [i32; F]);
 
+/// An array of the values of an expression at each lane: the calls of `std::array::from_fn` are not always inlined.
+macro_rules! four {
+    ($i:ident => $e:expr) => {
+        [
+            four!(0, $i, $e),
+            four!(1, $i, $e),
+            four!(2, $i, $e),
+            four!(3, $i, $e),
+        ]
+    };
+    ($at:literal, $i:ident, $e:expr) => {{
+        let $i: usize = $at;
+        $e
+    }};
+}
+pub(crate) use four;
+
+macro_rules! two {
+    ($i:ident => $e:expr) => {
+        [four!(0, $i, $e), four!(1, $i, $e)]
+    };
+}
+
 macro_rules! lanes {
-    ($token:ident, $vec:ident, $t:ty, $n:expr) => {
+    ($token:ident, $vec:ident, $t:ty, $n:expr, $each:ident) => {
         impl Lanes for $token {
             type T = $t;
             type V = $vec;
@@ -72,43 +95,39 @@ macro_rules! lanes {
             fn prefetch(self, _: *const $t) {}
             #[inline(always)]
             fn add(self, a: $vec, b: $vec) -> $vec {
-                $vec(std::array::from_fn(|i| a.0[i] + b.0[i]))
+                $vec($each!(i => a.0[i] + b.0[i]))
             }
             #[inline(always)]
             fn sub(self, a: $vec, b: $vec) -> $vec {
-                $vec(std::array::from_fn(|i| a.0[i] - b.0[i]))
+                $vec($each!(i => a.0[i] - b.0[i]))
             }
             #[inline(always)]
             fn mul(self, a: $vec, b: $vec) -> $vec {
-                $vec(std::array::from_fn(|i| a.0[i] * b.0[i]))
+                $vec($each!(i => a.0[i] * b.0[i]))
             }
             #[inline(always)]
             fn div(self, a: $vec, b: $vec) -> $vec {
-                $vec(std::array::from_fn(|i| a.0[i] / b.0[i]))
+                $vec($each!(i => a.0[i] / b.0[i]))
             }
             #[inline(always)]
             fn fma(self, a: $vec, b: $vec, c: $vec) -> $vec {
                 if cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
-                    $vec(std::array::from_fn(|i| a.0[i].mul_add(b.0[i], c.0[i])))
+                    $vec($each!(i => a.0[i].mul_add(b.0[i], c.0[i])))
                 } else {
-                    $vec(std::array::from_fn(|i| a.0[i] * b.0[i] + c.0[i]))
+                    $vec($each!(i => a.0[i] * b.0[i] + c.0[i]))
                 }
             }
             #[inline(always)]
             fn min(self, a: $vec, b: $vec) -> $vec {
-                $vec(std::array::from_fn(|i| {
-                    if a.0[i] < b.0[i] { a.0[i] } else { b.0[i] }
-                }))
+                $vec($each!(i => if a.0[i] < b.0[i] { a.0[i] } else { b.0[i] }))
             }
             #[inline(always)]
             fn max(self, a: $vec, b: $vec) -> $vec {
-                $vec(std::array::from_fn(|i| {
-                    if a.0[i] > b.0[i] { a.0[i] } else { b.0[i] }
-                }))
+                $vec($each!(i => if a.0[i] > b.0[i] { a.0[i] } else { b.0[i] }))
             }
             #[inline(always)]
             fn sqrt(self, a: $vec) -> $vec {
-                $vec(std::array::from_fn(|i| a.0[i].sqrt()))
+                $vec($each!(i => a.0[i].sqrt()))
             }
             #[inline(always)]
             fn sum(self, a: $vec) -> $t {
@@ -125,21 +144,8 @@ macro_rules! lanes {
         }
     };
 }
-lanes!(Portable, Vf, f32, F);
-lanes!(PortableDouble, Vd, f64, D);
-
-#[inline(always)]
-fn ints(f: impl Fn(usize) -> i32) -> Vi {
-    Vi(std::array::from_fn(f))
-}
-#[inline(always)]
-fn mask(f: impl Fn(usize) -> bool) -> Vi {
-    Vi(std::array::from_fn(|i| -i32::from(f(i))))
-}
-#[inline(always)]
-fn floats(f: impl Fn(usize) -> f32) -> Vf {
-    Vf(std::array::from_fn(f))
-}
+lanes!(Portable, Vf, f32, F, four);
+lanes!(PortableDouble, Vd, f64, D, two);
 
 impl Simd for Portable {
     type I = Vi;
@@ -147,23 +153,23 @@ impl Simd for Portable {
 
     #[inline(always)]
     fn lt(self, a: Vf, b: Vf) -> Vi {
-        mask(|i| a.0[i] < b.0[i])
+        Vi(four!(i => -i32::from(a.0[i] < b.0[i])))
     }
     #[inline(always)]
     fn eq(self, a: Vf, b: Vf) -> Vi {
-        mask(|i| a.0[i] == b.0[i])
+        Vi(four!(i => -i32::from(a.0[i] == b.0[i])))
     }
     #[inline(always)]
     fn unordered(self, a: Vf, b: Vf) -> Vi {
-        mask(|i| a.0[i].is_nan() | b.0[i].is_nan())
+        Vi(four!(i => -i32::from(a.0[i].is_nan() | b.0[i].is_nan())))
     }
     #[inline(always)]
     fn select(self, m: Vi, a: Vf, b: Vf) -> Vf {
-        floats(|i| {
+        Vf(four!(i => {
             let (x, y) = (a.0[i].to_bits(), b.0[i].to_bits());
             let m = m.0[i] as u32;
             f32::from_bits((x & m) | (y & !m))
-        })
+        }))
     }
     #[inline(always)]
     fn any(self, m: Vi) -> bool {
@@ -171,11 +177,11 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn bits(self, a: Vf) -> Vi {
-        ints(|i| a.0[i].to_bits() as i32)
+        Vi(four!(i => a.0[i].to_bits() as i32))
     }
     #[inline(always)]
     fn float(self, a: Vi) -> Vf {
-        floats(|i| f32::from_bits(a.0[i] as u32))
+        Vf(four!(i => f32::from_bits(a.0[i] as u32)))
     }
     #[inline(always)]
     fn isplat(self, x: i32) -> Vi {
@@ -183,50 +189,50 @@ impl Simd for Portable {
     }
     #[inline(always)]
     fn iadd(self, a: Vi, b: Vi) -> Vi {
-        ints(|i| a.0[i].wrapping_add(b.0[i]))
+        Vi(four!(i => a.0[i].wrapping_add(b.0[i])))
     }
     #[inline(always)]
     fn isub(self, a: Vi, b: Vi) -> Vi {
-        ints(|i| a.0[i].wrapping_sub(b.0[i]))
+        Vi(four!(i => a.0[i].wrapping_sub(b.0[i])))
     }
     #[inline(always)]
     fn iand(self, a: Vi, b: Vi) -> Vi {
-        ints(|i| a.0[i] & b.0[i])
+        Vi(four!(i => a.0[i] & b.0[i]))
     }
     #[inline(always)]
     fn ior(self, a: Vi, b: Vi) -> Vi {
-        ints(|i| a.0[i] | b.0[i])
+        Vi(four!(i => a.0[i] | b.0[i]))
     }
     #[inline(always)]
     fn ixor(self, a: Vi, b: Vi) -> Vi {
-        ints(|i| a.0[i] ^ b.0[i])
+        Vi(four!(i => a.0[i] ^ b.0[i]))
     }
     #[inline(always)]
     fn ishl<const B: u32>(self, a: Vi) -> Vi {
-        ints(|i| a.0[i].wrapping_shl(B))
+        Vi(four!(i => a.0[i].wrapping_shl(B)))
     }
     #[inline(always)]
     fn isar<const B: u32>(self, a: Vi) -> Vi {
-        ints(|i| a.0[i].wrapping_shr(B))
+        Vi(four!(i => a.0[i].wrapping_shr(B)))
     }
     #[inline(always)]
     fn to_float(self, a: Vi) -> Vf {
-        floats(|i| a.0[i] as f32)
+        Vf(four!(i => a.0[i] as f32))
     }
     #[inline(always)]
     fn floor(self, a: Vf) -> Vf {
-        floats(|i| a.0[i].floor())
+        Vf(four!(i => a.0[i].floor()))
     }
     #[inline(always)]
     fn ceil(self, a: Vf) -> Vf {
-        floats(|i| a.0[i].ceil())
+        Vf(four!(i => a.0[i].ceil()))
     }
     #[inline(always)]
     fn round(self, a: Vf) -> Vf {
-        floats(|i| a.0[i].round_ties_even())
+        Vf(four!(i => a.0[i].round_ties_even()))
     }
     #[inline(always)]
     fn trunc(self, a: Vf) -> Vf {
-        floats(|i| a.0[i].trunc())
+        Vf(four!(i => a.0[i].trunc()))
     }
 }

@@ -126,8 +126,14 @@ fn input_line<S: Simd, const N: usize>(s: S, d: [S::V; N]) -> [S::V; N] {
         t[4] = s.sub(low, high);
         t[5] = s.fma(four, d[1], s.fnma(five, d[3], d[5]));
     } else {
-        let [quarter, half, two, four] = [0.25, 0.5, 2.0, 4.0].map(|x| s.splat(x));
-        let [a, b, c, e, f] = [5.25, 4.25, 1.25, 2.5, 5.0].map(|x| s.splat(x));
+        let [quarter, half, two, four] = [s.splat(0.25), s.splat(0.5), s.splat(2.0), s.splat(4.0)];
+        let [a, b, c, e, f] = [
+            s.splat(5.25),
+            s.splat(4.25),
+            s.splat(1.25),
+            s.splat(2.5),
+            s.splat(5.0),
+        ];
         t[0] = s.fma(a, s.sub(d[4], d[2]), s.sub(d[0], d[6]));
         t[7] = s.fma(a, s.sub(d[3], d[5]), s.sub(d[7], d[1]));
         let even = s.fnma(b, d[4], s.add(d[2], d[6]));
@@ -156,8 +162,8 @@ fn output_line<S: Simd, const N: usize, const M: usize>(s: S, m: [S::V; N]) -> [
         y[0] = s.add(s.add(m[0], sum), s.add(m[3], m[4]));
         y[1] = s.add(difference, far);
     } else {
-        let [eighth, quarter, half] = [0.125, 0.25, 0.5].map(|x| s.splat(x));
-        let [two, four, eight] = [2.0, 4.0, 8.0].map(|x| s.splat(x));
+        let [eighth, quarter, half] = [s.splat(0.125), s.splat(0.25), s.splat(0.5)];
+        let [two, four, eight] = [s.splat(2.0), s.splat(4.0), s.splat(8.0)];
         let (far, wide) = (s.add(m[3], m[4]), s.sub(m[3], m[4]));
         let (near, narrow) = (s.add(m[5], m[6]), s.sub(m[5], m[6]));
         y[0] = s.add(s.add(m[0], sum), s.add(far, near));
@@ -189,9 +195,13 @@ fn gradient_line<S: Simd, const N: usize, const M: usize>(s: S, g: [S::V; M]) ->
         t[4] = s.fnma(twelfth, g[1], low);
         t[5] = g[1];
     } else {
-        let [eighth, quarter, half] = [0.125, 0.25, 0.5].map(|x| s.splat(x));
-        let [two, four, eight] = [2.0, 4.0, 8.0].map(|x| s.splat(x));
-        let [one, far, near] = [-2.0 / 9.0, 1.0 / 90.0, 32.0 / 45.0].map(|x| s.splat(x));
+        let [eighth, quarter, half] = [s.splat(0.125), s.splat(0.25), s.splat(0.5)];
+        let [two, four, eight] = [s.splat(2.0), s.splat(4.0), s.splat(8.0)];
+        let [one, far, near] = [
+            s.splat(-2.0 / 9.0),
+            s.splat(1.0 / 90.0),
+            s.splat(32.0 / 45.0),
+        ];
         let both = |factor, even, odd| {
             let (even, odd) = (s.mul(factor, even), s.mul(factor, odd));
             (s.add(even, odd), s.sub(even, odd))
