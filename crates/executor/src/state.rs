@@ -320,7 +320,7 @@ impl StepState {
         self.release(env, item.iter)
     }
 
-    #[inline]
+    #[inline(always)]
     fn schedule(&mut self, env: &Env, item: TaggedNode) {
         let node = &env.plan.nodes[item.node.index()];
         if env.dispatches && self.is_expensive(env.offloads, node, item.iter) {
@@ -330,6 +330,7 @@ impl StepState {
         }
     }
 
+    #[inline(never)]
     fn is_expensive(&self, offloads: bool, node: &Node, iter: u32) -> bool {
         match (&node.action, node.cost) {
             (Action::Kernel(_), Cost::Async) | (Action::Recv(_), _) => true,
@@ -370,7 +371,7 @@ impl StepState {
     }
 
     /// [`StepState::propagate`] for a node whose only output is in slot `at`, its last reader's.
-    #[inline]
+    #[inline(always)]
     fn propagate_forwarded(&mut self, env: &Env, from: TaggedNode, at: usize) {
         let iter = from.iter;
         let node = &env.plan.nodes[from.node.index()];
