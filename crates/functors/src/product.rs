@@ -186,12 +186,27 @@ fn loops<T: Element>(
             (1, i * s.lda)
         };
         if s.trans_b {
-            for (j, o) in to.iter_mut().enumerate() {
-                let b = &b[j * s.ldb..][..s.k];
-                *o = b
-                    .iter()
-                    .enumerate()
-                    .fold(zero, |acc, (k, &b)| mul_add(acc, a[start + k * step], b));
+            let row = |j: usize| &b[j * s.ldb..][..s.k];
+            let (quads, rest) = to.as_chunks_mut::<4>();
+            // Each sum waits for its last term, so four are computed at the same time.
+            for (j, out) in quads.iter_mut().enumerate() {
+                let [p, q, r, t] = [0, 1, 2, 3].map(|i| row(4 * j + i));
+                *out = [zero; 4];
+                for (k, (((p, q), r), t)) in p.iter().zip(q).zip(r).zip(t).enumerate() {
+                    let x = a[start + k * step];
+                    let [o, u, v, w] = *out;
+                    *out = [
+                        mul_add(o, x, *p),
+                        mul_add(u, x, *q),
+                        mul_add(v, x, *r),
+                        mul_add(w, x, *t),
+                    ];
+                }
+            }
+            let done = 4 * quads.len();
+            for (j, o) in rest.iter_mut().enumerate() {
+                let terms = row(done + j).iter().enumerate();
+                *o = terms.fold(zero, |acc, (k, &b)| mul_add(acc, a[start + k * step], b));
             }
         } else {
             to.fill(zero);

@@ -120,7 +120,7 @@ pub fn parallel_for(
     for_ranges(par, total, sizes.into(), f);
 }
 
-/// What is called for each range; see `chunks.rs` for why it is no `dyn Fn`.
+/// What is called for each range; `chunks.rs` says why this is not a `dyn Fn`.
 trait ForRange: Sync {
     fn call(&self, range: Range<usize>);
 }

@@ -205,7 +205,7 @@ impl Batch {
 enum Operands {
     /// There is one product.
     One,
-    /// Both operands have a matrix for each product, of so many elements.
+    /// Both operands have a matrix for each product: their numbers of elements.
     Each(usize, usize),
     /// One is broadcast: the positions for each product.
     At(Vec<usize>, Vec<usize>),
