@@ -75,7 +75,7 @@ impl GrpcCluster {
             return Ok(None);
         }
         let runtime = peers.runtime().clone();
-        let statuses = runtime.block_on(get_statuses(&others, cancel))?;
+        let statuses = ferroflow_rpc::block_on(&runtime, get_statuses(&others, cancel))?;
         let mut devices = own.attributes().to_vec();
         let mut task_of = vec![0; devices.len()];
         for (i, (peer, status)) in others.iter().zip(statuses).enumerate() {
@@ -101,7 +101,7 @@ impl GrpcCluster {
             config: config.clone(),
             is_closed: AtomicBool::new(false),
         };
-        runtime.block_on(cluster.create_worker_sessions(cancel))?;
+        ferroflow_rpc::block_on(&runtime, cluster.create_worker_sessions(cancel))?;
         Ok(Some(Arc::new(cluster)))
     }
 
@@ -267,7 +267,7 @@ fn reopen(peer: &Peer) {
     if peer.link.is_known() && !peer.link.is_open() {
         let link = peer.link.clone();
         // A link that cannot be opened is not known any more.
-        peer.runtime().spawn(async move { drop(link.open().await) });
+        ferroflow_rpc::spawn(peer.runtime(), async move { drop(link.open().await) });
     }
 }
 

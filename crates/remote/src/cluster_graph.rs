@@ -187,7 +187,7 @@ impl GrpcGraph {
             }
         });
         let peer = self.peer.clone();
-        self.peer.runtime().spawn(async move {
+        ferroflow_rpc::spawn(self.peer.runtime(), async move {
             let call = peer.call::<_, RunGraphResponse>("RunGraph", request);
             let answer = tokio::select! {
                 answer = call => answer,

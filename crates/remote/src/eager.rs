@@ -55,7 +55,7 @@ impl EagerService {
     pub fn new(master: &Master) -> Self {
         let (task, contexts) = (master.task().clone(), Arc::<Contexts>::default());
         let runtime = task.peers.runtime();
-        runtime.spawn(expire(Arc::downgrade(&contexts)));
+        ferroflow_rpc::spawn(runtime, expire(Arc::downgrade(&contexts)));
         EagerService { task, contexts }
     }
 

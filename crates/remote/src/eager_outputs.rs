@@ -51,10 +51,10 @@ impl RemoteContext {
         };
         let call =
             peer.call_eager::<_, RunComponentFunctionResponse>("RunComponentFunction", request);
-        peers.runtime().block_on(call)?;
+        ferroflow_rpc::block_on(peers.runtime(), call)?;
         let cleanup = self.enqueue_request(Item::CleanupFunction(CleanupFunctionOp { step_id }));
         let task = peer.clone();
-        peers.runtime().spawn(async move {
+        ferroflow_rpc::spawn(peers.runtime(), async move {
             let call = task.call_eager::<_, EnqueueResponse>("Enqueue", cleanup);
             if let Err(e) = call.await {
                 tracing::debug!(
@@ -83,7 +83,7 @@ impl RemoteContext {
         });
         let request = self.enqueue_request(register);
         let call = peer.call_eager::<_, EnqueueResponse>("Enqueue", request);
-        self.peers().runtime().block_on(call)?;
+        ferroflow_rpc::block_on(self.peers().runtime(), call)?;
         lock(&self.forwarders).insert(name.clone());
         Ok(name)
     }

@@ -61,7 +61,7 @@ impl RemoteContext {
         let peers = self.peers();
         let peer = peers.get(owner)?;
         let call = peer.call_eager::<_, EnqueueResponse>("Enqueue", request);
-        peers.runtime().block_on(call)?;
+        ferroflow_rpc::block_on(peers.runtime(), call)?;
         let key = format!(
             "{};{incarnation:016x};{recv_device};{name};0:0",
             handle.op_device

@@ -345,7 +345,7 @@ impl Peer {
     {
         let peer = self.clone();
         let end = Instant::now() + NOTIFY_LIMIT;
-        self.runtime.spawn(async move {
+        ferroflow_rpc::spawn(&self.runtime, async move {
             let mut pause = Duration::from_millis(100);
             loop {
                 let call = peer.call::<Q, R>(method, request.clone());

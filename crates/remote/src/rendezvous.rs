@@ -307,7 +307,7 @@ impl Rendezvous for StepRendezvous {
             ..Default::default()
         };
         let handles = self.handles.clone();
-        peer.runtime().clone().spawn(async move {
+        ferroflow_rpc::spawn(&peer.runtime().clone(), async move {
             let received = tokio::select! {
                 received = recv_tensor(&peer, request, &handles) => received,
                 reason = aborted.wait_for(Option::is_some) => Err(match reason {

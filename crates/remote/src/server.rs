@@ -159,7 +159,10 @@ impl Server {
                 let pages = crate::monitor::router(master.clone());
                 tokio::spawn(async move { axum::serve(listener, pages).await });
             }
-            tokio::spawn(collect_garbage(master.clone(), master.session_idle()));
+            ferroflow_rpc::spawn(
+                &tokio::runtime::Handle::current(),
+                collect_garbage(master.clone(), master.session_idle()),
+            );
             let graceful = GracefulShutdown::new();
             tokio::select! {
                 () = accept(self.listener, endpoint, self.encryption, &graceful) => {}
@@ -187,13 +190,8 @@ async fn accept(
         match accepted.and_then(|(s, from)| s.set_nodelay(true).map(|()| (s, from))) {
             Ok((stream, from)) => {
                 let (endpoint, encryption) = (endpoint.clone(), encryption.clone());
-                tokio::spawn(connection(
-                    stream,
-                    from,
-                    endpoint,
-                    encryption,
-                    graceful.watcher(),
-                ));
+                let serve = connection(stream, from, endpoint, encryption, graceful.watcher());
+                ferroflow_rpc::spawn(&tokio::runtime::Handle::current(), serve);
             }
             Err(e) => {
                 // Such as too many open files.

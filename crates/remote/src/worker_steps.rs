@@ -140,7 +140,7 @@ impl Worker {
             return self.start_brief(step, sent, done);
         }
         let (worker, calls) = (self.clone(), calls.clone());
-        tokio::spawn(async move {
+        ferroflow_rpc::spawn(&Handle::current(), async move {
             for link in links {
                 if let Err(e) = link.open().await {
                     return done(worker.ended(&step, Err(e)));

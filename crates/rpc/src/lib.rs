@@ -1,7 +1,7 @@
 //! What gRPC services share.
 //!
 //! Entry points, in reading order: [`serve_connection`] serves a client, [`answer`] runs one call with its deadline, [`unary`] reads its message and
-//! writes the response, [`blocking`] runs a handler on a thread that may block, and [`Calls`] counts the calls in
+//! writes the response, [`blocking`] runs a handler on a thread that may block, and [`spawn`] starts tasks, and [`Calls`] counts the calls in
 //! progress, for which [`finish`] waits.
 //!
 //! Does not know: services, sessions, models.
@@ -13,6 +13,7 @@ mod connection;
 mod deadline;
 mod pem;
 mod status;
+mod tasks;
 #[cfg(feature = "tls")]
 mod tls;
 mod unary;
@@ -23,6 +24,7 @@ pub use connection::{Answerer, BoxedStream, ByteStream, serve_connection};
 pub use deadline::{client_timeout, deadline_exceeded};
 pub use pem::{TlsOptions, TlsPem};
 pub use status::{from_tonic, message, to_tonic};
+pub use tasks::{block_on, spawn};
 #[cfg(feature = "tls")]
 pub use tls::{
     ServerName, TlsAcceptor, TlsConnector, secured, server_name, tls_acceptor, tls_connector,

@@ -163,6 +163,8 @@ pub async fn beside<R: Send + 'static>(
             self.0.abort();
         }
     }
+    // One type of task for all that return this type.
+    let work: Boxed<Result<R, tonic::Status>> = Box::pin(work);
     let mut task = Task(threads.spawn(work));
     let ran = (&mut task.0).await;
     let failed = |e| format!("a request handler failed (please report this): {e}");

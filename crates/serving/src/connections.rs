@@ -78,7 +78,7 @@ impl ConnectionThreads {
         };
         thread.open.fetch_add(1, Ordering::Relaxed);
         let open = Open(thread.open.clone());
-        thread.handle.spawn(async move {
+        ferroflow_rpc::spawn(&thread.handle, async move {
             connection.await;
             drop(open);
         });

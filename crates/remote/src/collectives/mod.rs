@@ -204,7 +204,7 @@ impl CollectiveManager {
         };
         let peer = peers.get(&leader)?;
         let call = peer.call::<_, GetStepSequenceResponse>("GetStepSequence", request);
-        let answer = peers.runtime().block_on(call)?;
+        let answer = ferroflow_rpc::block_on(peers.runtime(), call)?;
         let mut steps = answer.step_sequence.iter();
         let step = steps.find(|s| s.graph_key == graph_key);
         let next = step.map(|s| s.next_step_id);
@@ -282,7 +282,7 @@ impl Collectives for SessionCollectives {
             request,
             group: OnceLock::new(),
         };
-        peers.runtime().spawn(async move {
+        ferroflow_rpc::spawn(peers.runtime(), async move {
             let (sender, cancelled) = oneshot::channel();
             // The receiver is gone once the collective is done.
             let registration = call.cancel.on_cancel(move || {

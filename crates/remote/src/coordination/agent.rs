@@ -101,10 +101,8 @@ impl Agent {
             *lock(&self.state) = State::Disconnected;
         }
         let leader_incarnation = self.register().await?;
-        let beating = self
-            .leader
-            .runtime()
-            .spawn(self.heartbeats(leader_incarnation));
+        let heartbeats = self.heartbeats(leader_incarnation);
+        let beating = ferroflow_rpc::spawn(self.leader.runtime(), heartbeats);
         *lock(&self.state) = State::Connected(Heartbeats(beating.abort_handle()));
         Ok(())
     }

@@ -60,7 +60,7 @@ impl Coordination {
         };
         let agent = self.start(&config, own, peers)?;
         match config.enable_health_check {
-            true => peers.runtime().block_on(agent.connect()),
+            true => ferroflow_rpc::block_on(peers.runtime(), agent.connect()),
             false => Ok(()),
         }
     }

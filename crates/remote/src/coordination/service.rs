@@ -116,7 +116,7 @@ impl Coordinator {
             },
             shutdown_timeout: config.shutdown_barrier_timeout_in_ms,
         });
-        peers.runtime().spawn(check(Arc::downgrade(&service)));
+        ferroflow_rpc::spawn(peers.runtime(), check(Arc::downgrade(&service)));
         service
     }
 
@@ -164,7 +164,7 @@ impl Coordinator {
         let connected = state.members.tasks.iter().filter(|(_, m)| m.is_connected());
         for peer in connected.filter_map(|(name, _)| self.peers.get(name).ok()) {
             let request = request.clone();
-            self.peers.runtime().spawn(async move {
+            ferroflow_rpc::spawn(self.peers.runtime(), async move {
                 let call = peer.call_coordination("ReportErrorToTask", request);
                 let told = tokio::time::timeout(REPORT_TIMEOUT, call).await;
                 let told: std::result::Result<Result<ReportErrorToTaskResponse>, _> = told;

@@ -59,6 +59,6 @@ impl EagerCluster {
     }
 
     fn block_on<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
-        self.shared.task.peers.runtime().block_on(call)
+        ferroflow_rpc::block_on(self.shared.task.peers.runtime(), call)
     }
 }

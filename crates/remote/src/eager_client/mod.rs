@@ -195,13 +195,16 @@ impl EagerCluster {
             forgotten,
             task,
         });
-        runtime.spawn(calls::forget_tensors(Arc::downgrade(&shared), receiver));
+        ferroflow_rpc::spawn(
+            &runtime,
+            calls::forget_tensors(Arc::downgrade(&shared), receiver),
+        );
         let often = match options.keep_alive_secs {
             n if n > 0 => n,
             _ => KEEP_ALIVE_SECS,
         };
         let often = Duration::from_secs((often as u64 / 2).max(1));
-        runtime.spawn(calls::keep_alive(Arc::downgrade(&shared), often));
+        ferroflow_rpc::spawn(&runtime, calls::keep_alive(Arc::downgrade(&shared), often));
         Ok(EagerCluster {
             shared,
             options: options.clone(),

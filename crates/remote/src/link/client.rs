@@ -160,7 +160,7 @@ impl Link {
         });
         *lock(&self.lanes[lane]) = Some(wire.clone());
         let link = self.clone();
-        self.options.runtime.spawn(async move {
+        ferroflow_rpc::spawn(&self.options.runtime, async move {
             let progress = reader.progress.clone();
             let lost = tokio::select! {
                 error = wire.read(&mut reader) => error,

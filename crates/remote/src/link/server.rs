@@ -190,7 +190,7 @@ impl Accepted {
 
     fn recv_buf(self: &Arc<Self>, call: u64, request: RecvBufRequest) {
         let (cancel, this) = (self.begin(call), self.clone());
-        tokio::spawn(async move {
+        ferroflow_rpc::spawn(&tokio::runtime::Handle::current(), async move {
             let (sender, cancelled) = tokio::sync::oneshot::channel();
             // The receiver is gone once the buffer has come.
             let registration = cancel.on_cancel(move || {
