@@ -116,10 +116,7 @@ fn top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel
     if !is_real(dtype) {
         return Err(build.unsupported(dtype));
     }
-    let rows = dispatch_wide!(dtype, T => top_of_rows::<T> as TopOfRows, else top_of_narrow_rows);
-    Ok(Box::new(move |ctx: &mut KernelCtx| {
-        top_k(ctx, k, index, rows)
-    }))
+    Ok(Box::new(move |ctx: &mut KernelCtx| top_k(ctx, k, index)))
 }
 
 /// Returns the order of elements in the result: larger first, NaN last.
@@ -140,7 +137,7 @@ pub(crate) fn scalar_k(ctx: &KernelCtx, i: usize) -> Result<i64> {
         .ok_or_else(|| invalid_argument!("k must be scalar, got shape {}", k.shape()))
 }
 
-fn top_k(ctx: &mut KernelCtx, k: Option<i64>, index: DType, top_of_rows: TopOfRows) -> Result<()> {
+fn top_k(ctx: &mut KernelCtx, k: Option<i64>, index: DType) -> Result<()> {
     let k = match k {
         Some(k) => k,
         None => scalar_k(ctx, 1)?,
@@ -161,15 +158,17 @@ fn top_k(ctx: &mut KernelCtx, k: Option<i64>, index: DType, top_of_rows: TopOfRo
         ));
     }
     let shape: Shape = rows.iter().copied().chain([k]).collect();
-    let [values, indices] = top_of_rows(ctx, x, [n, k], shape)?;
+    let dtype = x.dtype();
+    let wide = widened(ctx.par(), x)?;
+    let [values, indices] = dispatch_wide!(wide.dtype(), T => top_of_rows::<T>(ctx, &wide, [n, k], shape)?,
+        else return Err(invalid_argument!("{dtype} cannot be sorted")));
+    let values = wide::narrowed(ctx.par(), values, dtype)?;
     ctx.set_output(0, values)?;
     let indices = narrowed(indices, index)?;
     ctx.set_output(1, indices)
 }
 
 /// Returns the first `k` of each row of `n`, and where they are.
-type TopOfRows = fn(&KernelCtx, &Tensor, [usize; 2], Shape) -> Result<[Tensor; 2]>;
-
 fn top_of_rows<T: Element + PartialOrd>(
     ctx: &KernelCtx,
     x: &Tensor,
@@ -188,19 +187,6 @@ fn top_of_rows<T: Element + PartialOrd>(
     let to = values.slice_mut::<T>()?.iter_mut();
     to.zip(found).for_each(|(to, found)| *to = found);
     Ok([values, indices])
-}
-
-fn top_of_narrow_rows(
-    ctx: &KernelCtx,
-    x: &Tensor,
-    sizes: [usize; 2],
-    shape: Shape,
-) -> Result<[Tensor; 2]> {
-    let wide = widened(ctx.par(), x)?;
-    let of_wide = dispatch_wide!(wide.dtype(), T => top_of_rows::<T> as TopOfRows,
-        else return Err(invalid_argument!("{} cannot be sorted", x.dtype())));
-    let [values, indices] = of_wide(ctx, &wide, sizes, shape)?;
-    Ok([wide::narrowed(ctx.par(), values, x.dtype())?, indices])
 }
 
 /// Sets `positions` to those of the first `k` of each row of `n`.
