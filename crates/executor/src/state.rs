@@ -320,6 +320,7 @@ impl StepState {
         self.release(env, item.iter)
     }
 
+    // Out of line, as LLVM decides by itself, it costs 1.7 ns a node; so does `propagate_forwarded`.
     #[inline(always)]
     fn schedule(&mut self, env: &Env, item: TaggedNode) {
         let node = &env.plan.nodes[item.node.index()];

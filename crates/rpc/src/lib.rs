@@ -1,8 +1,8 @@
 //! What gRPC services share.
 //!
-//! Entry points, in reading order: [`serve_connection`] serves a client, [`answer`] runs one call with its deadline, [`unary`] reads its message and
-//! writes the response, [`blocking`] runs a handler on a thread that may block, and [`spawn`] starts tasks, and [`Calls`] counts the calls in
-//! progress, for which [`finish`] waits.
+//! Entry points, in reading order: [`serve_connection`] serves a client, [`answer`] runs one call with its deadline,
+//! [`unary`] reads its message and writes the response, [`blocking`] runs a handler on a thread that may block, [`spawn`]
+//! starts a task, and [`Calls`] counts the calls in progress, for which [`finish`] waits.
 //!
 //! Does not know: services, sessions, models.
 #![forbid(unsafe_code)]
