@@ -107,7 +107,18 @@ pub(crate) struct Rows<T> {
     /// Distance from one row to the next.
     pub ld: usize,
     pub k: usize,
+    /// Whether a task copies its rows to memory where they do not share cache sets.
+    pub spread: bool,
 }
+
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Bytes between lines of the same set of a first-level cache.
+const SET_STRIDE: usize = 4096;
+/// Columns from which copying the left rows takes a small part of the time of the product.
+const SPREAD_COLUMNS: usize = 256;
+/// Elements of the rows that are copied: short ones are read once only, long ones would take much memory.
+const SPREAD_K: (usize, usize) = (256, 16 * 1024);
 
 impl<T: GemmElement> RowSource<T> for Rows<T> {
     fn n_offsets(&self) -> usize {
@@ -116,9 +127,21 @@ impl<T: GemmElement> RowSource<T> for Rows<T> {
     fn run(&self) -> usize {
         self.k
     }
-    fn fill(&self, rows: Range<usize>, _: Tiles, out: &mut [SendPtr<T>], _: &mut Scratch) {
-        for (p, r) in out.iter_mut().zip(rows) {
-            *p = SendPtr(self.ptr.get().wrapping_add(r * self.ld));
+    fn fill(&self, rows: Range<usize>, _: Tiles, out: &mut [SendPtr<T>], spare: &mut Scratch) {
+        if !self.spread {
+            for (p, r) in out.iter_mut().zip(rows) {
+                *p = SendPtr(self.ptr.get().wrapping_add(r * self.ld));
+            }
+            return;
+        }
+        let ld = self.k.next_multiple_of(LINE / size_of::<T>()) + LINE / size_of::<T>();
+        let copies = spare.alloc::<T>(rows.len() * ld);
+        for ((p, r), to) in out.iter_mut().zip(rows).zip(copies.chunks_exact_mut(ld)) {
+            // SAFETY: whoever makes this promises `k` readable elements in each row.
+            let row =
+                unsafe { std::slice::from_raw_parts(self.ptr.get().add(r * self.ld), self.k) };
+            to[..self.k].copy_from_slice(row);
+            *p = SendPtr(to.as_mut_ptr());
         }
     }
 }
@@ -167,6 +190,10 @@ unsafe fn multiply<T: GemmElement>(
         ptr: SendPtr(a.as_ptr().cast_mut()),
         ld: lda,
         k,
+        spread: (lda * size_of::<T>()).is_multiple_of(SET_STRIDE)
+            && n >= SPREAD_COLUMNS
+            && (SPREAD_K.0..=SPREAD_K.1).contains(&k)
+            && m > 1,
     };
     // SAFETY: the sizes were just checked; for `out`, the caller's promise.
     unsafe { drive(par, m, &rows, b, out, ep, false) }
@@ -265,17 +292,27 @@ unsafe fn multiply_into<T: GemmElement>(
     out: Out<'_, T>,
     ep: &Epilogue<'_, T>,
 ) {
-    let b = Columns::Stored(Stored::new(s, b));
-    if !s.trans_a {
-        // SAFETY: the caller's promise.
-        return unsafe { multiply(par, (a, s.lda), s.m, b, out, ep) };
-    }
-    check(a.len(), s.k, s.m, s.lda, "left-hand matrix");
     let mut scratch = Scratch::take();
-    let t = scratch.alloc::<T>(s.m * s.k);
-    turn(par, a, s.lda, [s.k, s.m], t, s.k);
+    let (a, lda) = match s.trans_a {
+        false => (a, s.lda),
+        true => {
+            check(a.len(), s.k, s.m, s.lda, "left-hand matrix");
+            let t = scratch.alloc::<T>(s.m * s.k);
+            turn(par, a, s.lda, [s.k, s.m], t, s.k);
+            (&*t, s.k)
+        }
+    };
     // SAFETY: the caller's promise.
-    unsafe { multiply(par, (t, s.k), s.m, b, out, ep) }
+    unsafe {
+        multiply(
+            par,
+            (a, lda),
+            s.m,
+            Columns::Stored(Stored::new(s, b)),
+            out,
+            ep,
+        )
+    }
 }
 
 /// Transposes: `to[c][r] = from[r][c]`, both with a row stride.

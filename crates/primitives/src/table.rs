@@ -5,7 +5,7 @@ use super::conv::winograd::tile::{
 };
 use super::depthwise::kernel::{DepthwiseJob, FilterGradientJob, PIXELS, filter_gradient, tiles};
 use super::functions as f;
-use super::gemm::kernel::{Sweep, sweep};
+use super::gemm::kernel::{PackJob, Sweep, pack_rows, sweep};
 use super::isa::Isa;
 use super::math::{Fun, Side, map, pow_const, pow_loop, scale_offset_row, zip};
 use super::pool::{PoolJob, pool_pixels};
@@ -23,6 +23,8 @@ pub(crate) struct GemmTable<T: 'static> {
     /// Elements in a vector; panels are two vectors wide.
     pub lanes: usize,
     pub kernels: &'static [[SweepFn<T>; 2]],
+    /// Copies rows of a panel.
+    pub pack: unsafe fn(&PackJob<T>),
 }
 
 /// The functions compiled for one instruction set.
@@ -149,12 +151,15 @@ macro_rules! isa {
 
             /// A generic function of a token and a job, compiled for this instruction set.
             macro_rules! job {
-                ($algo:expr, $job:ty) => {{
+                ($algo:expr, $job:ty) => {
+                    job!($algo, $job, One, $new)
+                };
+                ($algo:expr, $job:ty, $token:ty, $create:expr) => {{
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn run(j: &$job) {
                         // SAFETY: the table is only reached on a CPU with this instruction set.
                         #[allow(unused_unsafe, reason = "the portable token is free")]
-                        let s: One = unsafe { $new };
+                        let s: $token = unsafe { $create };
                         // SAFETY: the caller's promise is the one the function asks for.
                         unsafe { $algo(s, j) }
                     }
@@ -269,6 +274,7 @@ macro_rules! isa {
                 gemm: GemmTable {
                     lanes: <One as Lanes>::N,
                     kernels: &[$([kernel!(One, $new, $mr, 1), kernel!(One, $new, $mr, 2)],)*],
+                    pack: job!(pack_rows::<One>, PackJob<f32>),
                 },
                 gemm_double: GemmTable {
                     lanes: <Two as Lanes>::N,
@@ -276,6 +282,7 @@ macro_rules! isa {
                         kernel!(Two, $new_double, $mr, 1),
                         kernel!(Two, $new_double, $mr, 2),
                     ],)*],
+                    pack: job!(pack_rows::<Two>, PackJob<f64>, Two, $new_double),
                 },
                 depthwise: [
                     job!(tiles::<One, 3, 1, PIXELS>, DepthwiseJob),

@@ -71,7 +71,7 @@ const BLOCK_A: usize = 32 * 1024;
 const MIN_TASK: usize = 64 * 1024;
 /// Rows per task that packs the right side itself: packing costs little compared with their
 /// products.
-const STORED_ROWS: usize = 256;
+const STORED_ROWS: usize = 1024;
 /// Columns after which an activation function is applied to the stored result.
 const ACT_COLUMNS: usize = 128;
 

@@ -104,6 +104,18 @@ pub(crate) unsafe fn sweep<L: Lanes, const MR: usize, const NV: usize, const KU:
             next = ahead.of_tile(tile);
             pace = ahead.pace;
         }
+        if MR > 2 {
+            // The output is needed at the end of the tile.
+            let mut r = 0;
+            while r < MR {
+                let row = s.c.wrapping_add((tile * MR + r) * s.ldc);
+                l.prefetch(row);
+                if NV > 1 {
+                    l.prefetch(row.wrapping_add(L::N));
+                }
+                r += 1;
+            }
+        }
         // SAFETY: the caller promises `tiles * tile_stride` pointers, for `off + len` elements
         // behind each one, and for `n_offsets * len` rows of `nr` elements of `b`.
         let acc = unsafe {
@@ -280,5 +292,36 @@ unsafe fn finish_with<L: Lanes, const MR: usize, const NV: usize>(
             }
         }
         each!(r, v, store(c.add(r * s.ldc + v * L::N), acc[r][v], v));
+    }
+}
+
+/// Rows of a matrix to copy to a panel.
+pub(crate) struct PackJob<T> {
+    pub from: *const T,
+    pub ld: usize,
+    pub rows: usize,
+    pub to: *mut T,
+}
+
+/// Rows between the one that is copied and the one that is prefetched.
+const PACK_AHEAD: usize = 16;
+
+/// Copies rows of two vectors, one behind the other.
+///
+/// # Safety
+/// The rows can be read, and as many written.
+#[inline(always)]
+pub(crate) unsafe fn pack_rows<L: Lanes>(l: L, j: &PackJob<L::T>) {
+    for row in 0..j.rows {
+        let from = j.from.wrapping_add(row * j.ld);
+        let ahead = from.wrapping_add(PACK_AHEAD * j.ld);
+        l.prefetch(ahead);
+        l.prefetch(ahead.wrapping_add(L::N));
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = j.to.add(row * 2 * L::N);
+            l.store(to, l.load(from));
+            l.store(to.add(L::N), l.load(from.add(L::N)));
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! The right-hand matrix in the layout that the kernels read.
 
-use super::kernel::Ahead;
+use super::kernel::{Ahead, PackJob};
 use super::{GemmElement, GemmShape};
 use crate::aligned::{Aligned, Scratch, SendPtr};
 use crate::table::GemmTable;
@@ -171,17 +171,18 @@ impl<T: GemmElement> PackedB<T> {
         // rows, so that writes are contiguous, too.
         let rows = if panels <= MANY_PANELS { 1 } else { ROWS };
         let per_task = (16 * 1024 / (n * rows)).max(1);
+        let table = self.table;
         parallel_for(par, k.div_ceil(rows), per_task, &|range| {
             for block in range {
+                let (first, rows) = (block * rows, rows.min(k - block * rows));
                 for panel in 0..panels {
-                    for row in block * rows..(block * rows + rows).min(k) {
-                        // SAFETY: a row of a panel of the buffer just made, visited once.
-                        let dst = unsafe {
-                            let at = (panel * k + row) * nr;
-                            std::slice::from_raw_parts_mut(dst.get().add(at), nr)
-                        };
-                        pack_row(&b[row * ldb..][..n], panel * nr, dst);
-                    }
+                    // SAFETY: rows of a panel of the buffer just made, visited once.
+                    let dst = unsafe {
+                        let at = (panel * k + first) * nr;
+                        std::slice::from_raw_parts_mut(dst.get().add(at), rows * nr)
+                    };
+                    let col = panel * nr;
+                    pack_block(table, &b[first * ldb + col..], ldb, n - col, rows, dst);
                 }
             }
         });
@@ -269,9 +270,14 @@ impl<'a, T: GemmElement> Stored<'a, T> {
             let width = nr.min(self.n - col);
             return pack_transposed(from, self.ld, width, nr, rows.len(), dst);
         }
-        for (row, dst) in rows.zip(dst.chunks_exact_mut(nr)) {
-            pack_row(&self.b[row * self.ld..][..self.n], col, dst);
-        }
+        pack_block(
+            self.table,
+            &self.b[rows.start * self.ld + col..],
+            self.ld,
+            self.n - col,
+            rows.len(),
+            dst,
+        );
     }
 
     /// Returns the rows of a panel, to be prefetched; those of a transposed matrix are in runs that
@@ -301,21 +307,29 @@ impl<'a, T: GemmElement> Stored<'a, T> {
 const ROWS: usize = 8;
 const MANY_PANELS: usize = 32;
 
-/// Copies a panel's part of a row, from column `col` on.
-#[inline]
-fn pack_row<T: GemmElement>(row: &[T], col: usize, dst: &mut [T]) {
-    let width = dst.len().min(row.len() - col);
-    let src = &row[col..col + width];
-    if width == dst.len() {
-        // In pieces of constant size: a call would take longer than the copy.
-        let (pieces, rest) = dst.as_chunks_mut::<4>();
-        let (from, from_rest) = src.as_chunks::<4>();
-        pieces.iter_mut().zip(from).for_each(|(d, s)| *d = *s);
-        rest.copy_from_slice(from_rest);
-        return;
+/// Copies rows to a panel; `src` begins at its first column, after which there are `columns` in all.
+fn pack_block<T: GemmElement>(
+    table: &GemmTable<T>,
+    src: &[T],
+    ld: usize,
+    columns: usize,
+    rows: usize,
+    dst: &mut [T],
+) {
+    let nr = 2 * table.lanes;
+    let width = columns.min(nr);
+    super::check(src.len(), rows, width, ld, "right-hand matrix");
+    assert!(dst.len() >= rows * nr, "panel: too short");
+    if width == nr {
+        let (from, to) = (src.as_ptr(), dst.as_mut_ptr());
+        let job = PackJob { from, ld, rows, to };
+        // SAFETY: just checked.
+        return unsafe { (table.pack)(&job) };
     }
-    dst[..width].copy_from_slice(src);
-    dst[width..].fill(T::ZERO);
+    for (row, dst) in dst.chunks_exact_mut(nr).take(rows).enumerate() {
+        dst[..width].copy_from_slice(&src[row * ld..][..width]);
+        dst[width..].fill(T::ZERO);
+    }
 }
 
 /// Computes `dst[row][c] = src[c][row]` for `width` columns, the others zero.

@@ -86,6 +86,30 @@ fn products_of_every_shape() {
 }
 
 #[test]
+fn long_products() {
+    // Rows that share cache sets, and more than one task.
+    for (m, n, k, lda) in [
+        (30, 260, 300, 1024),
+        (520, 260, 256, 2048),
+        (530, 40, 20, 20),
+    ] {
+        for (ta, tb) in [(false, false), (false, true)] {
+            let mut s = GemmShape::dense(m, n, k, ta, tb);
+            s.lda = lda;
+            let (a, b) = (noise(m * lda, 11), noise(n * k, 12));
+            let want = naive(&s, &a, &b);
+            for par in [&Inline as &dyn Parallelism, &TwoThreads] {
+                let mut out = vec![0.0; m * n];
+                gemm(par, &s, &a, &b, &mut out, &Epilogue::none());
+                for (i, (got, want)) in out.iter().zip(&want).enumerate() {
+                    close(*got, *want, k, &(s, i));
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn epilogues() {
     let (m, n, k) = (23, 43, 900);
     let s = GemmShape::dense(m, n, k, false, false);
