@@ -7,8 +7,9 @@ use crate::shapes;
 use ferroflow_base::Result;
 use ferroflow_opdef::{KernelBuild, KernelCtx, KernelFactory, Op, OpKernel};
 use ferroflow_primitives::math::{self, UnaryOp};
-use ferroflow_sync::{Parallelism, par_chunks_mut};
-use ferroflow_tensor::{DType, Element, Tensor};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{DType, Element, Part, PartMut, Tensor};
+use smallvec::SmallVec;
 use std::marker::PhantomData;
 
 /// Elements per block of a cheap function.
@@ -190,8 +191,29 @@ impl<A: Element, R: Element, M: UnaryFunctor<A, R> + 'static> OpKernel for Unary
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         match ctx.inline_scalar::<A>(0) {
             Some(x) => ctx.set_output(0, Tensor::scalar(self.functor.apply(x))),
-            None => apply_in_blocks(ctx, self.block, &self.functor),
+            None => apply_in_blocks(ctx, self.block, [A::DTYPE, R::DTYPE], self),
         }
+    }
+}
+
+/// A functor over elements whose types are values.
+trait PartFunctor: Sync {
+    fn can_overwrite(&self) -> bool;
+    fn overwrite(&self, y: &mut PartMut);
+    fn apply(&self, x: Part, y: &mut PartMut);
+}
+
+impl<A: Element, R: Element, M: UnaryFunctor<A, R>> PartFunctor for UnaryKernel<A, R, M> {
+    fn can_overwrite(&self) -> bool {
+        A::DTYPE == R::DTYPE && self.functor.in_place().is_some()
+    }
+    fn overwrite(&self, y: &mut PartMut) {
+        if let Some(functor) = self.functor.in_place() {
+            functor.overwrite(y.slice_mut());
+        }
+    }
+    fn apply(&self, x: Part, y: &mut PartMut) {
+        self.functor.apply_slice(x.slice(), y.slice_mut());
     }
 }
 
@@ -207,37 +229,32 @@ pub fn half_unary_kernel<H: Half>(
     unary_kernel::<H, H>(block, WidenInput(NarrowOutput(functor)))
 }
 
-/// Applies `functor` to input 0. Not generic over the function, so there is one copy per pair of types.
-#[inline(never)]
-fn apply_in_blocks<A: Element, R: Element>(
+/// Applies `functor` to input 0. There is one copy for all types: casts alone have over 200 pairs.
+fn apply_in_blocks(
     ctx: &mut KernelCtx,
     block: usize,
-    functor: &dyn UnaryFunctor<A, R>,
+    [from, to]: [DType; 2],
+    functor: &dyn PartFunctor,
 ) -> Result<()> {
-    let in_place = functor.in_place().filter(|_| A::DTYPE == R::DTYPE);
-    let mut y = output_for(ctx, A::DTYPE, R::DTYPE, in_place.is_some())?;
-    let par = ctx.par();
-    if let Some(functor) = in_place.filter(|_| y.is_input) {
-        overwrite(par, block, functor, &mut y.tensor)?;
-    } else {
-        let (x, values) = (ctx.input(0)?.slice::<A>()?, y.tensor.slice_mut::<R>()?);
-        par_chunks_mut(par, values, block, 1, &|i, y| {
-            let start = i * block;
-            functor.apply_slice(&x[start..start + y.len()], y);
-        });
+    let mut y = output_for(ctx, from, to, functor.can_overwrite())?;
+    if y.tensor.num_elements() == 0 {
+        return ctx.set_output(0, y.tensor);
     }
+    let x = match y.is_input {
+        true => None,
+        false => Some(ctx.input(0)?.part()?),
+    };
+    let mut parts: SmallVec<[PartMut; 1]> = y.tensor.part_mut()?.chunks(block).collect();
+    par_chunks_mut(ctx.par(), &mut parts, 1, 1, &|i, parts| {
+        for y in parts {
+            match x {
+                None => functor.overwrite(y),
+                Some(x) => functor.apply(x.range(i * block..i * block + y.len()), y),
+            }
+        }
+    });
+    drop(parts);
     ctx.set_output(0, y.tensor)
-}
-
-#[inline(never)]
-fn overwrite<R: Element>(
-    par: &dyn Parallelism,
-    block: usize,
-    functor: &dyn InPlace<R>,
-    y: &mut Tensor,
-) -> Result<()> {
-    par_chunks_mut(par, y.slice_mut()?, block, 1, &|_, y| functor.overwrite(y));
-    Ok(())
 }
 
 /// The tensor that becomes output 0.
@@ -247,9 +264,7 @@ struct Output {
     is_input: bool,
 }
 
-/// Returns input 0 if it may be overwritten, else a new tensor of its shape. For all types at once: casts alone
-/// have over 200 pairs.
-#[inline(never)]
+/// Returns input 0 if it may be overwritten, else a new tensor of its shape.
 fn output_for(ctx: &mut KernelCtx, from: DType, to: DType, can_overwrite: bool) -> Result<Output> {
     let n = ctx.input(0)?.num_elements();
     let is_input = can_overwrite && ctx.can_forward(0, from, n);

@@ -20,6 +20,7 @@ mod item;
 mod lazy;
 mod mapped;
 mod memory;
+mod part;
 mod repr;
 pub mod rows;
 mod shape;
@@ -38,6 +39,7 @@ pub use item::Item;
 pub use lazy::LazyTensor;
 pub use mapped::MappedFile;
 pub use memory::{MemoryBlock, TensorMemory, with_memory};
+pub use part::{Part, PartMut};
 pub use shape::{PartialShape, Shape};
 pub use tensor::{ResourceHandle, ResourceOrigin, Tensor, Variant};
 

@@ -471,7 +471,7 @@ impl Tensor {
         }
     }
 
-    fn make_unique(&mut self) -> Result<()> {
+    pub(crate) fn make_unique(&mut self) -> Result<()> {
         if self.is_unique() {
             return Ok(());
         }
