@@ -192,20 +192,23 @@ impl Reduce<f32> for FastProd {
             return Prod::row(x);
         }
         let (blocks, rest) = x.as_chunks::<{ PARTS * LANES }>();
-        let mut products = [1.0; PARTS * LANES];
-        vectorized(
+        let products = vectorized(
             #[inline(always)]
             || {
+                // Local, so that they stay in registers.
+                let mut products = [[1.0; LANES]; PARTS];
                 for block in blocks {
-                    products.iter_mut().zip(block).for_each(|(p, x)| *p *= x);
+                    let (parts, _) = block.as_chunks::<LANES>();
+                    for p in 0..PARTS {
+                        for lane in 0..LANES {
+                            products[p][lane] *= parts[p][lane];
+                        }
+                    }
                 }
-                let (first, others) = products.split_at_mut(LANES);
-                for part in others.chunks_exact(LANES) {
-                    first.iter_mut().zip(part).for_each(|(p, x)| *p *= x);
-                }
+                products
             },
         );
-        Prod::row(&products[..LANES]) * Prod::row(rest)
+        Prod::row(products.as_flattened()) * Prod::row(rest)
     }
 }
 

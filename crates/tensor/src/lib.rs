@@ -25,6 +25,7 @@ mod repr;
 pub mod rows;
 mod shape;
 mod storage;
+mod strings;
 mod tensor;
 
 pub use allocator::{
@@ -41,6 +42,7 @@ pub use mapped::MappedFile;
 pub use memory::{MemoryBlock, TensorMemory, with_memory};
 pub use part::{Part, PartMut};
 pub use shape::{PartialShape, Shape};
+pub use strings::{PackedStrings, Texts};
 pub use tensor::{ResourceHandle, ResourceOrigin, Tensor, Variant};
 
 pub use bytes::Bytes;

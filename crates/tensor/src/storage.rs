@@ -1,8 +1,8 @@
 //! Storage of all tensors that are not plain scalars.
 
 use crate::buffer::Buffer;
+use crate::strings::Strings;
 use crate::{ResourceHandle, Shape, Variant};
-use bytes::Bytes;
 use std::sync::Arc;
 
 /// Bytes that need no buffer of their own.
@@ -27,7 +27,7 @@ pub(crate) enum Data {
         parent: Arc<Dense>,
         offset: usize,
     },
-    Strings(Vec<Bytes>),
+    Strings(Strings),
     Resources(Vec<ResourceHandle>),
     Variants(Vec<Variant>),
 }

@@ -3,6 +3,7 @@
 use crate::buffer::Buffer;
 use crate::repr::{Content, ContentMut, Repr};
 use crate::storage::{Data, Dense, INLINE_BYTES};
+use crate::strings::Strings;
 use crate::{DType, Element, Item, PartialShape, Shape};
 use bytes::Bytes;
 use ferroflow_base::{Result, internal, invalid_argument};
@@ -62,7 +63,7 @@ pub struct Variant(pub Option<Arc<dyn Any + Send + Sync>>);
 /// assert!(t.slice::<i32>().is_err());
 /// ```
 #[derive(Clone)]
-pub struct Tensor(Repr);
+pub struct Tensor(pub(crate) Repr);
 
 /// Bytes of a scalar that is stored in the tensor itself.
 const SCALAR_BYTES: usize = 8;
@@ -102,7 +103,7 @@ impl Tensor {
             return Err(too_large(dtype, &shape));
         }
         let data = match dtype {
-            DType::String => Data::Strings(vec![Bytes::new(); n]),
+            DType::String => Data::Strings(Strings::Values(vec![Bytes::new(); n])),
             DType::Resource => Data::Resources(vec![ResourceHandle::default(); n]),
             DType::Variant => Data::Variants(vec![Variant::default(); n]),
             _ if shape.is_scalar() && bytes <= SCALAR_BYTES => {
@@ -119,7 +120,7 @@ impl Tensor {
         Ok(Self::dense(dtype, shape, data))
     }
 
-    fn dense(dtype: DType, shape: Shape, data: Data) -> Tensor {
+    pub(crate) fn dense(dtype: DType, shape: Shape, data: Data) -> Tensor {
         Tensor(Repr::dense(dtype, Arc::new(Dense { shape, data })))
     }
 
@@ -145,7 +146,7 @@ impl Tensor {
 
     /// Returns a string scalar.
     pub fn string(value: impl Into<Bytes>) -> Tensor {
-        let data = Data::Strings(vec![value.into()]);
+        let data = Data::Strings(Strings::Values(vec![value.into()]));
         Self::dense(DType::String, Shape::scalar(), data)
     }
 
@@ -156,7 +157,8 @@ impl Tensor {
     pub fn from_strings(shape: impl Into<Shape>, values: Vec<Bytes>) -> Result<Tensor> {
         let shape = shape.into();
         check_count(&shape, values.len())?;
-        Ok(Self::dense(DType::String, shape, Data::Strings(values)))
+        let data = Data::Strings(Strings::Values(values));
+        Ok(Self::dense(DType::String, shape, data))
     }
 
     /// Creates a tensor of resource handles.
@@ -480,7 +482,7 @@ impl Tensor {
         } else if let Content::Dense(dense) = self.0.content() {
             let dtype = self.dtype();
             let data = match dense.root() {
-                Data::Strings(v) => Data::Strings(v.clone()),
+                Data::Strings(v) => Data::Strings(Strings::Values(v.values().to_vec())),
                 Data::Resources(v) => Data::Resources(v.clone()),
                 Data::Variants(v) => Data::Variants(v.clone()),
                 _ => return Err(internal!("a {dtype} tensor with plain storage")),
@@ -570,7 +572,6 @@ macro_rules! owned {
     };
 }
 owned! {
-    string_items, string_items_mut, Strings, Bytes;
     resource_items, resource_items_mut, Resources, ResourceHandle;
     variant_items, variant_items_mut, Variants, Variant;
 }

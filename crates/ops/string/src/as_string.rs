@@ -7,9 +7,7 @@ use crate::strings::each_written;
 use ferroflow_base::{Result, invalid_argument, resource_exhausted};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{
-    Complex32, Complex64, DType, Element, Tensor, bf16, dispatch, f16, memory_limit,
-};
+use ferroflow_tensor::{Complex32, Complex64, DType, Element, bf16, dispatch, f16, memory_limit};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -143,10 +141,10 @@ fn numbers<T: Text>(ctx: &mut KernelCtx, format: &Format) -> Result<()> {
     let input = ctx.input(0)?;
     check_size(input.num_elements(), format)?;
     let values = input.slice::<T>()?;
-    let texts = strings_of(ctx, values.len(), |i, out| {
+    let texts = strings_of(ctx, input.shape(), |i, out| {
         out.write(|out| values[i].write(format, out));
-    });
-    ctx.set_output(0, Tensor::from_strings(input.shape().clone(), texts)?)
+    })?;
+    ctx.set_output(0, texts)
 }
 
 fn strings(ctx: &mut KernelCtx, format: &Format) -> Result<()> {

@@ -1,6 +1,6 @@
 //! EncodeBase64 and DecodeBase64, in the URL-safe alphabet (TensorFlow: `tsl/platform/base64.cc`).
 
-use crate::strings::{each, try_each};
+use crate::strings::{each_written, try_each};
 use base64::Engine;
 use base64::alphabet::URL_SAFE;
 use base64::engine::general_purpose::{URL_SAFE as PADDED, URL_SAFE_NO_PAD as UNPADDED};
@@ -23,7 +23,9 @@ pub(crate) const OPS: &[Op] = &[
             false => UNPADDED,
         };
         Ok(Box::new(move |ctx: &mut KernelCtx| {
-            each(ctx, |s| engine.encode(s).into())
+            each_written(ctx, |s, out| {
+                out.extend_from_slice(engine.encode(s).as_bytes())
+            })
         }))
     })
     .not_differentiable(),

@@ -1,6 +1,5 @@
 //! StringToHashBucket, StringToHashBucketFast, StringToHashBucketStrong.
 
-use crate::strings::BLOCK;
 use ferroflow_base::{Result, hash64, invalid_argument};
 use ferroflow_functors::hash::{fingerprint64, strong_keyed_hash};
 use ferroflow_functors::shapes;
@@ -46,6 +45,9 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
+/// Strings per task.
+const BLOCK: usize = 1024;
+
 fn buckets(
     build: &KernelBuild,
     hash: impl Fn(&[u8]) -> u64 + Send + Sync + 'static,
@@ -58,12 +60,12 @@ fn buckets(
     };
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;
-        let strings = input.strings()?;
+        let texts = input.texts()?;
         let mut out = ctx.alloc(DType::Int64, input.shape().clone())?;
         let to = out.slice_mut::<i64>()?;
         par_chunks_mut(ctx.par(), to, BLOCK, 1, &|block, to| {
-            for (to, s) in to.iter_mut().zip(&strings[block * BLOCK..]) {
-                *to = (hash(s) % n_buckets) as i64;
+            for (i, to) in to.iter_mut().enumerate() {
+                *to = (hash(texts.get(block * BLOCK + i)) % n_buckets) as i64;
             }
         });
         ctx.set_output(0, out)

@@ -89,7 +89,7 @@ fn reduce_join(ctx: &mut KernelCtx, keep_dims: bool, separator: &[u8]) -> Result
         .collect();
     let n_out = shape_of(kept.iter().map(|&(size, _)| size))?.num_elements();
     Tensor::zeros(DType::String, Shape::from([n_out]))?;
-    let strings = input.strings()?;
+    let strings = input.texts()?;
     // An empty output has no walk to join over, however long that would be.
     let offsets = match n_out {
         0 => Vec::new(),
@@ -100,17 +100,17 @@ fn reduce_join(ctx: &mut KernelCtx, keep_dims: bool, separator: &[u8]) -> Result
     } else {
         places(&kept)
     };
-    let joined = strings_of(ctx, starts.len(), |i, out| {
+    let joined = strings_of(ctx, &Shape::from([starts.len()]), |i, out| {
         out.write(|out| {
             for (n, offset) in offsets.iter().enumerate() {
                 if n > 0 {
                     out.extend_from_slice(separator);
                 }
-                out.extend_from_slice(&strings[starts[i] + offset]);
+                out.extend_from_slice(strings.get(starts[i] + offset));
             }
         });
-    });
-    ctx.set_output(0, Tensor::from_strings(out, joined)?)
+    })?;
+    ctx.set_output(0, joined.with_shape(out)?)
 }
 
 fn segment_join(ctx: &mut KernelCtx, separator: &[u8]) -> Result<()> {

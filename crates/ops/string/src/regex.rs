@@ -134,7 +134,7 @@ fn compile(pattern: &str, whole: bool) -> Result<Regex> {
 
 fn full_match(ctx: &mut KernelCtx, whole: &Regex) -> Result<()> {
     let input = ctx.input(0)?;
-    let found: Vec<bool> = input.strings()?.iter().map(|s| whole.is_match(s)).collect();
+    let found: Vec<bool> = input.texts()?.iter().map(|s| whole.is_match(s)).collect();
     let out = Tensor::from_slice(input.shape().clone(), &found)?;
     ctx.set_output(0, out)
 }
@@ -299,13 +299,13 @@ impl Replacer {
             return ctx.set_output(0, ctx.input(0)?.clone());
         }
         let input = ctx.input(0)?;
-        let texts = input.strings()?;
-        let changed = strings_of(ctx, texts.len(), |i, out| {
-            let text = &texts[i];
+        let texts = input.texts()?;
+        let changed = strings_of(ctx, input.shape(), |i, out| {
+            let text = texts.get(i);
             if !out.try_write(|out| self.write(text, out).is_some()) {
-                out.part(text, 0..text.len());
+                out.part(texts, i, 0..text.len());
             }
-        });
-        ctx.set_output(0, Tensor::from_strings(input.shape().clone(), changed)?)
+        })?;
+        ctx.set_output(0, changed)
     }
 }

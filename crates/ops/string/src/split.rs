@@ -1,10 +1,11 @@
 //! StringSplit and StringSplitV2 (TensorFlow: `core/kernels/string_split_op.cc`).
 
-use crate::packer::Packer;
+use crate::packer::{Packer, in_parts, joined};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::str_util::is_space;
 use ferroflow_opdef::{KernelCtx, Op, ShapeCtx};
-use ferroflow_tensor::{Bytes, PartialShape, Tensor};
+use ferroflow_tensor::{PartialShape, Tensor};
+use std::ops::Range;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -17,8 +18,8 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| {
         let skip_empty = build.attrs.bool("skip_empty")?;
         Ok(Box::new(move |ctx: &mut KernelCtx| {
-            split_all(ctx, "delimiter", |text, delimiter, tokens| {
-                split(text, delimiter, skip_empty, tokens);
+            split_all(ctx, "delimiter", |text, delimiter, add| {
+                split(text, delimiter, skip_empty, add);
             })
         }))
     })
@@ -36,8 +37,8 @@ pub(crate) const OPS: &[Op] = &[
             _ => None,
         };
         Ok(Box::new(move |ctx: &mut KernelCtx| {
-            split_all(ctx, "sep", |text, separator, tokens| {
-                split_v2(text, separator, max_split, tokens);
+            split_all(ctx, "sep", |text, separator, add| {
+                split_v2(text, separator, max_split, add);
             })
         }))
     }),
@@ -52,12 +53,14 @@ fn split_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Splits every string of input 0 by input 1 and writes the sparse result. Tokens share the
-/// storage of their strings.
+/// Strings that are worth a thread.
+const BLOCK: usize = 1024;
+
+/// Splits every string of input 0 by input 1, at the ranges that `split` passes on, and writes the sparse result.
 fn split_all(
     ctx: &mut KernelCtx,
     name: &str,
-    split: impl Fn(&Bytes, &[u8], &mut Packer),
+    split: impl Fn(&[u8], &[u8], &mut dyn FnMut(Range<usize>)) + Sync,
 ) -> Result<()> {
     let (input, separator) = (ctx.input(0)?, ctx.input(1)?);
     if input.shape().rank() != 1 {
@@ -73,46 +76,63 @@ fn split_all(
         ));
     }
     let separator = separator.strings()?.first().cloned().unwrap_or_default();
-    let texts = input.strings()?;
-    let (mut tokens, mut indices) = (Packer::new(texts.len()), Vec::new());
-    let mut most = 0;
-    // By one thread: several would count references to the same memory.
-    for (row, text) in texts.iter().enumerate() {
-        let first = tokens.len();
-        split(text, &separator, &mut tokens);
-        let n = tokens.len() - first;
-        most = most.max(n);
-        indices.extend((0..n).flat_map(|column| [row as i64, column as i64]));
-    }
-    let tokens = tokens.finish();
+    let texts = input.texts()?;
+    let parts = in_parts(ctx, texts.len(), BLOCK, |rows| {
+        let (mut tokens, mut indices) = (Packer::new(rows.len()), Vec::new());
+        let mut most = 0;
+        for row in rows {
+            let mut n = 0;
+            split(texts.get(row), &separator, &mut |range| {
+                tokens.part(texts, row, range);
+                indices.extend([row as i64, n as i64]);
+                n += 1;
+            });
+            most = most.max(n);
+        }
+        (tokens, indices, most)
+    });
+    let most = parts.iter().map(|part| part.2).max().unwrap_or(0);
+    let mut indices = Vec::new();
+    let tokens = joined(parts.into_iter().map(|(tokens, part, _)| {
+        match indices.is_empty() {
+            true => indices = part,
+            false => indices.extend(part),
+        }
+        tokens
+    }));
     let n = tokens.len();
     let shape = [input.num_elements() as i64, most as i64];
     ctx.set_output(0, Tensor::from_slice([n, 2], &indices)?)?;
-    ctx.set_output(1, Tensor::from_strings([n], tokens)?)?;
+    ctx.set_output(1, tokens.into_tensor([n])?)?;
     ctx.set_output(2, Tensor::vector(&shape)?)
 }
 
 /// Splits at every byte of `delimiters`, or between all bytes if it is empty.
-fn split(text: &Bytes, delimiters: &[u8], skip_empty: bool, tokens: &mut Packer) {
+fn split(text: &[u8], delimiters: &[u8], skip_empty: bool, add: &mut dyn FnMut(Range<usize>)) {
     if text.is_empty() {
         return;
     }
     if delimiters.is_empty() {
-        return (0..text.len()).for_each(|i| tokens.part(text, i..i + 1));
+        return (0..text.len()).for_each(|i| add(i..i + 1));
     }
     let mut start = 0;
     for part in text.split(|byte| delimiters.contains(byte)) {
         if !(skip_empty && part.is_empty()) {
-            tokens.part(text, start..start + part.len());
+            add(start..start + part.len());
         }
         start += part.len() + 1;
     }
 }
 
 /// Splits like Python's `str.split`: at `separator`, or at runs of spaces if it is empty.
-fn split_v2(text: &Bytes, separator: &[u8], max_split: Option<usize>, tokens: &mut Packer) {
+fn split_v2(
+    text: &[u8],
+    separator: &[u8],
+    max_split: Option<usize>,
+    add: &mut dyn FnMut(Range<usize>),
+) {
     if max_split == Some(0) {
-        tokens.push(text.clone());
+        add(0..text.len());
         return;
     }
     let (mut start, mut n) = (0, 0);
@@ -125,13 +145,13 @@ fn split_v2(text: &Bytes, separator: &[u8], max_split: Option<usize>, tokens: &m
             }
             let rest = &text[start..];
             let len = rest.iter().position(|&b| is_space(b)).unwrap_or(rest.len());
-            tokens.part(text, start..start + len);
+            add(start..start + len);
             start += len;
             n += 1;
         }
         if Some(n) == max_split {
             let rest = skip(start).map_or(text.len(), |skipped| start + skipped);
-            tokens.part(text, rest..text.len());
+            add(rest..text.len());
         }
         return;
     }
@@ -139,11 +159,11 @@ fn split_v2(text: &Bytes, separator: &[u8], max_split: Option<usize>, tokens: &m
         if Some(n) == max_split {
             break;
         }
-        tokens.part(text, start..start + len);
+        add(start..start + len);
         start += len + separator.len();
         n += 1;
     }
-    tokens.part(text, start..text.len());
+    add(start..text.len());
 }
 
 /// Returns the first place of `wanted`, which is not empty, in `text`.

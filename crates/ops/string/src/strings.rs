@@ -1,13 +1,14 @@
 //! StringUpper, StringLower, StringStrip, StringLength, StringJoin (TensorFlow:
 //! `core/kernels/string_*_op.cc`).
 
-use crate::packer::strings_of;
+use crate::packer::{Packer, ranges_of_strings, strings_of};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::broadcast_partial;
 use ferroflow_functors::shapes;
 use ferroflow_functors::str_util::{is_trail_byte, strip_whitespace};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{Bytes, PartialShape, Shape, Tensor};
+use ferroflow_tensor::{Bytes, PartialShape, Shape, Tensor, Texts};
+use std::ops::Range;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -29,7 +30,11 @@ pub(crate) const OPS: &[Op] = &[
         .shape(shapes::unchanged)
         .kernel(|_| {
             Ok(Box::new(|ctx: &mut KernelCtx| {
-                each(ctx, |s| s.slice_ref(strip_whitespace(s)))
+                each_part(ctx, |s| {
+                    let kept = strip_whitespace(s);
+                    let start = kept.as_ptr().addr() - s.as_ptr().addr();
+                    start..start + kept.len()
+                })
             }))
         })
         .not_differentiable(),
@@ -62,15 +67,13 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-/// Strings that one thread computes in a row.
-pub(crate) const BLOCK: usize = 1024;
-
-/// Sets output 0 to `f` of every string of input 0.
-pub(crate) fn each(ctx: &mut KernelCtx, f: impl Fn(&Bytes) -> Bytes + Sync) -> Result<()> {
+/// Sets output 0 to the part `f` of every string of input 0.
+fn each_part(ctx: &mut KernelCtx, f: impl Fn(&[u8]) -> Range<usize> + Sync) -> Result<()> {
     let input = ctx.input(0)?;
-    let strings = input.strings()?;
-    let values = strings_of(ctx, strings.len(), |i, out| out.push(f(&strings[i])));
-    let out = Tensor::from_strings(input.shape().clone(), values)?;
+    let texts = input.texts()?;
+    let out = strings_of(ctx, input.shape(), |i, out| {
+        out.part(texts, i, f(texts.get(i)));
+    })?;
     ctx.set_output(0, out)
 }
 
@@ -80,11 +83,10 @@ pub(crate) fn each_written(
     f: impl Fn(&[u8], &mut Vec<u8>) + Sync,
 ) -> Result<()> {
     let input = ctx.input(0)?;
-    let strings = input.strings()?;
-    let values = strings_of(ctx, strings.len(), |i, out| {
-        out.write(|out| f(&strings[i], out));
-    });
-    let out = Tensor::from_strings(input.shape().clone(), values)?;
+    let texts = input.texts()?;
+    let out = strings_of(ctx, input.shape(), |i, out| {
+        out.write(|out| f(texts.get(i), out));
+    })?;
     ctx.set_output(0, out)
 }
 
@@ -103,11 +105,13 @@ fn cased(
 ) -> Result<Box<dyn OpKernel>> {
     match build.attrs.str("encoding")? {
         "" => Ok(Box::new(move |ctx: &mut KernelCtx| {
-            each_written(ctx, |s, out| {
-                let start = out.len();
-                out.extend_from_slice(s);
-                ascii(&mut out[start..]);
-            })
+            let input = ctx.input(0)?;
+            let texts = input.texts()?;
+            let out = ranges_of_strings(ctx, input.shape(), |range, out: &mut Packer| {
+                range.for_each(|i| out.write(|out| out.extend_from_slice(texts.get(i))));
+                out.overwrite(ascii);
+            })?;
+            ctx.set_output(0, out)
         })),
         "utf-8" => Ok(Box::new(move |ctx: &mut KernelCtx| {
             each_written(ctx, |s, out| {
@@ -124,12 +128,12 @@ fn length(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let characters = build.attrs.str("unit")? == "UTF8_CHAR";
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;
-        let length = |s: &Bytes| match characters {
+        let length = |s: &[u8]| match characters {
             false => s.len() as i32,
             // Count the bytes that begin a character.
             true => s.iter().filter(|&&b| !is_trail_byte(b)).count() as i32,
         };
-        let lengths: Vec<i32> = input.strings()?.iter().map(length).collect();
+        let lengths: Vec<i32> = input.texts()?.iter().map(length).collect();
         let out = Tensor::from_slice(input.shape().clone(), &lengths)?;
         ctx.set_output(0, out)
     }))
@@ -151,23 +155,18 @@ fn join(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             }
             shape = other.clone();
         }
-        let parts: Vec<&[Bytes]> = (0..ctx.num_inputs())
-            .map(|i| ctx.input(i)?.strings())
+        let parts: Vec<Texts> = (0..ctx.num_inputs())
+            .map(|i| ctx.input(i)?.texts())
             .collect::<Result<_>>()?;
         let write = |i: usize, out: &mut Vec<u8>| {
             for (n, part) in parts.iter().enumerate() {
                 if n > 0 {
                     out.extend_from_slice(&separator);
                 }
-                out.extend_from_slice(match part {
-                    [one] => one,
-                    many => &many[i],
-                });
+                out.extend_from_slice(part.get(if part.len() == 1 { 0 } else { i }));
             }
         };
-        let values = strings_of(ctx, shape.num_elements(), |i, out| {
-            out.write(|out| write(i, out));
-        });
-        ctx.set_output(0, Tensor::from_strings(shape, values)?)
+        let out = strings_of(ctx, &shape, |i, out| out.write(|out| write(i, out)))?;
+        ctx.set_output(0, out)
     }))
 }

@@ -68,9 +68,8 @@ fn substr(ctx: &mut KernelCtx, characters: bool) -> Result<()> {
         [one] => *one,
         many => many[i],
     };
-    let texts = input.strings()?;
+    let texts = input.texts()?;
     let mut out = Packer::new(texts.len());
-    // By one thread: several would count references to the same memory.
     for (i, text) in texts.iter().enumerate() {
         let (pos, len) = (at(&positions, i), at(&lengths, i));
         let range = match characters {
@@ -82,12 +81,10 @@ fn substr(ctx: &mut KernelCtx, characters: bool) -> Result<()> {
             let columns = input.shape().last().filter(|_| is_matrix);
             return Err(out_of_range(pos, text, characters, i, columns.copied()));
         };
-        out.part(text, from..to);
+        out.part(texts, i, from..to);
     }
-    ctx.set_output(
-        0,
-        Tensor::from_strings(input.shape().clone(), out.finish())?,
-    )
+    let out = out.into_tensor(input.shape().clone())?;
+    ctx.set_output(0, out)
 }
 
 /// The error of position `pos` of string `i`, which is in a matrix of that many columns, if any.
