@@ -7,6 +7,9 @@ use ferroflow_sync::{Parallelism, parallel_for};
 /// Columns that are copied at a time: two cache lines of complex numbers.
 const COLUMNS: usize = 16;
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// Least elements per task.
 const MIN_TASK: usize = 16 * 1024;
 
@@ -45,7 +48,10 @@ pub fn each_columns<T: Copy + Send + Sync>(
     let data = SendPtr(data.as_mut_ptr());
     let per_task = (MIN_TASK / (rows * width)).max(1);
     parallel_for(par, n_matrices * blocks, per_task, &|range| {
-        let mut buffer = vec![any; rows * width];
+        let mut buffer = vec![any; rows * width + LINE];
+        // Whole cache lines are written.
+        let aligned = buffer.as_ptr().align_offset(LINE).min(LINE);
+        let buffer = &mut buffer[aligned..];
         for i in range {
             let (matrix, first) = (i / blocks, i % blocks * COLUMNS);
             let n = width.min(columns - first);

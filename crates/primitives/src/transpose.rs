@@ -5,6 +5,7 @@ mod tests;
 
 use super::aligned::SendPtr;
 use ferroflow_sync::{Parallelism, parallel_for};
+use std::array;
 
 /// Least elements per task.
 const MIN_TASK: usize = 16 * 1024;
@@ -246,6 +247,11 @@ unsafe fn walk<T: Copy + Send + 'static>(
 /// Rows of the output written together.
 pub(crate) const STRIP: usize = 32;
 
+/// Elements of 8 bytes between lines of the same set of a first-level cache. If the rows of both matrices are such
+/// lines, whole rows of a block are read and written.
+#[cfg(target_arch = "x86_64")]
+const SET_ELEMENTS: usize = 4096 / 8;
+
 /// Rows and columns of the blocks that are transposed in registers.
 const B: usize = 8;
 
@@ -272,11 +278,31 @@ unsafe fn turn_block<T: Copy>(src: *const T, ld_src: usize, dst: *mut T, ld_dst:
         }
         return;
     }
+    #[cfg(target_arch = "x86_64")]
+    if size_of::<T>() == 8 && !(ld_src | ld_dst).is_multiple_of(SET_ELEMENTS) {
+        use std::arch::x86_64::{_mm_loadu_pd, _mm_storeu_pd, _mm_unpackhi_pd, _mm_unpacklo_pd};
+        // SAFETY: every such CPU has SSE2; pairs of numbers, which are only moved.
+        unsafe {
+            let pair = |c: usize, r: usize| _mm_loadu_pd(src.add(c * ld_src + 2 * r).cast());
+            let block: [[_; B / 2]; B] = array::from_fn(|c| array::from_fn(|r| pair(c, r)));
+            for r in 0..B / 2 {
+                for c in (0..B).step_by(2) {
+                    let row = _mm_unpacklo_pd(block[c][r], block[c + 1][r]);
+                    _mm_storeu_pd(dst.add(2 * r * ld_dst + c).cast(), row);
+                }
+                for c in (0..B).step_by(2) {
+                    let row = _mm_unpackhi_pd(block[c][r], block[c + 1][r]);
+                    _mm_storeu_pd(dst.add((2 * r + 1) * ld_dst + c).cast(), row);
+                }
+            }
+        }
+        return;
+    }
     // SAFETY: rows of the block.
     unsafe {
         let row = |i: usize| src.add(i * ld_src).cast::<[T; B]>().read_unaligned();
-        let block: [[T; B]; B] = std::array::from_fn(row);
-        let turned: [[T; B]; B] = std::array::from_fn(|j| std::array::from_fn(|i| block[i][j]));
+        let block: [[T; B]; B] = array::from_fn(row);
+        let turned: [[T; B]; B] = array::from_fn(|j| array::from_fn(|i| block[i][j]));
         for (j, row) in turned.into_iter().enumerate() {
             dst.add(j * ld_dst).cast::<[T; B]>().write_unaligned(row);
         }
