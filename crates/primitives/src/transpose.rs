@@ -285,14 +285,14 @@ unsafe fn turn_block<T: Copy>(src: *const T, ld_src: usize, dst: *mut T, ld_dst:
         unsafe {
             let pair = |c: usize, r: usize| _mm_loadu_pd(src.add(c * ld_src + 2 * r).cast());
             let block: [[_; B / 2]; B] = array::from_fn(|c| array::from_fn(|r| pair(c, r)));
-            for r in 0..B / 2 {
+            for r in 0..B {
                 for c in (0..B).step_by(2) {
-                    let row = _mm_unpacklo_pd(block[c][r], block[c + 1][r]);
-                    _mm_storeu_pd(dst.add(2 * r * ld_dst + c).cast(), row);
-                }
-                for c in (0..B).step_by(2) {
-                    let row = _mm_unpackhi_pd(block[c][r], block[c + 1][r]);
-                    _mm_storeu_pd(dst.add((2 * r + 1) * ld_dst + c).cast(), row);
+                    let (a, b) = (block[c][r / 2], block[c + 1][r / 2]);
+                    let row = match r % 2 {
+                        0 => _mm_unpacklo_pd(a, b),
+                        _ => _mm_unpackhi_pd(a, b),
+                    };
+                    _mm_storeu_pd(dst.add(r * ld_dst + c).cast(), row);
                 }
             }
         }
