@@ -118,7 +118,7 @@ const SET_STRIDE: usize = 4096;
 /// Columns from which copying the left rows takes a small part of the time of the product.
 const SPREAD_COLUMNS: usize = 256;
 /// Elements of the rows that are copied: short ones are read once only, long ones would take much memory.
-const SPREAD_K: (usize, usize) = (256, 16 * 1024);
+const SPREAD_K: (usize, usize) = (256, 4 * 1024);
 
 impl<T: GemmElement> RowSource<T> for Rows<T> {
     fn n_offsets(&self) -> usize {
@@ -137,7 +137,7 @@ impl<T: GemmElement> RowSource<T> for Rows<T> {
         let ld = self.k.next_multiple_of(LINE / size_of::<T>()) + LINE / size_of::<T>();
         let copies = spare.alloc::<T>(rows.len() * ld);
         for ((p, r), to) in out.iter_mut().zip(rows).zip(copies.chunks_exact_mut(ld)) {
-            // SAFETY: whoever makes this promises `k` readable elements in each row.
+            // SAFETY: the caller of `drive` promises `k` readable elements in each row.
             let row =
                 unsafe { std::slice::from_raw_parts(self.ptr.get().add(r * self.ld), self.k) };
             to[..self.k].copy_from_slice(row);

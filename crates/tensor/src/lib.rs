@@ -1,7 +1,7 @@
 //! Values: the dtype table, shapes, buffers and [`Tensor`].
 //!
 //! Entry points, in reading order: [`DType`] and [`Element`], [`Shape`] and [`PartialShape`],
-//! [`Tensor`], [`LazyTensor`] over a [`MappedFile`].
+//! [`Tensor`], [`PackedStrings`], [`Part`], [`LazyTensor`] over a [`MappedFile`].
 //!
 //! Invariants: a tensor's buffer holds exactly `shape.num_elements() * dtype.size()` initialised
 //! bytes, aligned for its element type; a buffer is written only through its one owner.

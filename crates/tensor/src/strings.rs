@@ -1,4 +1,4 @@
-//! The elements of string tensors: values of their own, or packed in one buffer until somebody asks for values.
+//! The elements of string tensors: values of their own, or packed in one buffer until they are read as values.
 
 use crate::repr::{Content, ContentMut};
 use crate::storage::Data;
