@@ -12,6 +12,7 @@ mod join;
 mod ngrams;
 mod packer;
 mod printf;
+mod re2;
 mod regex;
 mod split;
 mod string_format;

@@ -2,11 +2,12 @@
 //! `core/kernels/regex_full_match_op.cc` and `regex_replace_op.cc`).
 
 use crate::packer::strings_of;
+use crate::re2::translate;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::Tensor;
-use regex::bytes::{Regex, RegexBuilder};
+use regex::bytes::{Captures, Match, Regex, RegexBuilder};
 use regex_syntax::hir::{Class, HirKind};
 use std::ops::Range;
 
@@ -123,10 +124,14 @@ fn compile(pattern: &str, whole: bool) -> Result<Regex> {
         });
         invalid_argument!("Invalid pattern: {pattern}, error: {why}")
     };
-    let compiled = RegexBuilder::new(pattern).build().map_err(|e| bad(&e))?;
+    let translated = translate(pattern)
+        .map_err(|why| invalid_argument!("Invalid pattern: {pattern}, error: {why}"))?;
+    let compiled = RegexBuilder::new(&translated)
+        .build()
+        .map_err(|e| bad(&e))?;
     match whole {
         false => Ok(compiled),
-        true => RegexBuilder::new(&format!(r"\A(?:{pattern})\z"))
+        true => RegexBuilder::new(&format!(r"\A(?:{translated})\z"))
             .build()
             .map_err(|e| bad(&e)),
     }
@@ -144,13 +149,15 @@ struct Rewrite {
     /// Text, or the number of a group.
     parts: Vec<std::result::Result<Vec<u8>, usize>>,
     largest: usize,
+    /// Whether a backslash is followed by something else: the text ends there.
+    is_cut: bool,
 }
 
 impl Rewrite {
     /// Parses a replacement: `\0` is the match, `\1` to `\9` are groups, `\\` is a backslash. Any
     /// other character after a backslash ends it, as in TensorFlow.
     fn new(text: &[u8]) -> Rewrite {
-        let (mut parts, mut largest) = (Vec::new(), 0);
+        let (mut parts, mut largest, mut is_cut) = (Vec::new(), 0, false);
         let mut literal = Vec::new();
         let mut bytes = text.iter();
         while let Some(byte) = bytes.next() {
@@ -166,11 +173,18 @@ impl Rewrite {
                     parts.push(Err(group));
                 }
                 Some(b'\\') => literal.push(b'\\'),
-                _ => break,
+                _ => {
+                    is_cut = true;
+                    break;
+                }
             }
         }
         parts.push(Ok(literal));
-        Rewrite { parts, largest }
+        Rewrite {
+            parts,
+            largest,
+            is_cut,
+        }
     }
 
     /// Writes the text, with the texts of groups by their numbers.
@@ -203,7 +217,7 @@ struct ByteClass {
 impl ByteClass {
     fn of(pattern: &str) -> Option<ByteClass> {
         let mut parser = regex_syntax::ParserBuilder::new().utf8(false).build();
-        let hir = parser.parse(pattern).ok()?;
+        let hir = parser.parse(&translate(pattern).ok()?).ok()?;
         let (class, is_run) = match hir.kind() {
             HirKind::Repetition(r) if r.greedy && r.min == 1 && r.max.is_none() => {
                 (r.sub.kind(), true)
@@ -233,6 +247,61 @@ impl ByteClass {
     }
 }
 
+/// Returns the place of a match.
+fn whole(captures: &Captures) -> Range<usize> {
+    captures.get(0).map_or(0..0, |m| m.range())
+}
+
+/// The matches of a text one after the other, as RE2's `GlobalReplace` finds them: none begins inside a UTF-8 character,
+/// none is empty directly behind another.
+struct Matches<'t, F, P> {
+    text: &'t [u8],
+    find: F,
+    place: P,
+    at: usize,
+    /// The end of the last match.
+    end: Option<usize>,
+}
+
+impl<'t, F, P> Matches<'t, F, P> {
+    fn new(text: &'t [u8], find: F, place: P) -> Self {
+        Matches {
+            text,
+            find,
+            place,
+            at: 0,
+            end: None,
+        }
+    }
+}
+
+impl<M, F: Fn(usize) -> Option<M>, P: Fn(&M) -> Range<usize>> Iterator for Matches<'_, F, P> {
+    type Item = M;
+
+    fn next(&mut self) -> Option<M> {
+        while self.at <= self.text.len() {
+            let found = (self.find)(self.at)?;
+            let place = (self.place)(&found);
+            if place.is_empty() && self.end == Some(place.start) {
+                self.at += character(self.text.get(self.at..)?);
+                self.end = None;
+                continue;
+            }
+            self.at = place.end;
+            self.end = Some(place.end);
+            return Some(found);
+        }
+        None
+    }
+}
+
+/// Returns the length of the character that `text` begins with; 1 if that is not valid, or if there is none.
+fn character(text: &[u8]) -> usize {
+    (1..=4.min(text.len()))
+        .find(|&len| std::str::from_utf8(&text[..len]).is_ok())
+        .unwrap_or(1)
+}
+
 /// What replaces the parts of texts that match.
 struct Replacer {
     pattern: Regex,
@@ -254,6 +323,10 @@ impl Replacer {
     /// Writes the text with replacements; `None` if nothing matches.
     fn write(&self, text: &[u8], out: &mut Vec<u8>) -> Option<()> {
         let most = if self.all { usize::MAX } else { 1 };
+        // A single replacement fails as a whole then.
+        if self.rewrite.is_cut && !self.all {
+            return None;
+        }
         // The end of the last match.
         let mut end = None;
         let mut copy = |found: &Range<usize>, out: &mut Vec<u8>| {
@@ -272,17 +345,17 @@ impl Replacer {
             }
             // The whole match is found faster than its groups.
             (0, None) => {
-                for found in self.pattern.find_iter(text).take(most) {
+                let find = |at| self.pattern.find_at(text, at);
+                let place = |found: &Match| found.range();
+                for found in Matches::new(text, find, place).take(most) {
                     copy(&found.range(), out);
                     self.rewrite.write(|_| found.as_bytes(), out);
                 }
             }
             _ => {
-                for captures in self.pattern.captures_iter(text).take(most) {
-                    let Some(found) = captures.get(0) else {
-                        continue;
-                    };
-                    copy(&found.range(), out);
+                let find = |at| self.pattern.captures_at(text, at);
+                for captures in Matches::new(text, find, whole).take(most) {
+                    copy(&whole(&captures), out);
                     let group = |i: usize| captures.get(i).map_or(&b""[..], |m| m.as_bytes());
                     self.rewrite.write(group, out);
                 }
@@ -309,3 +382,6 @@ impl Replacer {
         ctx.set_output(0, changed)
     }
 }
+
+#[cfg(test)]
+mod tests;
