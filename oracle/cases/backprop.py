@@ -17,12 +17,16 @@ def activations():
         yield case(op, a("float", [1, 2, 3]), a("float", [0.0, -0.0, 6.0]))
         yield case(op, empty("float", 0, 3), empty("float", 0, 3))
         yield case(op, r("float", (2,)), r("float", (3,)), fails=True)
+        yield case(op, r("float", (3,)), r("float", (1,)), fails=True)
     yield case("LeakyReluGrad", r("float", (5,)), r("float", (5,)), alpha=0.01)
     for op in OF_OUTPUT:
         r = Rand(op)
         for dtype in FLOATS + COMPLEX:
             yield case(op, r(dtype, (3, 7), 0.2, 2), r(dtype, (3, 7)))
         yield case(op, empty("float", 0, 3), empty("float", 0, 3))
+        yield case(op, empty("float", 0, 3), empty("float", 0))
+        yield case(op, r("float", (2, 3)), r("float", (6,)))
+        yield case(op, r("float", (3,)), r("float", (1,)), fails=True)
 
 
 def slices():

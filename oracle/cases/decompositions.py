@@ -171,6 +171,10 @@ def larger():
         for lower in (False, True):
             yield case("MatrixTriangularSolve", x, r(dtype, (n, 2)), lower=lower, adjoint=lower, tol=tol)
             yield case("MatrixTriangularSolve", x, r(dtype, (n, 2)), lower=lower, adjoint=not lower, tol=tol)
+    for dtype in ("float", "double"):
+        for values, b in (([[0, 1], [1, 1]], [[1], [2]]), ([[1, 0, 0], [2, 0, 0], [3, 4, 5]], [[1], [2], [3]])):
+            for lower in (False, True):
+                yield case("MatrixTriangularSolve", np.array(values, NUMPY[dtype]), np.array(b, NUMPY[dtype]), lower=lower)
     yield case("MatrixInverse", np.zeros((n, n), np.float32), fails=True)
     yield case("Lu", np.zeros((n, n), np.float32), fails=True)
     for op in ("MatrixDeterminant", "LogMatrixDeterminant"):

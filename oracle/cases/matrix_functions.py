@@ -27,6 +27,9 @@ def cases():
         yield case("MatrixExponential", r(dtype, (3, 3), -9, 9), tol=tol * 20)
         yield case("MatrixExponential", np.zeros((3, 3), NUMPY[dtype]))
         yield case("MatrixSquareRoot", np.eye(3, dtype=NUMPY[dtype]))
+        # Real matrices have no root if an eigenvalue is negative.
+        for values in ([[-1, 0], [0, 4]], [[0, -1], [1, 0]], [[4, 1, 0], [0, 9, 0], [0, 0, -1]]):
+            yield case("MatrixSquareRoot", np.array(values, NUMPY[dtype]), tol=tol)
         diagonal = np.diag([1, 2, 3]).astype(NUMPY[dtype])
         yield case("Eig", diagonal, Tout=out, tol=tol, unchecked=(1,))
         for op in ("Eig", "MatrixSquareRoot", "MatrixExponential"):

@@ -50,6 +50,11 @@ def maths():
             yield case(op, a(dtype, SPECIAL), tol=tol)
         for dtype in ("int32", "int64"):
             yield case(op, a(dtype, [1, 2, 3, 4, 5, 9]))
+    # On both sides of the branch cuts.
+    for op in ("Asin", "Acos", "Atanh", "Asinh", "Acosh", "Atan", "Sqrt", "Log"):
+        for dtype in COMPLEX:
+            cuts = [complex(x, y) for x in (-2.0, 2.0, -0.5, 0.5) for y in (0.0, -0.0)]
+            yield case(op, np.array([*cuts, 2j, -2j, 0.5 + 0.5j, 3 + 4j], NUMPY[dtype]))
 
 
 def bessel():

@@ -5,6 +5,7 @@ use crate::numeric::{Num, Ordered};
 use ferroflow_primitives::special;
 use ferroflow_tensor::{Complex, Complex32, Complex64, Element, bf16, f16};
 use num_complex::ComplexFloat;
+use std::ops::{Add, Neg, Sub};
 
 /// A real or complex number with the elementary functions.
 pub trait Field: Num {
@@ -256,8 +257,18 @@ macro_rules! reals {
                 let t = Field::tanh(Complex::new(-self.im, self.re));
                 Complex::new(t.im, -t.re)
             }
-            fn asin(self) -> Self { ComplexFloat::asin(self) }
-            fn acos(self) -> Self { ComplexFloat::acos(self) }
+            // Kahan, "Branch cuts for complex elementary functions" (1987): the sign of a zero says on which side of the
+            // cut a number is.
+            fn asin(self) -> Self {
+                let [below, above] = around_one(self).map(ComplexFloat::sqrt);
+                let im = (ComplexFloat::conj(below) * above).im;
+                Complex::new(<$ty>::atan2(self.re, (below * above).re), $ty::asinh(im))
+            }
+            fn acos(self) -> Self {
+                let [below, above] = around_one(self).map(ComplexFloat::sqrt);
+                let im = (ComplexFloat::conj(above) * below).im;
+                Complex::new(2.0 * <$ty>::atan2(below.re, above.re), $ty::asinh(im))
+            }
             fn atan(self) -> Self { ComplexFloat::atan(self) }
             fn sinh(self) -> Self { ComplexFloat::sinh(self) }
             fn cosh(self) -> Self { ComplexFloat::cosh(self) }
@@ -270,8 +281,15 @@ macro_rules! reals {
                 ComplexFloat::tanh(self)
             }
             fn asinh(self) -> Self { ComplexFloat::asinh(self) }
-            fn acosh(self) -> Self { ComplexFloat::acosh(self) }
-            fn atanh(self) -> Self { ComplexFloat::atanh(self) }
+            fn acosh(self) -> Self {
+                let [below, above] = [-1.0, 1.0].map(|one| ComplexFloat::sqrt(Complex::new(self.re + one, self.im)));
+                let re = (ComplexFloat::conj(below) * above).re;
+                Complex::new($ty::asinh(re), 2.0 * <$ty>::atan2(below.im, above.re))
+            }
+            fn atanh(self) -> Self {
+                let [below, above] = around_one(self).map(ComplexFloat::ln);
+                (above - below) / 2.0
+            }
             fn pow(self, e: Self) -> Self { ComplexFloat::powc(self, e) }
             fn sign(self) -> Self {
                 let norm = ComplexFloat::abs(self);
@@ -287,4 +305,16 @@ macro_rules! reals {
 reals! {
     f32, libm::erff, libm::erfcf;
     f64, special::erf, libm::erfc;
+}
+
+/// Returns `1 - z` and `1 + z`, with the sign of an imaginary part that is zero.
+fn around_one<T>(z: Complex<T>) -> [Complex<T>; 2]
+where
+    T: Copy + From<i8> + Add<Output = T> + Sub<Output = T> + Neg<Output = T>,
+{
+    let one = T::from(1);
+    [
+        Complex::new(one - z.re, -z.im),
+        Complex::new(one + z.re, z.im),
+    ]
 }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+pub mod agreement;
 pub mod binary;
 pub mod broadcast;
 pub mod broadcast_walk;

@@ -3,7 +3,7 @@
 
 use crate::dense::Scalar;
 use crate::lu::{square_unchanged, squares, store};
-use crate::triangular_functions::{exponential, logarithm, square_root};
+use crate::triangular_functions::{exponential, logarithm, real_eigenvalues, square_root};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::{Field, Promote};
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelCtx, Op};
@@ -22,9 +22,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| {
         let dtype = build.input(0)?;
         dispatch!(dtype, T in [f32, f64, Complex32, Complex64] =>
-            Ok(Box::new(|ctx: &mut KernelCtx| map::<T>(ctx, |a, n| {
-                through_complex(a, n, square_root)
-            }))),
+            Ok(Box::new(|ctx: &mut KernelCtx| map::<T>(ctx, Wide::root))),
             else Err(build.unsupported(dtype)))
     })
     .gradient(root_gradient),
@@ -54,18 +52,28 @@ pub(crate) const OPS: &[Op] = &[
     }),
 ];
 
-/// A wide type that converts to complex numbers and back.
+/// A wide type that converts to complex numbers.
 pub(crate) trait Wide: Scalar {
     fn to_complex(self) -> Complex64;
-    fn of_complex(x: Complex64) -> Self;
+    /// Returns the square root of an `n × n` matrix; none if the decomposition does not converge.
+    fn root(a: &[Self], n: usize) -> Option<Vec<Self>>;
 }
 
 impl Wide for f64 {
     fn to_complex(self) -> Complex64 {
         Complex64::new(self, 0.0)
     }
-    fn of_complex(x: Complex64) -> f64 {
-        x.re
+    fn root(a: &[f64], n: usize) -> Option<Vec<f64>> {
+        // There is no real root then.
+        if real_eigenvalues(a, n)?
+            .iter()
+            .any(|x| x.im == 0.0 && x.re < 0.0)
+        {
+            return Some(vec![f64::NAN; n * n]);
+        }
+        let a: Vec<Complex64> = a.iter().map(|&x| x.into()).collect();
+        let root = square_root(&a, n)?;
+        Some(root.into_iter().map(|x| x.re).collect())
     }
 }
 
@@ -73,19 +81,13 @@ impl Wide for Complex64 {
     fn to_complex(self) -> Complex64 {
         self
     }
-    fn of_complex(x: Complex64) -> Complex64 {
-        x
+    fn root(a: &[Complex64], n: usize) -> Option<Vec<Complex64>> {
+        square_root(a, n)
     }
 }
 
 /// A function of an `n × n` matrix; none where it does not converge.
 type MatrixFn<W> = fn(&[W], usize) -> Option<Vec<W>>;
-
-fn through_complex<W: Wide>(a: &[W], n: usize, f: MatrixFn<Complex64>) -> Option<Vec<W>> {
-    let a: Vec<Complex64> = a.iter().map(|x| x.to_complex()).collect();
-    let result = f(&a, n)?;
-    Some(result.into_iter().map(W::of_complex).collect())
-}
 
 /// Applies a function to each matrix of a batch; where it has none, the result is NaN.
 fn map<T: Promote>(ctx: &mut KernelCtx, f: MatrixFn<T::Wide>) -> Result<()> {

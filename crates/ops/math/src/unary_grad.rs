@@ -2,6 +2,7 @@
 //! `core/kernels/cwise_op_*.cc`).
 
 use ferroflow_base::Result;
+use ferroflow_functors::agreement::{Agreement, without_broadcast};
 use ferroflow_functors::binary::{BinaryFn, binary_kernel, half_binary_kernel};
 use ferroflow_functors::field::Field;
 use ferroflow_functors::numeric::Num;
@@ -21,13 +22,14 @@ macro_rules! field_binary {
                     })
                 };
             }
-            match build.input(0)? {
+            let kernel = match build.input(0)? {
                 DType::Half => half_binary_kernel::<f16>(function!(f32)),
                 DType::Bfloat16 => half_binary_kernel::<bf16>(function!(f32)),
                 dtype => dispatch!(dtype, T in [f32, f64, Complex32, Complex64] =>
                     binary_kernel::<T, T>(function!(T)),
                     else Err(build.unsupported(dtype))),
-            }
+            };
+            without_broadcast(build, Agreement::Count, kernel?)
         }
     };
 }
@@ -35,30 +37,30 @@ macro_rules! field_binary {
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new("SigmoidGrad", FIELD_GRAD)
-        .shape(shapes::merged)
+        .shape(shapes::unchanged)
         .kernel(field_binary!(|y, dy| dy.mul(y).mul(ONE.sub(y))))
         .gradient(sigmoid_grad_gradient),
     Op::new("TanhGrad", FIELD_GRAD)
-        .shape(shapes::merged)
+        .shape(shapes::unchanged)
         .kernel(field_binary!(|y, dy| dy.mul(ONE.sub(y.square()))))
         .gradient(tanh_grad_gradient),
     Op::new("SqrtGrad", FIELD_GRAD)
-        .shape(shapes::merged)
+        .shape(shapes::unchanged)
         .kernel(field_binary!(|y, dy| dy.div(y.conj().add(y.conj()))))
         .gradient(sqrt_grad_gradient),
     Op::new("RsqrtGrad", FIELD_GRAD)
-        .shape(shapes::merged)
+        .shape(shapes::unchanged)
         .kernel(field_binary!(|y, dy| {
             dy.mul(y.conj().square().mul(y.conj()))
                 .div(ONE.add(ONE).neg())
         }))
         .gradient(rsqrt_grad_gradient),
     Op::new("ReciprocalGrad", FIELD_GRAD)
-        .shape(shapes::merged)
+        .shape(shapes::unchanged)
         .kernel(field_binary!(|y, dy| dy.mul(y.conj().square()).neg()))
         .gradient(reciprocal_grad_gradient),
     Op::new("InvGrad", FIELD_GRAD)
-        .shape(shapes::merged)
+        .shape(shapes::unchanged)
         .kernel(field_binary!(|y, dy| dy.mul(y.conj().square()).neg()))
         .gradient(reciprocal_grad_gradient),
 ];

@@ -2,6 +2,7 @@
 //! `softplus_op.cc` and `softsign_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::agreement::{Agreement, without_broadcast};
 use ferroflow_functors::binary::{BinaryFn, binary_kernel, half_binary_kernel};
 use ferroflow_functors::field::Real;
 use ferroflow_functors::numeric::Ordered;
@@ -43,13 +44,14 @@ macro_rules! ordered_map {
 macro_rules! real_zip {
     ($build:expr, $f:expr) => {{
         let build: &KernelBuild = $build;
-        match build.input(0)? {
+        let kernel = match build.input(0)? {
             DType::Float => binary_kernel::<f32, f32>(BinaryFn($f)),
             DType::Double => binary_kernel::<f64, f64>(BinaryFn($f)),
             DType::Half => half_binary_kernel::<f16>(BinaryFn($f)),
             DType::Bfloat16 => half_binary_kernel::<bf16>(BinaryFn($f)),
             dtype => Err(build.unsupported(dtype)),
-        }
+        };
+        without_broadcast(build, Agreement::Shape, kernel?)
     }};
 }
 
