@@ -64,6 +64,9 @@ def contents():
     yield case("DecodePng", data, fails=True)
     yield case("DecodeImage", data, channels=1, fails=True)
     yield case("DecodeBmp", data, channels=3, fails=True)
+    data = saved(colored[:1], format="PNG")
+    yield case("DecodeGif", data)
+    yield case("DecodeBmp", data, fails=True)
     r = Rand("WebP")
     for mode, channels in (("RGB", 3), ("RGBA", 4)):
         images = [Image.fromarray(r("uint8", (6, 9, channels), 0, 255), mode) for _ in range(2)]

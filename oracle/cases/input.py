@@ -212,6 +212,7 @@ def words():
     yield case("StaticRegexFullMatch", some, pattern="a(b", fails=True)
     yield case("RegexFullMatch", some, np.array(b"a(b", object), fails=True)
     yield case("RegexFullMatch", some, strings(b"a", b"b"), fails=True)
+    yield case("RegexFullMatch", some, strings(b"a"), fails=True)
     yield case("RegexReplace", some, np.array(b"*", object), np.array(b"", object), fails=True)
 
 

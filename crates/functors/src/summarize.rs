@@ -134,7 +134,7 @@ impl<'a> Elements<'a> {
                 let text = t.strings().ok().and_then(|s| s.get(i));
                 let text = text.map_or(&b""[..], |s| s);
                 match self.quoted {
-                    true => format!("\"{}\"", String::from_utf8_lossy(text)),
+                    true => format!("\"{}\"", escaped(text)),
                     false => escaped(text),
                 }
             }

@@ -266,6 +266,12 @@ impl Decode {
                 "Unknown image file format. One of JPEG, JPEG XL, PNG, GIF, BMP, WebP required."
             ));
         }
+        if self.op == "DecodeBmp" {
+            return Err(invalid_argument!(
+                "Trying to decode PNG format using DecodeBmp op. Use `decode_png` or \
+                 `decode_image` instead."
+            ));
+        }
         let decoded = png::decode(contents);
         let (mut picture, is_deep) =
             decoded.map_err(|e| self.invalid(&format!("Invalid image data: {e}")))?;
@@ -281,8 +287,11 @@ impl Decode {
             0 => picture.channels,
             n => n,
         };
-        let shape =
-            ferroflow_functors::indices::shape_of([picture.height, picture.width, channels])?;
+        let dims = [picture.height, picture.width, channels];
+        let shape = match self.op.as_str() {
+            "DecodeGif" => [1].into_iter().chain(dims).collect(),
+            _ => ferroflow_functors::indices::shape_of(dims)?,
+        };
         let gray = Gray {
             deep: is_deep,
             rounded: is_deep,

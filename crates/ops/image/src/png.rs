@@ -29,7 +29,9 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 const SIGNATURE: [u8; 8] = *b"\x89PNG\r\n\x1a\n";
 
 /// Most bytes of an image and its metadata.
-const MAX_BYTES: usize = 512 << 20;
+const MAX_BYTES: usize = 2 << 30;
+/// Most bytes that one byte of a file stands for, by the format of its compressed data.
+const MAX_RATIO: usize = 1032;
 
 /// Returns whether a file begins as PNG files do.
 pub(crate) fn is_png(contents: &[u8]) -> bool {
@@ -40,13 +42,16 @@ pub(crate) fn is_png(contents: &[u8]) -> bool {
 /// 8 bits are replicated in the upper and the lower byte; returns whether the file has samples of 16 bits.
 ///
 /// # Errors
-/// Damaged files; images of more than 512 MiB.
+/// Damaged files; images of more than 2 GiB, or of more bytes than a file of this size can hold.
 pub(crate) fn decode(contents: &[u8]) -> std::result::Result<(Image16, bool), DecodingError> {
     let limits = Limits { bytes: MAX_BYTES };
     let mut decoder = Decoder::new_with_limits(Cursor::new(contents), limits);
     decoder.set_transformations(Transformations::EXPAND);
     let mut reader = decoder.read_info()?;
-    let size = reader.output_buffer_size().filter(|n| *n <= MAX_BYTES);
+    let most = contents.len().saturating_mul(MAX_RATIO);
+    let is_possible = reader.info().raw_bytes() <= most;
+    let size = reader.output_buffer_size();
+    let size = size.filter(|n| is_possible && *n <= MAX_BYTES);
     let mut bytes = vec![0; size.ok_or(DecodingError::LimitsExceeded)?];
     let info = reader.next_frame(&mut bytes)?;
     bytes.truncate(info.buffer_size());

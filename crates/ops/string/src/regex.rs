@@ -68,8 +68,9 @@ fn fed_shape(ctx: &mut ShapeCtx, n: usize) -> Result<()> {
 
 /// Returns the only string of input `i`.
 fn fed(ctx: &KernelCtx, i: usize, name: &str) -> Result<String> {
-    match ctx.input(i)?.strings()? {
-        [one] => Ok(String::from_utf8_lossy(one).into_owned()),
+    let input = ctx.input(i)?;
+    match input.strings()? {
+        [one] if input.shape().is_scalar() => Ok(String::from_utf8_lossy(one).into_owned()),
         _ => Err(invalid_argument!(
             "{name} must be scalar, but received {}",
             ctx.shape(i)?

@@ -2,8 +2,11 @@
 
 use super::*;
 
+/// The text with each match in angle brackets, or what RE2 complains about.
+type Wanted = std::result::Result<&'static [u8], &'static str>;
+
 /// Replaces each match by itself in angle brackets; `Err` is RE2's complaint.
-fn check(pattern: &str, text: &str, want: std::result::Result<&[u8], &str>) {
+fn check(pattern: &str, text: &str, want: Wanted) {
     let replaced = Replacer::new(pattern, br"<\0>", true).map(|replacer| {
         let mut out = Vec::new();
         match replacer.write(text.as_bytes(), &mut out) {
@@ -27,7 +30,7 @@ fn check(pattern: &str, text: &str, want: std::result::Result<&[u8], &str>) {
 
 #[test]
 fn patterns_are_those_of_re2() {
-    let rows: &[(&str, &str, std::result::Result<&[u8], &str>)] = &[
+    let rows: &[(&str, &str, Wanted)] = &[
         (
             "[^\\w\\s]",
             "na\u{ef}ve \u{4f60}\u{597d} x",
