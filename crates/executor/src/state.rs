@@ -25,6 +25,17 @@ use std::time::Instant;
 const MAX_SLOTS: usize = 1 << 26;
 /// Inputs of this many bytes make a `Cost::BySize` node worth a task of its own.
 const EXPENSIVE_BYTES: usize = 64 << 10;
+/// What an element without a size of its own, such as a string, counts.
+const OWNED_BYTES: usize = 32;
+
+/// Returns the bytes that a kernel works on.
+fn work_bytes(t: &Tensor) -> usize {
+    let size = match t.dtype().size() {
+        0 => OWNED_BYTES,
+        size => size,
+    };
+    t.num_elements() * size
+}
 
 /// Outputs of a node that ran away from the state's lock.
 pub(crate) type Outputs = SmallVec<[Value; 2]>;
@@ -341,7 +352,7 @@ impl StepState {
                 let slots = &self.slots[first..first + node.n_inputs as usize];
                 slots
                     .iter()
-                    .any(|s| matches!(s, Value::Tensor(t) if t.byte_len() >= EXPENSIVE_BYTES))
+                    .any(|s| matches!(s, Value::Tensor(t) if work_bytes(t) >= EXPENSIVE_BYTES))
             }
             _ => false,
         }
