@@ -120,6 +120,20 @@ def definite(dtype, n, seed=0, share=0.3):
 
 
 @case("v1")
+def gradients_of_products(b):
+    # TensorFlow's gradients conjugate the matrices.
+    from tensorflow.python.ops.linalg.sparse import sparse_csr_matrix_ops as csr
+    for dtype in DTYPES:
+        x, y = thinned(numbers(dtype, (3, 4))), numbers(dtype, (4, 2))
+        at = np.argwhere(x)
+        values, dense = tf.identity(x[tuple(at.T)]), tf.identity(y)
+        m = csr.CSRSparseMatrix(tf.SparseTensor(at, values, x.shape))
+        product = csr.matmul(m, dense)
+        b.step([product, *tf.gradients(product, [values, dense], grad_ys=product)])
+        b.step(parts_of(raw.Conj(input=m._matrix if hasattr(m, "_matrix") else m.csr_matrix), dtype))
+
+
+@case("v1")
 def orderings_and_factors(b):
     for dtype in DTYPES:
         for n in (1, 2, 5, 9, 30):

@@ -13,6 +13,7 @@ pub mod agreement;
 pub mod binary;
 pub mod broadcast;
 pub mod broadcast_walk;
+pub mod csr;
 mod farmhash;
 pub mod feature_cross;
 pub mod field;

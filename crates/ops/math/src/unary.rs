@@ -1,6 +1,7 @@
 //! Elementwise functions of one tensor (TensorFlow: `core/kernels/cwise_op_*.cc`).
 
 use ferroflow_base::Result;
+use ferroflow_functors::csr::Csr;
 use ferroflow_functors::field::{Field, Real};
 use ferroflow_functors::numeric::{Int, Num};
 use ferroflow_functors::shapes;
@@ -8,7 +9,7 @@ use ferroflow_functors::unary::{
     CHEAP, COSTLY, ConvertFn, SimdUnary, UnaryFn, UnaryFunctor, WidenInput, half_unary_kernel,
     unary_kernel, unary_op,
 };
-use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
+use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_primitives::math::UnaryOp;
 use ferroflow_primitives::special;
 use ferroflow_tensor::{Complex32, Complex64, DType, bf16, dispatch, f16};
@@ -198,6 +199,12 @@ pub(crate) const OPS: &[Op] = &[
         }).not_differentiable(),
     unary_op("Conj", "input: T -> output: T | T: type {complex64,complex128,variant} = complex64 |", |build| {
             let dtype = build.input(0)?;
+            if dtype == DType::Variant {
+                return Ok(Box::new(|ctx: &mut KernelCtx| {
+                    let matrix = Csr::input(ctx, 0)?.conj()?;
+                    ctx.set_output(0, matrix.into_tensor()?)
+                }));
+            }
             dispatch!(dtype, T in [Complex32, Complex64] =>
             unary_kernel::<T, T>(CHEAP, UnaryFn(<T as Field>::conj)),
             else Err(build.unsupported(dtype)))
