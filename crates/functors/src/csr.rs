@@ -2,7 +2,7 @@
 
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::KernelCtx;
-use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, Tensor, Variant};
+use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, Tensor, Variant, dispatch};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -56,9 +56,11 @@ impl Csr {
     /// # Errors
     /// INVALID_ARGUMENT if the input holds something else.
     pub fn input<'a>(ctx: &'a KernelCtx, i: usize) -> Result<&'a Csr> {
-        let t = ctx.input(i)?;
-        t.variants()?;
-        held_by(t).ok_or_else(|| {
+        let found = match ctx.input(i)?.variants()? {
+            [Variant(Some(value))] => value.downcast_ref(),
+            _ => None,
+        };
+        found.ok_or_else(|| {
             invalid_argument!(
                 "Could not get a CSRSparseMatrix from input {i}: it holds another value"
             )
@@ -68,7 +70,7 @@ impl Csr {
     /// Returns a scalar that holds the matrix.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if there is no memory.
+    /// RESOURCE_EXHAUSTED if the matrix does not fit into memory.
     pub fn into_tensor(self) -> Result<Tensor> {
         Tensor::from_variants(Shape::scalar(), vec![Variant(Some(Arc::new(self)))])
     }
@@ -76,7 +78,7 @@ impl Csr {
     /// Returns the matrix of the conjugate elements.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if there is no memory.
+    /// RESOURCE_EXHAUSTED if the matrix does not fit into memory.
     pub fn conj(&self) -> Result<Csr> {
         Ok(Csr {
             values: conjugates(&self.values)?,
@@ -124,7 +126,7 @@ impl Csr {
     /// Assembles a matrix from those of its batch.
     ///
     /// # Errors
-    /// RESOURCE_EXHAUSTED if there is no memory.
+    /// RESOURCE_EXHAUSTED if the matrix does not fit into memory.
     pub fn of_parts<T: Element>(shape: Vec<i64>, parts: Vec<Owned<T>>) -> Result<Csr> {
         let mut batches = vec![0];
         let (mut rows, mut columns, mut values) = (Vec::new(), Vec::new(), Vec::new());
@@ -177,25 +179,10 @@ impl<T> Owned<T> {
     }
 }
 
-/// Returns the matrix that a variant tensor holds, if it holds one.
-pub fn held_by(t: &Tensor) -> Option<&Csr> {
-    match t.variants().ok()? {
-        [Variant(Some(value))] => value.downcast_ref(),
-        _ => None,
-    }
-}
-
 /// Returns the conjugates of elements; real ones are their own.
 fn conjugates(values: &Tensor) -> Result<Tensor> {
-    match values.dtype() {
-        DType::Complex64 => {
-            let values = values.slice::<Complex32>()?.iter().map(Complex32::conj);
-            Tensor::vector(&values.collect::<Vec<_>>())
-        }
-        DType::Complex128 => {
-            let values = values.slice::<Complex64>()?.iter().map(Complex64::conj);
-            Tensor::vector(&values.collect::<Vec<_>>())
-        }
-        _ => Ok(values.clone()),
-    }
+    dispatch!(values.dtype(), T in [Complex32, Complex64] => {
+        let values: Vec<T> = values.slice::<T>()?.iter().map(T::conj).collect();
+        Tensor::vector(&values)
+    }, else Ok(values.clone()))
 }

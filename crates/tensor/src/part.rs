@@ -106,7 +106,7 @@ impl<'a> PartMut<'a> {
         self.len
     }
 
-    /// Returns whether there is no element.
+    /// Returns whether the part is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0

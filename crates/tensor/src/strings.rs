@@ -2,9 +2,10 @@
 
 use crate::repr::{Content, ContentMut};
 use crate::storage::Data;
+use crate::tensor::check_count;
 use crate::{DType, Shape, Tensor};
 use bytes::Bytes;
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::Result;
 use std::ops::Range;
 use std::sync::OnceLock;
 
@@ -47,7 +48,7 @@ impl PackedStrings {
         self.ends.len()
     }
 
-    /// Returns whether there are no strings.
+    /// Returns whether the number of strings is 0.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -83,10 +84,9 @@ impl PackedStrings {
         self.ends.extend(other.ends.iter().map(|end| start + end));
     }
 
-    /// Returns the strings from `first` on as one slice, to be overwritten.
-    pub fn bytes_from(&mut self, first: usize) -> &mut [u8] {
-        let start = self.range(first).start.min(self.bytes.len());
-        &mut self.bytes[start..]
+    /// Returns all strings as one slice, to be overwritten.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
     }
 
     /// Returns the place of string `i`; that of a missing one is behind all others.
@@ -181,7 +181,7 @@ impl<'a> Texts<'a> {
         }
     }
 
-    /// Returns whether there are no strings.
+    /// Returns whether the number of strings is 0.
     pub fn is_empty(self) -> bool {
         self.len() == 0
     }
@@ -218,13 +218,7 @@ impl Tensor {
     /// INVALID_ARGUMENT if their number is not that of the shape's elements.
     pub fn from_packed_strings(shape: impl Into<Shape>, strings: PackedStrings) -> Result<Tensor> {
         let shape = shape.into();
-        if shape.num_elements() != strings.len() {
-            return Err(invalid_argument!(
-                "shape {shape} has {} elements, but {} were given",
-                shape.num_elements(),
-                strings.len()
-            ));
-        }
+        check_count(&shape, strings.len())?;
         let data = Data::Strings(Strings::Packed(strings, OnceLock::new()));
         Ok(Self::dense(DType::String, shape, data))
     }

@@ -583,7 +583,7 @@ fn too_large(dtype: DType, shape: &Shape) -> ferroflow_base::Status {
     )
 }
 
-fn check_count(shape: &Shape, n: usize) -> Result<()> {
+pub(crate) fn check_count(shape: &Shape, n: usize) -> Result<()> {
     if shape.num_elements() == n {
         return Ok(());
     }

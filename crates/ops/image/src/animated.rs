@@ -1,6 +1,7 @@
 //! BMP, GIF and WebP images (TensorFlow: `core/kernels/image/decode_image_op.cc`,
 //! `core/lib/gif/gif_io.cc`, `core/lib/webp/webp_io.cc`).
 
+use crate::codecs::not_bmp;
 use ferroflow_base::{Result, Status, invalid_argument, resource_exhausted};
 use ferroflow_functors::indices::shape_of;
 use ferroflow_tensor::{DType, Tensor};
@@ -238,10 +239,7 @@ fn gif(contents: &[u8], options: Options) -> Result<Tensor> {
     }
     match options.op {
         "DecodeBmp" => {
-            return Err(invalid_argument!(
-                "Trying to decode GIF format using DecodeBmp op. Use `decode_gif` or \
-                 `decode_image` instead."
-            ));
+            return Err(not_bmp("GIF", "decode_gif"));
         }
         "DecodeAndCropJpeg" => return Err(wrong_op(options.op, "GIF", "decode_gif")),
         _ => {}

@@ -2,9 +2,9 @@
 
 use crate::{animated, jpeg, png};
 use ferroflow_base::{Result, Status, invalid_argument};
-use ferroflow_functors::indices::int_vector;
+use ferroflow_functors::indices::{int_vector, shape_of};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Bytes, DType, PartialShape, Tensor};
+use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -238,10 +238,25 @@ pub(crate) struct Image16 {
     pub(crate) samples: Vec<u16>,
 }
 
+/// The error of DecodeBmp for a file of another format.
+#[cold]
+pub(crate) fn not_bmp(format: &str, other: &str) -> Status {
+    invalid_argument!(
+        "Trying to decode {format} format using DecodeBmp op. Use `{other}` or \
+         `decode_image` instead."
+    )
+}
+
 impl Decode {
     #[cold]
     fn invalid(&self, what: &str) -> Status {
         invalid_argument!("{}: {what}", self.op)
+    }
+
+    /// Returns the shape of a picture; DecodeGif adds an axis of frames.
+    fn shape(&self, dims: [usize; 3]) -> Result<Shape> {
+        let frames = (self.op == "DecodeGif").then_some(1);
+        shape_of(frames.into_iter().chain(dims))
     }
 
     /// Returns the image, or the part of it in a window.
@@ -267,10 +282,7 @@ impl Decode {
             ));
         }
         if self.op == "DecodeBmp" {
-            return Err(invalid_argument!(
-                "Trying to decode PNG format using DecodeBmp op. Use `decode_png` or \
-                 `decode_image` instead."
-            ));
+            return Err(not_bmp("PNG", "decode_png"));
         }
         let decoded = png::decode(contents);
         let (mut picture, is_deep) =
@@ -287,11 +299,7 @@ impl Decode {
             0 => picture.channels,
             n => n,
         };
-        let dims = [picture.height, picture.width, channels];
-        let shape = match self.op.as_str() {
-            "DecodeGif" => [1].into_iter().chain(dims).collect(),
-            _ => ferroflow_functors::indices::shape_of(dims)?,
-        };
+        let shape = self.shape([picture.height, picture.width, channels])?;
         let gray = Gray {
             deep: is_deep,
             rounded: is_deep,
@@ -320,21 +328,14 @@ impl Decode {
             return Err(invalid_argument!("JPEG does not support 4 channels"));
         }
         if self.op == "DecodeBmp" {
-            return Err(invalid_argument!(
-                "Trying to decode JPEG format using DecodeBmp op. Use `decode_jpeg` or \
-                 `decode_image` instead."
-            ));
+            return Err(not_bmp("JPEG", "decode_jpeg"));
         }
         let options = jpeg::Options {
             window,
             ..self.jpeg
         };
         let picture = jpeg::decode(contents, &options).map_err(invalid_jpeg)?;
-        let dims = picture.dims();
-        let shape = match self.op.as_str() {
-            "DecodeGif" => [1].into_iter().chain(dims).collect(),
-            _ => ferroflow_functors::indices::shape_of(dims)?,
-        };
+        let shape = self.shape(picture.dims())?;
         let mut bytes = Tensor::for_overwrite(DType::Uint8, shape.clone())?;
         picture.write(bytes.slice_mut()?);
         let samples = bytes.slice::<u8>()?.iter();

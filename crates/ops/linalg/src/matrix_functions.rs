@@ -64,7 +64,7 @@ impl Wide for f64 {
         Complex64::new(self, 0.0)
     }
     fn root(a: &[f64], n: usize) -> Option<Vec<f64>> {
-        // There is no real root then.
+        // Such a matrix has complex roots only.
         if real_eigenvalues(a, n)?
             .iter()
             .any(|x| x.im == 0.0 && x.re < 0.0)

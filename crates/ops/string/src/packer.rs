@@ -58,7 +58,7 @@ impl Packer {
 
     /// Overwrites the strings that are packed, as one text.
     pub fn overwrite(&mut self, f: impl FnOnce(&mut [u8])) {
-        f(self.packed.bytes_from(0));
+        f(self.packed.bytes_mut());
     }
 
     fn push(&mut self, text: Bytes) {

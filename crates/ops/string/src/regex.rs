@@ -118,23 +118,20 @@ fn complaint(pattern: &str) -> Option<String> {
 
 /// Compiles a pattern for whole texts or parts of them. It matches whole UTF-8 characters.
 fn compile(pattern: &str, whole: bool) -> Result<Regex> {
-    let bad = |e: &regex::Error| {
-        let why = complaint(pattern).unwrap_or_else(|| {
-            let text = e.to_string();
-            text.lines().last().unwrap_or_default().to_string()
-        });
-        invalid_argument!("Invalid pattern: {pattern}, error: {why}")
+    let bad = |why: String| invalid_argument!("Invalid pattern: {pattern}, error: {why}");
+    let build = |translated: &str| {
+        RegexBuilder::new(translated).build().map_err(|e| {
+            bad(complaint(pattern).unwrap_or_else(|| {
+                let text = e.to_string();
+                text.lines().last().unwrap_or_default().to_string()
+            }))
+        })
     };
-    let translated = translate(pattern)
-        .map_err(|why| invalid_argument!("Invalid pattern: {pattern}, error: {why}"))?;
-    let compiled = RegexBuilder::new(&translated)
-        .build()
-        .map_err(|e| bad(&e))?;
+    let translated = translate(pattern).map_err(bad)?;
+    let compiled = build(&translated)?;
     match whole {
         false => Ok(compiled),
-        true => RegexBuilder::new(&format!(r"\A(?:{translated})\z"))
-            .build()
-            .map_err(|e| bad(&e)),
+        true => build(&format!(r"\A(?:{translated})\z")),
     }
 }
 
@@ -216,9 +213,10 @@ struct ByteClass {
 }
 
 impl ByteClass {
+    /// Returns the class that a pattern in the syntax of `regex` is, if it is one.
     fn of(pattern: &str) -> Option<ByteClass> {
         let mut parser = regex_syntax::ParserBuilder::new().utf8(false).build();
-        let hir = parser.parse(&translate(pattern).ok()?).ok()?;
+        let hir = parser.parse(pattern).ok()?;
         let (class, is_run) = match hir.kind() {
             HirKind::Repetition(r) if r.greedy && r.min == 1 && r.max.is_none() => {
                 (r.sub.kind(), true)
@@ -313,9 +311,10 @@ struct Replacer {
 
 impl Replacer {
     fn new(pattern: &str, rewrite: &[u8], all: bool) -> Result<Replacer> {
+        let pattern = compile(pattern, false)?;
         Ok(Replacer {
-            class: ByteClass::of(pattern),
-            pattern: compile(pattern, false)?,
+            class: ByteClass::of(pattern.as_str()),
+            pattern,
             rewrite: Rewrite::new(rewrite),
             all,
         })
