@@ -6,6 +6,7 @@
 
 mod filter;
 mod rows;
+pub(crate) mod slide;
 #[cfg(test)]
 mod tests;
 pub(super) mod winograd;
@@ -391,8 +392,15 @@ pub fn conv3d(
     if axes.iter().all(Axis::is_identity) && p.groups == 1 {
         return gemm_packed(par, input, p.in_c, m, &filter.parts[0], out, p.out_c, ep);
     }
-    let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);
     let base = SendPtr(out.as_mut_ptr());
+    if let [b] = &filter.parts[..]
+        && [s.in_d, s.out_d, s.filter_d] == [1; 3]
+        && let Some(kernel) = slide::kernel(p, ep)
+    {
+        // SAFETY: the sizes were checked; `out` is exclusively borrowed.
+        return unsafe { slide::run(par, p, kernel, input, b, base, ep) };
+    }
+    let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);
     for (g, b) in filter.parts.iter().enumerate() {
         let source = Windows::new(input, p.in_c, g * in_c, in_c, axes);
         let col = g * out_c;

@@ -13,7 +13,7 @@ use super::gemm::check;
 use super::math::unary_with;
 use super::table::DispatchTable;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
-use kernel::{DepthwiseJob, FilterGradientJob, FilterRow, PIXELS};
+use kernel::{DepthwiseJob, FilterGradientJob, FilterRow};
 use lines::{Groups, Lines};
 use std::ops::Range;
 
@@ -218,10 +218,8 @@ pub(crate) fn by_channel(
     let zeros = vec![0.0; p.in_c.max(p.out_c)];
     let work = line_len * s.filter_d * p.filter_h * p.filter_w * groups.per_in;
     let mut together = (32 * 1024 / work.max(1)).clamp(1, n_lines);
-    if !groups.are_plain() {
-        // Lines that are computed together share copies.
-        together = together.max(4 * p.filter_h);
-    }
+    // Lines that are computed together share tables and copies.
+    together = together.max(4 * p.filter_h);
     let together = together.min(n_lines.div_ceil(par.width()));
     let (block, chunk) = blocks(s);
     let table = DispatchTable::current();
@@ -268,6 +266,7 @@ fn line(
         Some(_) => none,
         None => ep.act.limits().unwrap_or(none),
     };
+    let (pixels, kernel) = table.depthwise(p.filter_w, p.stride_w, p.dil_w, p.out_w);
     let pointer = |x: Option<&[f32]>| x.map_or(std::ptr::null(), <[f32]>::as_ptr);
     let mut job = DepthwiseJob {
         rows: rows.as_ptr(),
@@ -275,7 +274,7 @@ fn line(
         width: p.filter_w,
         step: p.stride_w,
         dilation: p.dil_w,
-        tiles: p.out_w / PIXELS,
+        tiles: p.out_w / pixels,
         n: channels.len(),
         stride: p.out_c,
         first: channels.start,
@@ -287,17 +286,16 @@ fn line(
     };
     // SAFETY: tables have a pointer for each column that a window covers, to a pixel with these
     // channels or to as many zeros; filter rows, scale, bias and the pixels of `out` have all
-    // output channels. Tiles of `PIXELS` pixels fit the line, also the last one, which is moved
+    // output channels. Tiles of `pixels` pixels fit the line, also the last one, which is moved
     // left over the one before.
     unsafe {
         if job.tiles == 0 {
             job.tiles = p.out_w;
             return (table.depthwise_pixel)(&job);
         }
-        let kernel = table.depthwise(p.filter_w, p.stride_w, p.dil_w);
         kernel(&job);
-        if job.tiles * PIXELS < p.out_w {
-            let x = p.out_w - PIXELS;
+        if job.tiles * pixels < p.out_w {
+            let x = p.out_w - pixels;
             let moved: Vec<FilterRow> = rows
                 .iter()
                 .map(|row| FilterRow {

@@ -1,9 +1,12 @@
 //! The functions of each instruction set behind one table of pointers.
 
+use super::conv::slide::slide;
 use super::conv::winograd::tile::{
     GradientJob, InputJob, OutputJob, gradient_tile, input_tile, output_tile,
 };
-use super::depthwise::kernel::{DepthwiseJob, FilterGradientJob, PIXELS, filter_gradient, tiles};
+use super::depthwise::kernel::{
+    DepthwiseJob, FilterGradientJob, LONG, PIXELS, filter_gradient, tiles,
+};
 use super::functions as f;
 use super::gemm::kernel::{PackJob, Sweep, pack_rows, sweep};
 use super::isa::Isa;
@@ -27,6 +30,14 @@ pub(crate) struct GemmTable<T: 'static> {
     pub pack: unsafe fn(&PackJob<T>),
 }
 
+/// Computes neighboring pixels of a convolution; see [`slide`].
+pub(crate) struct SlideKernel {
+    /// Output pixels at a time.
+    pub pixels: usize,
+    /// For one vector of channels, and for two if there are registers for them.
+    pub run: &'static [SweepFn<f32>],
+}
+
 /// The functions compiled for one instruction set.
 pub(crate) struct DispatchTable {
     pub unary: [UnaryFn; 34],
@@ -34,8 +45,12 @@ pub(crate) struct DispatchTable {
     pub scale_offset: unsafe fn(*const f32, *const f32, *const f32, *mut f32, usize),
     pub gemm: GemmTable<f32>,
     pub gemm_double: GemmTable<f64>,
+    /// Empty where a vector holds too few channels.
+    pub slide: &'static [SlideKernel],
     /// Filters 3 wide with stride 1 and 2, then 5 and 7 wide likewise, then any.
     depthwise: [DepthwiseFn; 7],
+    /// Filters 3 wide with stride 1, if there are registers for tiles of [`LONG`] pixels.
+    depthwise_long: Option<DepthwiseFn>,
     pub depthwise_pixel: DepthwiseFn,
     pub depthwise_filter: unsafe fn(&FilterGradientJob),
     /// Tiles of four, of six and of eight.
@@ -57,9 +72,25 @@ impl DispatchTable {
         DispatchTable::of(Isa::current())
     }
 
-    /// Returns the kernel of a depthwise filter of this width; the last one takes any.
-    pub(crate) fn depthwise(&self, width: usize, stride: usize, dilation: usize) -> DepthwiseFn {
-        self.depthwise[match (width, stride, dilation) {
+    /// Returns the kernel of a depthwise filter of this width, for lines of `out` pixels, and how many
+    /// of them it computes at a time.
+    pub(crate) fn depthwise(
+        &self,
+        width: usize,
+        stride: usize,
+        dilation: usize,
+        out: usize,
+    ) -> (usize, DepthwiseFn) {
+        // The long tiles take about an eighth less for each pixel.
+        let pays = 7 * out.next_multiple_of(LONG) <= 8 * out.next_multiple_of(PIXELS);
+        if let Some(kernel) = self.depthwise_long
+            && (width, stride, dilation) == (3, 1, 1)
+            && out >= LONG
+            && pays
+        {
+            return (LONG, kernel);
+        }
+        let kernel = self.depthwise[match (width, stride, dilation) {
             (3, 1, 1) => 0,
             (3, 2, 1) => 1,
             (5, 1, 1) => 2,
@@ -67,7 +98,8 @@ impl DispatchTable {
             (7, 1, 1) => 4,
             (7, 2, 1) => 5,
             _ => 6,
-        }]
+        }];
+        (PIXELS, kernel)
     }
 
     /// Returns the functions of an instruction set that the CPU has.
@@ -88,7 +120,7 @@ impl DispatchTable {
 /// A module of the functions compiled for one instruction set.
 macro_rules! isa {
     ($module:ident, $single:ty = $new:expr, $double:ty = $new_double:expr,
-     [$($feature:literal)?], [$($mr:literal)*]) => {
+     [$($feature:literal)?], [$($mr:literal)*], [$($pixels:literal: $($vectors:literal)*);*]) => {
         mod $module {
             use super::*;
             type One = $single;
@@ -284,6 +316,10 @@ macro_rules! isa {
                     ],)*],
                     pack: job!(pack_rows::<Two>, PackJob<f64>, Two, $new_double),
                 },
+                slide: &[$(SlideKernel {
+                    pixels: $pixels,
+                    run: &[$(job!(slide::<One, $pixels, $vectors>, Sweep<f32>)),*],
+                }),*],
                 depthwise: [
                     job!(tiles::<One, 3, 1, PIXELS>, DepthwiseJob),
                     job!(tiles::<One, 3, 2, PIXELS>, DepthwiseJob),
@@ -293,6 +329,10 @@ macro_rules! isa {
                     job!(tiles::<One, 7, 2, PIXELS>, DepthwiseJob),
                     job!(tiles::<One, 0, 0, PIXELS>, DepthwiseJob),
                 ],
+                depthwise_long: match <One as Lanes>::N >= 16 {
+                    true => Some(job!(tiles::<One, 3, 1, LONG>, DepthwiseJob)),
+                    false => None,
+                },
                 depthwise_pixel: job!(tiles::<One, 0, 0, 1>, DepthwiseJob),
                 depthwise_filter: job!(filter_gradient::<One>, FilterGradientJob),
                 winograd_input: [
@@ -326,7 +366,8 @@ isa!(
     crate::vector::portable::Portable = crate::vector::portable::Portable,
     crate::vector::portable::PortableDouble = crate::vector::portable::PortableDouble,
     [],
-    [1 2 3 4 5 6]
+    [1 2 3 4 5 6],
+    []
 );
 #[cfg(target_arch = "x86_64")]
 isa!(
@@ -334,7 +375,8 @@ isa!(
     crate::vector::avx2::Avx2 = crate::vector::avx2::Avx2::new(),
     crate::vector::avx2::Avx2Double = crate::vector::avx2::Avx2Double::new(),
     ["avx2,fma"],
-    [1 2 3 4 5 6]
+    [1 2 3 4 5 6],
+    [10: 1; 8: 1]
 );
 #[cfg(target_arch = "x86_64")]
 isa!(
@@ -342,5 +384,6 @@ isa!(
     crate::vector::avx512::Avx512 = crate::vector::avx512::Avx512::new(),
     crate::vector::avx512::Avx512Double = crate::vector::avx512::Avx512Double::new(),
     ["avx512f,avx512vl,avx512bw,avx512dq,avx2,fma"],
-    [1 2 3 4 5 6 7 8]
+    [1 2 3 4 5 6 7 8],
+    [12: 1; 10: 1 2; 8: 1 2]
 );

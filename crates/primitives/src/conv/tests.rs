@@ -157,6 +157,26 @@ fn planes() {
 }
 
 #[test]
+fn sliding_along_rows() {
+    for (hw, c, f, same) in [
+        ([5, 8], [1, 16], [3, 3], true),
+        ([4, 9], [3, 32], [3, 3], true),
+        ([3, 29], [16, 13], [3, 3], true),
+        ([3, 21], [7, 8], [2, 3], false),
+        ([1, 26], [5, 3], [1, 3], true),
+        ([2, 11], [8, 70], [5, 3], true),
+        ([2, 37], [48, 5], [3, 3], true),
+    ] {
+        let mut s = plane(hw, c, f, 1, same);
+        compare(&s.solid());
+        s.batch = 2;
+        (s.pad_top, s.pad_left) = (4, 14);
+        (s.out_h, s.out_w) = (s.out_h + 5, s.out_w + 19);
+        compare(&s.solid());
+    }
+}
+
+#[test]
 fn small_tiles() {
     for (hw, c) in [
         ([7, 7], [32, 40]),

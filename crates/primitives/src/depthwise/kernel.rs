@@ -5,6 +5,8 @@ use crate::vector::{Simd, array};
 
 /// Output pixels computed together.
 pub(crate) const PIXELS: usize = 4;
+/// The same where registers hold as many sums, for a narrow filter.
+pub(crate) const LONG: usize = 8;
 
 /// A row of the filter, and the input pixels under it along an output line.
 #[derive(Clone, Copy)]

@@ -41,7 +41,8 @@ pub(super) struct Lines<'a> {
     zeros: &'a [f32],
     /// `[filter rows of a channel][per_in]` tables.
     tables: Scratch,
-    /// The line that each copy holds, and the copies: `[filter rows of a channel][per_in]` lines.
+    /// The line that the tables of a filter row are for, and its copies: `[filter rows of a channel][per_in]`
+    /// lines.
     held: Vec<Option<usize>>,
     copies: Scratch,
 }
@@ -70,13 +71,12 @@ impl<'a> Lines<'a> {
             columns,
             zeros,
             tables: Scratch::take(),
-            held: Vec::new(),
+            held: vec![None; filter_rows],
             copies: Scratch::take(),
         };
         let tables = lines.tables.alloc::<SendPtr<f32>>(n_tables * columns);
         if !groups.are_plain() {
             let n = lines.channels.len();
-            lines.held = vec![None; filter_rows];
             let copies = lines.copies.alloc::<f32>(n_tables * p.in_w * n);
             let base = copies.as_mut_ptr();
             for (i, table) in tables.chunks_exact_mut(columns).enumerate() {
@@ -113,18 +113,6 @@ impl<'a> Lines<'a> {
                 }
             }
         }
-        if self.groups.are_plain() {
-            let tables = self
-                .tables
-                .alloc::<SendPtr<f32>>(s.filter_d * p.filter_h * self.columns);
-            for (table, (row, line)) in tables.chunks_exact_mut(self.columns).zip(lines) {
-                let line = &self.input[line * p.in_w * p.in_c..][..p.in_w * p.in_c];
-                let base = line.as_ptr().cast_mut();
-                point(table, base, p.in_c, p.in_w, p.pad_left, self.zeros);
-                found.push((row, table.as_ptr()));
-            }
-            return;
-        }
         let per_in = self.groups.per_in;
         for &(row, line) in &lines {
             let slot = match self.held.iter().position(|held| *held == Some(line)) {
@@ -136,7 +124,7 @@ impl<'a> Lines<'a> {
                     // There are as many copies as filter rows, so one is not needed.
                     let slot = self.held.iter().position(|h| !needed(h)).unwrap_or(0);
                     self.held[slot] = Some(line);
-                    self.copy(line, slot);
+                    self.hold(line, slot);
                     slot
                 }
             };
@@ -150,13 +138,20 @@ impl<'a> Lines<'a> {
         }
     }
 
-    /// Copies an input line, once for each input channel that an output channel reads.
-    fn copy(&mut self, line: usize, slot: usize) {
+    /// Points a table at an input line, or copies the line once for each input channel that an output
+    /// channel reads.
+    fn hold(&mut self, line: usize, slot: usize) {
         let p = &self.s.plane;
         let Groups { per_in, per_out } = self.groups;
         let (n, count) = (self.channels.len(), self.held.len() * per_in);
-        let copies = self.copies.alloc::<f32>(count * p.in_w * n);
         let line = &self.input[line * p.in_w * p.in_c..][..p.in_w * p.in_c];
+        if self.groups.are_plain() {
+            let tables = self.tables.alloc::<SendPtr<f32>>(count * self.columns);
+            let table = &mut tables[slot * self.columns..][..self.columns];
+            let base = line.as_ptr().cast_mut();
+            return point(table, base, p.in_c, p.in_w, p.pad_left, self.zeros);
+        }
+        let copies = self.copies.alloc::<f32>(count * p.in_w * n);
         let copies = copies[slot * per_in * p.in_w * n..].chunks_exact_mut(p.in_w * n);
         let first = self.channels.start / per_out * per_in;
         for (i, copy) in copies.take(per_in).enumerate() {

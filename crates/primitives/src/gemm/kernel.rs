@@ -55,6 +55,16 @@ pub(crate) struct Ahead<T> {
 }
 
 impl<T> Ahead<T> {
+    /// Nothing to prefetch.
+    pub(crate) const fn nothing() -> Self {
+        Ahead {
+            first: std::ptr::null(),
+            lines: 1,
+            share: 0,
+            pace: 0,
+        }
+    }
+
     /// Returns the part that the `tile`-th tile prefetches in a sweep of that tile alone; complete
     /// after `tiles`.
     pub(crate) fn alone(self, tile: usize, tiles: usize) -> Self {
@@ -194,7 +204,7 @@ unsafe fn step<L: Lanes, const MR: usize, const NV: usize>(
 /// Rows `row..row + MR` of `s.c` can be written, and `s.side`, `s.scale` and `s.bias` read where
 /// not null.
 #[inline(always)]
-unsafe fn finish<L: Lanes, const MR: usize, const NV: usize>(
+pub(crate) unsafe fn finish<L: Lanes, const MR: usize, const NV: usize>(
     l: L,
     s: &Sweep<L::T>,
     acc: [[L::V; NV]; MR],

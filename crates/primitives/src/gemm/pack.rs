@@ -287,12 +287,7 @@ impl<'a, T: GemmElement> Stored<'a, T> {
         let nr = 2 * self.table.lanes;
         let col = panel * nr;
         if self.transposed || col >= self.n {
-            return Ahead {
-                first,
-                lines: 1,
-                share: 0,
-                pace: 0,
-            };
+            return Ahead::nothing();
         }
         Ahead {
             first: first.wrapping_add(rows.start * self.ld + col),

@@ -1,0 +1,228 @@
+//! Convolutions of few channels with filters three pixels wide.
+//!
+//! With one vector of output channels, a product of matrices multiplies each input that it loads by
+//! one vector of weights, and waits for loads. Neighboring outputs share inputs: here an input is
+//! multiplied by the weights of all three outputs that see it. With few input channels, a row of
+//! the filter is too short for the loop over it; here that loop does three times as much.
+
+use super::Conv2dShape;
+use crate::aligned::{Scratch, SendPtr};
+use crate::gemm::kernel::{Ahead, Sweep, finish};
+use crate::gemm::{Epilogue, PackedB};
+use crate::table::{DispatchTable, SlideKernel};
+use crate::vector::{Lanes, array};
+use ferroflow_sync::{Parallelism, parallel_for};
+use std::ops::Range;
+
+/// Columns of the filter.
+const TAPS: usize = 3;
+/// Input channels up to which the filter stays in the first-level cache, and up to which more than
+/// one vector of output channels is faster than a product of matrices.
+const MAX_CHANNELS: (usize, usize) = (48, 8);
+/// Multiply-adds that make a task worth dispatching to another thread.
+const MIN_TASK: usize = 64 * 1024;
+
+/// Computes `MR` neighboring output pixels: `s.rows` has a pointer for each row of the filter, to
+/// `MR + TAPS - 1` neighboring input pixels of `s.len` channels.
+///
+/// # Safety
+/// As for [`sweep`](crate::gemm::kernel::sweep), of one tile.
+#[inline(always)]
+pub(crate) unsafe fn slide<L: Lanes, const MR: usize, const NV: usize>(l: L, s: &Sweep<L::T>) {
+    let nr = 2 * L::N;
+    let mut acc = [[l.zero(); NV]; MR];
+    // SAFETY: the caller promises `n_offsets` pointers to as many pixels, and the panel.
+    unsafe {
+        for offset in 0..s.n_offsets {
+            let x = *s.rows.add(offset);
+            let b = s.b.add(offset * TAPS * s.len * nr);
+            for k in 0..s.len {
+                let w: [[L::V; NV]; TAPS] =
+                    array(|tap| array(|v| l.load(b.add((tap * s.len + k) * nr + v * L::N))));
+                let mut pixel = 0;
+                while pixel < MR + TAPS - 1 {
+                    let x = l.splat(*x.add(pixel * s.len + k));
+                    let mut tap = 0;
+                    while tap < TAPS {
+                        if pixel >= tap && pixel - tap < MR {
+                            let acc = &mut acc[pixel - tap];
+                            let mut v = 0;
+                            while v < NV {
+                                acc[v] = l.fma(x, w[tap][v], acc[v]);
+                                v += 1;
+                            }
+                        }
+                        tap += 1;
+                    }
+                    pixel += 1;
+                }
+            }
+        }
+        finish::<L, MR, NV>(l, s, acc, 0);
+    }
+}
+
+/// Returns the kernel that computes the rows of a convolution with the fewest pixels too many, if
+/// sliding suits the convolution.
+pub(super) fn kernel(s: &Conv2dShape, ep: &Epilogue<'_>) -> Option<&'static SlideKernel> {
+    let table = DispatchTable::current();
+    let vectors = s.out_c.div_ceil(table.gemm.lanes).min(2);
+    let suits = s.filter_w == TAPS
+        && [s.stride_h, s.stride_w, s.dil_h, s.dil_w, s.groups] == [1; 5]
+        && s.in_c <= MAX_CHANNELS.0
+        && (s.in_c <= MAX_CHANNELS.1 || vectors == 1)
+        && ep.act.function().is_none();
+    let fits = |k: &&SlideKernel| suits && k.pixels <= s.out_w && vectors <= k.run.len();
+    let computed = |k: &&SlideKernel| s.out_w.next_multiple_of(k.pixels);
+    table.slide.iter().filter(fits).min_by_key(computed)
+}
+
+/// Computes a convolution with a [`kernel`].
+///
+/// # Safety
+/// `out` is valid for the output, and no other thread accesses it meanwhile; the sizes of the
+/// input, the filter and the epilogue are those of `s`.
+pub(super) unsafe fn run(
+    par: &dyn Parallelism,
+    s: &Conv2dShape,
+    kernel: &SlideKernel,
+    input: &[f32],
+    filter: &PackedB<f32>,
+    out: SendPtr<f32>,
+    ep: &Epilogue<'_>,
+) {
+    let terms = s.out_w * s.filter_h * TAPS * s.in_c * s.out_c;
+    let rows_per_task = (MIN_TASK / terms.max(1)).max(1);
+    let columns = kernel.pixels + TAPS - 1;
+    let tiles = Tiles {
+        s,
+        kernel,
+        filter,
+        out,
+        ep,
+    };
+    parallel_for(par, s.batch * s.out_h, rows_per_task, &|rows| {
+        let mut scratch = Scratch::take();
+        let mut windows = Windows {
+            s,
+            input,
+            columns,
+            edges: scratch.alloc(s.filter_h * columns * s.in_c),
+            top: 0,
+            pointers: Vec::with_capacity(s.filter_h),
+        };
+        for row in rows {
+            let used = windows.go_to(row);
+            for x in (0..s.out_w).step_by(kernel.pixels) {
+                // The last tile computes some pixels of the one before again.
+                let x = x.min(s.out_w - kernel.pixels);
+                windows.point(used.clone(), x);
+                // SAFETY: the pointers are those of `columns` pixels for each used row of the
+                // filter; tasks have rows of their own; the caller promises the rest.
+                unsafe { tiles.compute(row * s.out_w + x, &windows.pointers, used.start) };
+            }
+        }
+    });
+}
+
+/// The input pixels that a tile sees.
+struct Windows<'a> {
+    s: &'a Conv2dShape,
+    input: &'a [f32],
+    /// Input columns of a tile.
+    columns: usize,
+    /// Rows of a tile at the border of the image, with zeros around it.
+    edges: &'a mut [f32],
+    /// The row of the input that the first row of the filter would see.
+    top: isize,
+    /// The first pixel in each used row.
+    pointers: Vec<*const f32>,
+}
+
+impl Windows<'_> {
+    /// Goes to a row of the output, and returns the rows of the filter that are used: those outside
+    /// of the image add nothing.
+    fn go_to(&mut self, row: usize) -> Range<usize> {
+        let s = self.s;
+        let (image, y) = (row / s.out_h, row % s.out_h);
+        self.top = (image * s.in_h + y) as isize - s.pad_top as isize;
+        let first = s.pad_top.saturating_sub(y).min(s.filter_h);
+        first
+            ..(s.in_h + s.pad_top)
+                .saturating_sub(y)
+                .clamp(first, s.filter_h)
+    }
+
+    /// Sets the pointers for the tile at this column of the output.
+    fn point(&mut self, used: Range<usize>, x: usize) {
+        self.pointers.clear();
+        for filter_row in used {
+            let row = (self.top + filter_row as isize) as usize;
+            let pixels = self.pixels(row, x, filter_row);
+            self.pointers.push(pixels);
+        }
+    }
+
+    fn pixels(&mut self, row: usize, x: usize, filter_row: usize) -> *const f32 {
+        let (s, channels) = (self.s, self.s.in_c);
+        let line = &self.input[row * s.in_w * channels..][..s.in_w * channels];
+        let before = s.pad_left.saturating_sub(x).min(self.columns);
+        let start = (x + before).saturating_sub(s.pad_left).min(s.in_w);
+        let inside = (s.in_w - start).min(self.columns - before);
+        let pixels = &line[start * channels..(start + inside) * channels];
+        if inside == self.columns {
+            return pixels.as_ptr();
+        }
+        let size = self.columns * channels;
+        let edge = &mut self.edges[filter_row * size..][..size];
+        edge.fill(0.0);
+        edge[before * channels..][..pixels.len()].copy_from_slice(pixels);
+        edge.as_ptr()
+    }
+}
+
+/// What all tiles share.
+struct Tiles<'a> {
+    s: &'a Conv2dShape,
+    kernel: &'a SlideKernel,
+    filter: &'a PackedB<f32>,
+    out: SendPtr<f32>,
+    ep: &'a Epilogue<'a>,
+}
+
+impl Tiles<'_> {
+    /// Computes the tile at an output pixel from the rows of the filter at `first` and below.
+    ///
+    /// # Safety
+    /// As for [`run`]; `rows` point to the input of the tile.
+    unsafe fn compute(&self, pixel: usize, rows: &[*const f32], first: usize) {
+        let Tiles { s, filter, ep, .. } = self;
+        let lanes = filter.table().lanes;
+        for (panel, col) in (0..s.out_c).step_by(2 * lanes).enumerate() {
+            let width = (s.out_c - col).min(2 * lanes);
+            let side = (ep.side).map(|(side, ld)| (side[pixel * ld + col..].as_ptr(), ld));
+            let sweep = Sweep {
+                rows: rows.as_ptr(),
+                tiles: 1,
+                tile_stride: 0,
+                n_offsets: rows.len(),
+                off: 0,
+                len: s.in_c,
+                b: filter.panel(panel)[first * TAPS * s.in_c * 2 * lanes..].as_ptr(),
+                next: Ahead::nothing(),
+                c: self.out.get().wrapping_add(pixel * s.out_c + col),
+                ldc: s.out_c,
+                n: width,
+                accumulate: false,
+                last: true,
+                scale: ep.scale.map_or(std::ptr::null(), |s| s[col..].as_ptr()),
+                bias: ep.bias.map_or(std::ptr::null(), |b| b[col..].as_ptr()),
+                side: side.map_or(std::ptr::null(), |s| s.0),
+                ld_side: side.map_or(0, |s| s.1),
+                limits: ep.act.limits(),
+            };
+            // SAFETY: the caller's promise.
+            unsafe { (self.kernel.run[usize::from(width > lanes)])(&sweep) };
+        }
+    }
+}
