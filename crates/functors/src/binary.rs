@@ -45,6 +45,7 @@ pub trait BinaryFunctor<A, R>: Send + Sync {
     fn in_place(&self) -> bool;
 }
 
+#[inline(always)]
 fn apply_all<A: Copy, R>(a: Side<A>, b: Side<A>, out: &mut [R], f: impl Fn(A, A) -> R) {
     match (a, b) {
         (Side::Slice(a), Side::Slice(b)) => {
@@ -78,9 +79,11 @@ impl<A: Element, F: Fn(A, A) -> A + Send + Sync> BinaryFunctor<A, A> for BinaryF
     fn apply(&self, a: A, b: A) -> A {
         (self.0)(a, b)
     }
+    #[inline(always)]
     fn apply_slice(&self, a: Side<A>, b: Side<A>, out: &mut [A]) {
         apply_all(a, b, out, &self.0);
     }
+    #[inline(always)]
     fn assign_left(&self, a: &mut [A], b: Side<A>) {
         match b {
             Side::Slice(b) => {
@@ -95,6 +98,7 @@ impl<A: Element, F: Fn(A, A) -> A + Send + Sync> BinaryFunctor<A, A> for BinaryF
             }
         }
     }
+    #[inline(always)]
     fn assign_right(&self, a: Side<A>, b: &mut [A]) {
         match a {
             Side::Slice(a) => {

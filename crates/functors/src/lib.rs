@@ -44,5 +44,6 @@ pub mod summarize;
 pub mod tensor_list;
 pub mod transpose;
 pub mod unary;
+pub mod vectorized;
 pub mod wav;
 pub mod window;

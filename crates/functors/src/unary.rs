@@ -110,6 +110,7 @@ impl<A: Element, R: Element, F: Fn(A) -> R + Send + Sync> UnaryFunctor<A, R> for
     fn apply(&self, x: A) -> R {
         (self.0)(x)
     }
+    #[inline(always)]
     fn apply_slice(&self, x: &[A], y: &mut [R]) {
         for (y, x) in y.iter_mut().zip(x) {
             *y = (self.0)(*x);

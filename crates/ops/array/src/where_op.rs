@@ -2,7 +2,7 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices;
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_primitives::vectorized;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Complex32, Complex64, DType, Element, PartialShape, bf16, dispatch, f16};
@@ -17,6 +17,8 @@ pub(crate) const OPS: &[Op] = &[Op::new(
     ctx.set(0, PartialShape::of([None, rank]));
     Ok(())
 })
+// A byte of the input takes longer than in most kernels: it may become eight bytes for each dimension.
+.cost(Cost::Expensive)
 .kernel(where_)];
 
 /// Elements of a word of bits.

@@ -5,6 +5,7 @@ use ferroflow_functors::indices::{axis_in, int, narrowed};
 use ferroflow_functors::numeric::Ordered;
 use ferroflow_functors::unary::CHEAP;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
 
@@ -103,8 +104,14 @@ impl Arg for bf16 {
 
 fn factory<const LARGEST: bool>(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let (dtype, index) = (build.input(0)?, build.output(0)?);
-    dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool, f16, bf16] =>
-        Ok(Box::new(move |ctx: &mut KernelCtx| arg::<T, LARGEST>(ctx, index))),
+    if dtype == DType::Float {
+        let row = vectorized_row::<f32, LARGEST>;
+        return Ok(Box::new(move |ctx: &mut KernelCtx| {
+            arg::<f32, LARGEST>(ctx, index, row)
+        }));
+    }
+    dispatch!(dtype, T in [f64, i8, i16, i32, i64, u8, u16, u32, u64, bool, f16, bf16] =>
+        Ok(Box::new(move |ctx: &mut KernelCtx| arg::<T, LARGEST>(ctx, index, arg_row::<T, LARGEST>))),
         else Err(build.unsupported(dtype)))
 }
 
@@ -138,7 +145,12 @@ fn job(ctx: &KernelCtx) -> Result<Job> {
     })
 }
 
-fn arg<T: Arg, const LARGEST: bool>(ctx: &mut KernelCtx, index: DType) -> Result<()> {
+/// `row` returns the index of the best element of a row.
+fn arg<T: Arg, const LARGEST: bool>(
+    ctx: &mut KernelCtx,
+    index: DType,
+    row: fn(&[T]) -> usize,
+) -> Result<()> {
     let Job { out, n, cols } = job(ctx)?;
     let mut out = ctx.alloc(DType::Int64, out)?;
     let x = ctx.slice::<T>(0)?;
@@ -148,7 +160,7 @@ fn arg<T: Arg, const LARGEST: bool>(ctx: &mut KernelCtx, index: DType) -> Result
         par_chunks_mut(ctx.par(), values, cols, group, &|i, out| {
             let x = &x[i * n * cols..(i + 1) * n * cols];
             match out {
-                [out] => *out = arg_row::<T, LARGEST>(x) as i64,
+                [out] => *out = row(x) as i64,
                 _ => arg_columns::<T, LARGEST>(x, out),
             }
         });
@@ -157,25 +169,45 @@ fn arg<T: Arg, const LARGEST: bool>(ctx: &mut KernelCtx, index: DType) -> Result
     ctx.set_output(0, out)
 }
 
+/// Elements that are compared at a time.
+const LANES: usize = 64;
+
+#[inline(always)]
 fn arg_row<T: Arg, const LARGEST: bool>(x: &[T]) -> usize {
-    let mut lanes = [if LARGEST { T::LEAST } else { T::MOST }; 16];
-    for chunk in x.chunks(16) {
-        for (lane, x) in lanes.iter_mut().zip(chunk) {
-            *lane = if beats::<T, LARGEST>(*x, *lane) {
-                *x
-            } else {
-                *lane
-            };
+    let better = |x: T, best: T| match beats::<T, LARGEST>(x, best) {
+        true => x,
+        false => best,
+    };
+    let least = if LARGEST { T::LEAST } else { T::MOST };
+    let (blocks, rest) = x.as_chunks::<LANES>();
+    let mut lanes = [least; LANES];
+    lanes[..rest.len()].copy_from_slice(rest);
+    for block in blocks {
+        for (lane, x) in lanes.iter_mut().zip(block) {
+            *lane = better(*x, *lane);
         }
     }
-    let best = lanes[1..].iter().fold(lanes[0], |best, &x| {
-        if beats::<T, LARGEST>(x, best) {
-            x
-        } else {
-            best
+    let mut half = LANES / 2;
+    while half > 0 {
+        let (low, high) = lanes.split_at_mut(half);
+        for (low, high) in low.iter_mut().zip(high) {
+            *low = better(*high, *low);
         }
-    });
-    x.iter().position(|x| *x == best).unwrap_or(0)
+        half /= 2;
+    }
+    let best = lanes[0];
+    let has_best = |block: &[T; LANES]| block.iter().fold(false, |has, x| has | (*x == best));
+    let start = LANES * blocks.iter().position(has_best).unwrap_or(blocks.len());
+    let found = x[start..].iter().position(|x| *x == best);
+    found.map_or(0, |i| start + i)
+}
+
+/// Like [`arg_row`], with the best instructions of the CPU.
+fn vectorized_row<T: Arg, const LARGEST: bool>(x: &[T]) -> usize {
+    vectorized(
+        #[inline(always)]
+        || arg_row::<T, LARGEST>(x),
+    )
 }
 
 fn arg_columns<T: Arg, const LARGEST: bool>(x: &[T], out: &mut [i64]) {

@@ -1,6 +1,7 @@
 //! Elementwise arithmetic of two tensors with broadcasting (TensorFlow:
 //! `core/kernels/cwise_op_*.cc`).
 
+use crate::int32;
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::binary::{
     BinaryFn, ComparisonFn, Limit, SimdBinary, binary_kernel, binary_op, checked_binary_kernel,
@@ -8,6 +9,7 @@ use ferroflow_functors::binary::{
 };
 use ferroflow_functors::field::{Field, Real};
 use ferroflow_functors::numeric::{Int, Num, Ordered};
+use ferroflow_functors::vectorized::Vectorized;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
 use ferroflow_primitives::math::BinaryOp;
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, bf16, dispatch, f16};
@@ -70,6 +72,12 @@ macro_rules! division {
     ($trait:ident :: $f:ident, [$($ty:ty),+], $check:ident) => {
         division!(BinaryFn(<f32 as $trait>::$f), $trait::$f, [$($ty),+], $check)
     };
+    ($trait:ident :: $f:ident, [$($ty:ty),+], $check:ident, $int32:path) => {
+        |build: &KernelBuild| match build.input(0)? {
+            DType::Int32 => checked_binary_kernel(Vectorized(BinaryFn($int32)), $check::<i32>),
+            _ => (division!($trait::$f, [$($ty),+], $check))(build),
+        }
+    };
     ($single:expr, $trait:ident :: $f:ident, [$($ty:ty),+], $check:ident) => {
         |build: &KernelBuild| {
             dispatch!(build.input(0)?, T in [i32, i64, u8, i8, i16, u16, u32, u64] =>
@@ -129,7 +137,7 @@ pub(crate) const OPS: &[Op] = &[
          {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", binary_of!(DIVIDE, Num::div, [f64, Complex32, Complex64]))
     .gradient(div_grad),
     binary_op("FloorDiv", "x: T, y: T -> z: T | T: type \
-         {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", division!(Ordered::floor_div, [f64], no_zero))
+         {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", division!(Ordered::floor_div, [f64], no_zero, int32::floor_div))
     .not_differentiable(),
     binary_op("TruncateDiv", "x: T, y: T -> z: T | T: type \
          {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", division!(Ordered::trunc_div, [f64], no_zero_internal))
@@ -137,7 +145,7 @@ pub(crate) const OPS: &[Op] = &[
     binary_op("Mod", "x: T, y: T -> z: T | T: type {int32,int64,half,half,bfloat16,float,double} |", division!(Ordered::trunc_mod, [f64], no_zero))
     .gradient(truncate_mod_grad),
     binary_op("FloorMod", "x: T, y: T -> z: T | T: type \
-         {int8,int16,int32,int64,uint8,uint16,uint32,uint64,bfloat16,half,float,double}", division!(Ordered::floor_mod, [f64], no_zero))
+         {int8,int16,int32,int64,uint8,uint16,uint32,uint64,bfloat16,half,float,double}", division!(Ordered::floor_mod, [f64], no_zero, int32::floor_mod))
     .gradient(floor_mod_grad),
     binary_op("TruncateMod", "x: T, y: T -> z: T | T: type {int32,int64,bfloat16,half,float,double} |", division!(Ordered::trunc_mod, [f64], no_zero_internal))
     .gradient(truncate_mod_grad),

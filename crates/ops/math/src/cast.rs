@@ -8,6 +8,7 @@ use ferroflow_functors::shapes;
 use ferroflow_functors::unary::{
     CHEAP, ConvertFn, NarrowOutput, UnaryFn, WidenInput, unary_kernel,
 };
+use ferroflow_functors::vectorized::Vectorized;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_primitives::truncate::Truncate;
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, Element, bf16, dispatch, f16};
@@ -165,7 +166,7 @@ fn cast(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     } else if let DType::Int4 | DType::Uint4 = to {
         to_four_bits(stored_from, to == DType::Int4)
     } else {
-        between(from, stored_from, stored_to)
+        frequent(from, to).or_else(|| between(from, stored_from, stored_to))
     };
     let unsupported = || Err(unimplemented_error!("Cast {from} to {to} is not supported"));
     of_stored_as(build, kernel.unwrap_or_else(unsupported)?, stored)
@@ -178,6 +179,25 @@ fn stored(dtype: DType) -> DType {
         DType::Int4 => DType::Int8,
         dtype => quantized::stored(dtype),
     }
+}
+
+/// Returns the frequent casts, which take as long as memory needs.
+fn frequent(from: DType, to: DType) -> Option<Kernel> {
+    macro_rules! among {
+        ($($a:ty => $b:ty),*) => {
+            match (from, to) {
+                $((<$a>::DTYPE, <$b>::DTYPE) => Some(unary_kernel::<$a, $b>(
+                    CHEAP,
+                    Vectorized(ConvertFn(<$a as CastTo<$b>>::cast)),
+                )),)*
+                _ => None,
+            }
+        };
+    }
+    among!(
+        f32 => i32, f32 => i64, f32 => u8, f32 => f64, f64 => f32, i32 => f32, i32 => i64,
+        i64 => i32, i64 => f32, u8 => f32, bool => f32
+    )
 }
 
 fn between(from: DType, stored_from: DType, stored_to: DType) -> Option<Kernel> {

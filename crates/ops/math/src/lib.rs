@@ -19,6 +19,7 @@ mod elementwise_program;
 mod float8;
 mod fused_elementwise;
 mod histogram;
+mod int32;
 mod matmul;
 mod quantized;
 mod quantized_arithmetic;
