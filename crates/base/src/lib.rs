@@ -11,10 +11,12 @@
 mod hash;
 mod id;
 mod number;
+mod ordered;
 mod status;
 mod topo;
 
 pub use hash::{hash64, hash64_combine};
 pub use number::general;
+pub use ordered::{ordered_map, ordered_set, try_ordered_map};
 pub use status::{Code, Result, Status};
 pub use topo::topological_order;

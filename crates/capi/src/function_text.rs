@@ -87,7 +87,7 @@ fn node_text(node: &NodeDef) -> Result<String> {
         .iter()
         .map(|(name, value)| Ok(format!("{name}={}", value_text(value)?)));
     let mut attrs: Vec<String> = attrs.collect::<Result<_>>()?;
-    attrs.sort();
+    attrs.sort_unstable();
     if !attrs.is_empty() && !node.device.is_empty() {
         let spec = DeviceSpec::parse(&node.device).map(|spec| spec.to_string());
         let device = spec
@@ -127,7 +127,7 @@ fn value_text(value: &AttrValue) -> Result<String> {
             let attrs = function.attr.iter();
             let attrs = attrs.map(|(name, value)| Ok(format!("{name}={}", value_text(value)?)));
             let mut attrs: Vec<String> = attrs.collect::<Result<_>>()?;
-            attrs.sort();
+            attrs.sort_unstable();
             match attrs.is_empty() {
                 true => function.name.clone(),
                 false => format!("{}[{}]", function.name, attrs.join(", ")),

@@ -50,7 +50,7 @@ pub fn run(args: &Args) -> Result<()> {
         times.push(once()?);
     }
     drop(_progress);
-    times.sort_by(f64::total_cmp);
+    times.sort_unstable_by(f64::total_cmp);
     let at = |q: f64| times[((times.len() - 1) as f64 * q).round() as usize];
     let (median_s, min_s, p99_s) = (at(0.5), times[0], at(0.99));
     let (runs, nodes, peak_rss_mb) = (times.len(), callable.num_nodes(), peak_rss_mb());

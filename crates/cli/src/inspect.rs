@@ -211,7 +211,7 @@ pub fn print_ops(graph: &Graph) {
 fn print_histogram(histogram: BTreeMap<&str, usize>) {
     say!("ops:");
     let mut ops: Vec<_> = histogram.into_iter().collect();
-    ops.sort_by_key(|(op, n)| (usize::MAX - n, *op));
+    ops.sort_unstable_by_key(|(op, n)| (usize::MAX - n, *op));
     for (op, n) in ops {
         say!("  {op:<32} {n:>6}");
     }

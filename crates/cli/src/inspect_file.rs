@@ -34,7 +34,7 @@ pub fn show(path: &Path) -> Result<()> {
         *ops.entry(&node.op).or_default() += 1;
     }
     let mut ops: Vec<_> = ops.into_iter().collect();
-    ops.sort_by_key(|(op, n)| (usize::MAX - n, *op));
+    ops.sort_unstable_by_key(|(op, n)| (usize::MAX - n, *op));
     for (op, n) in ops {
         say!("  {op:<32} {n:>6}");
     }

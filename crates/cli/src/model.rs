@@ -97,7 +97,7 @@ pub fn parse_devices(text: &str) -> std::result::Result<DeviceCounts, String> {
         .map(parse)
         .collect::<std::result::Result<Vec<_>, _>>()?;
     let mut kinds: Vec<&String> = counts.iter().map(|(kind, _)| kind).collect();
-    kinds.sort();
+    kinds.sort_unstable();
     if kinds.windows(2).any(|pair| pair[0] == pair[1]) {
         return Err("each kind of device may be listed once".to_string());
     }

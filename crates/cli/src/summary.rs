@@ -48,7 +48,7 @@ pub fn top(t: &Tensor, k: usize) -> Result<String> {
     let mut out = String::new();
     for (row, scores) in values.chunks(n).enumerate() {
         let mut order: Vec<usize> = (0..scores.len()).collect();
-        order.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
+        order.sort_unstable_by(|&a, &b| scores[b].total_cmp(&scores[a]).then(a.cmp(&b)));
         out += &format!("  row {row}:");
         for &class in order.iter().take(k) {
             out += &format!("  {class} ({:.4})", scores[class]);

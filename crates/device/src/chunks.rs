@@ -205,7 +205,7 @@ impl Chunks {
             }
         }
         let mut holders: Vec<_> = by_name.into_iter().collect();
-        holders.sort_by_key(|(name, bytes)| (std::cmp::Reverse(*bytes), *name));
+        holders.sort_unstable_by_key(|(name, bytes)| (std::cmp::Reverse(*bytes), *name));
         holders
     }
 

@@ -164,7 +164,7 @@ impl Function {
             for (_, node) in graph.iter().filter(|(_, n)| n.class() == class) {
                 found.push((node.attrs.int("index")?, node.attrs.dtype("T")?));
             }
-            found.sort_by_key(|(i, _)| *i);
+            found.sort_unstable_by_key(|(i, _)| *i);
             match found.iter().enumerate().find(|(i, (n, _))| *i as i64 != *n) {
                 Some((i, _)) => Err(invalid_argument!(
                     "the body's _{class:?} number {i} is missing"

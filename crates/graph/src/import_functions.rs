@@ -284,7 +284,7 @@ impl<'a> Importer<'a> {
             .collect();
         let mut key = f.name.clone();
         if !parts.is_empty() {
-            parts.sort();
+            parts.sort_unstable();
             key = format!("{key}[{}]", parts.join(","));
         }
         let fits = f.attrs.is_empty() || self.seen.len() < MAX_INSTANCES;

@@ -226,7 +226,7 @@ impl PrunedGraph {
             let feeds: Vec<usize> = feeds.collect::<Result<_>>()?;
             all.push((node.attrs.int("index")?, feeds));
         }
-        all.sort_by_key(|(index, _)| *index);
+        all.sort_unstable_by_key(|(index, _)| *index);
         Ok(all.into_iter().map(|(_, feeds)| feeds).collect())
     }
 }

@@ -21,8 +21,8 @@ pub fn same_function(a: &FunctionDef, b: &FunctionDef) -> bool {
 fn same_signature(a: &OpDef, b: &OpDef) -> bool {
     let sorted = |op: &OpDef| {
         let mut op = op.clone();
-        op.attr.sort_by(|a, b| a.name.cmp(&b.name));
-        op.control_output.sort();
+        op.attr.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        op.control_output.sort_unstable();
         op.encode_to_vec()
     };
     sorted(a) == sorted(b)

@@ -318,7 +318,7 @@ impl Attrs {
 impl FromIterator<(Name, AttrValue)> for Attrs {
     fn from_iter<I: IntoIterator<Item = (Name, AttrValue)>>(iter: I) -> Self {
         let mut list: Vec<_> = iter.into_iter().collect();
-        list.sort_by(|a, b| a.0.cmp(&b.0));
+        list.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         list.dedup_by(|a, b| a.0 == b.0);
         Attrs(list)
     }

@@ -295,7 +295,7 @@ impl Registry {
         if !kernels.contains_key(base) && self.op(base).is_some_and(|op| op.kernel.is_some()) {
             lines.push("device='CPU'".to_string());
         }
-        lines.sort();
+        lines.sort_unstable();
         match lines.is_empty() {
             true => NO_KERNELS.to_string(),
             false => lines.join("\n  "),
@@ -314,7 +314,7 @@ impl Registry {
         }
         let defined = self.defined.read().unwrap_or_else(PoisonError::into_inner);
         defs.extend(defined.values().map(|(_, def)| def.clone()));
-        defs.sort_by(|a, b| a.name.cmp(&b.name));
+        defs.sort_unstable_by(|a, b| a.name.cmp(&b.name));
         Ok(defs)
     }
 

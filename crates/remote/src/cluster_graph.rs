@@ -10,7 +10,7 @@ use crate::peers::Peer;
 use crate::rendezvous::StepRendezvous;
 use crate::step_stats::StepTrace;
 use crate::task::Task;
-use ferroflow_base::{Code, Result, Status, internal};
+use ferroflow_base::{Code, Result, Status, internal, ordered_set};
 use ferroflow_model::proto::{
     ConfigProto, DeregisterGraphRequest, DeregisterGraphResponse, ExecutorOpts, GraphDef,
     NamedTensorProto, RegisterGraphRequest, RegisterGraphResponse, RunGraphRequest,
@@ -20,7 +20,6 @@ use ferroflow_runtime::CancelToken;
 use ferroflow_runtime::cluster::{ClusterStep, RegisteredGraph, RunDone};
 use ferroflow_tensor::Tensor;
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use tokio::sync::oneshot;
@@ -82,7 +81,7 @@ impl GrpcCluster {
         });
         let tasks = devices.filter_map(|device| TaskName::of_device(&device));
         let numbers = tasks.filter_map(|task| self.numbers.get(&task));
-        let numbers: BTreeSet<usize> = numbers.copied().chain([0]).collect();
+        let numbers = ordered_set(numbers.copied().chain([0]));
         let incarnations = numbers.into_iter().map(|task| self.incarnation_of(task));
         incarnations.collect()
     }

@@ -1,7 +1,7 @@
 //! Translates a client's `ConfigProto`.
 
 use crate::device::TaskName;
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, invalid_argument, ordered_map, try_ordered_map};
 use ferroflow_model::proto::{
     ClusterDef, ConfigProto, GraphDef, RewriterConfig, optimizer_options::Level,
     rewriter_config::Toggle,
@@ -64,9 +64,9 @@ pub(crate) fn addresses(cluster: &ClusterDef) -> Result<Addresses> {
             check_address(address)?;
             Ok((index, address.clone()))
         });
-        Ok((job.name.clone(), tasks.collect::<Result<_>>()?))
+        Ok((job.name.clone(), try_ordered_map(tasks)?))
     });
-    jobs.collect()
+    try_ordered_map(jobs)
 }
 
 fn check_address(address: &str) -> Result<()> {
@@ -83,7 +83,7 @@ fn cluster_text(cluster: &ClusterDef) -> String {
     let mut text = String::new();
     for job in &cluster.job {
         text += &format!("job {{\n  name: {:?}\n", job.name);
-        let tasks: BTreeMap<_, _> = job.tasks.iter().collect();
+        let tasks = ordered_map(&job.tasks);
         for (index, at) in tasks {
             text += &format!("  tasks {{\n    key: {index}\n    value: {at:?}\n  }}\n");
         }

@@ -1,7 +1,7 @@
 //! Names of tasks and devices, and the attributes of a server's devices.
 
 use crate::security::Security;
-use ferroflow_base::{Result, internal, invalid_argument, not_found};
+use ferroflow_base::{Result, internal, invalid_argument, not_found, ordered_map, try_ordered_map};
 use ferroflow_model::proto::{ConfigProto, DeviceAttributes, DeviceLocality};
 use ferroflow_runtime::DeviceSet;
 use prost::Message;
@@ -135,9 +135,9 @@ enum Index {
 impl ServerDef {
     /// Returns the cluster whose only task, number 0 of `job`, has this address.
     pub fn single(job: &str, address: &str) -> Self {
-        let tasks = BTreeMap::from([(0, address.to_string())]);
+        let tasks = ordered_map([(0, address.to_string())]);
         ServerDef {
-            cluster: BTreeMap::from([(job.to_string(), tasks)]),
+            cluster: ordered_map([(job.to_string(), tasks)]),
             task: TaskName {
                 job: job.to_string(),
                 index: 0,
@@ -166,7 +166,7 @@ impl ServerDef {
             })?;
             let tasks = tasks.split([',', '|']).map(str::to_string);
             if jobs
-                .insert(name.to_string(), (0..).zip(tasks).collect())
+                .insert(name.to_string(), ordered_map((0..).zip(tasks)))
                 .is_some()
             {
                 return Err(invalid_argument!("duplicate job '{name}'"));
@@ -243,10 +243,10 @@ impl ServerDef {
         };
         let jobs = config.cluster.into_iter().map(|(job, tasks)| {
             let tasks = match tasks {
-                Tasks::List(list) => (0..).zip(list).collect(),
+                Tasks::List(list) => ordered_map((0..).zip(list)),
                 Tasks::Map(map) => {
                     let numbered = map.into_iter().map(|(i, at)| Ok((number(&i)?, at)));
-                    numbered.collect::<Result<_>>()?
+                    try_ordered_map(numbered)?
                 }
             };
             Ok((job, tasks))
@@ -256,7 +256,7 @@ impl ServerDef {
             Some(Index::Number(n)) => n,
             Some(Index::Text(text)) => number(&text)?,
         };
-        Self::checked(jobs.collect::<Result<_>>()?, &config.task.job, index).map(Some)
+        Self::checked(try_ordered_map(jobs)?, &config.task.job, index).map(Some)
     }
 
     /// Checks that a cluster has the task.

@@ -2,7 +2,7 @@
 //! (TensorFlow: `tf.distribute.cluster_resolver.SlurmClusterResolver`).
 
 use crate::device::ServerDef;
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, invalid_argument, ordered_map};
 use std::collections::BTreeMap;
 
 /// Reads an environment variable.
@@ -83,7 +83,7 @@ impl ServerDef {
                 tasks.insert(tasks.len() as u32, format!("{host}:{port}"));
             }
         }
-        Self::checked(BTreeMap::from([(job.to_string(), tasks)]), job, rank).map(Some)
+        Self::checked(ordered_map([(job.to_string(), tasks)]), job, rank).map(Some)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::device::{TaskName, random_u64};
 use crate::master_session::lock;
 use crate::peers::{Connections, Peer, Peers};
 use crate::security::Security;
-use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
+use ferroflow_base::{Code, Result, Status, internal, invalid_argument, ordered_map};
 use ferroflow_model::proto::{
     CloseSessionRequest, CloseSessionResponse, ConfigProto, CreateSessionRequest,
     CreateSessionResponse, DeviceAttributes, ExtendSessionRequest, ExtendSessionResponse, GraphDef,
@@ -16,7 +16,7 @@ use ferroflow_model::proto::{
 use ferroflow_model::{tensor_from_proto, tensor_to_proto};
 use ferroflow_runtime::{Signature, Tensor};
 use prost::Message;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock};
 use tokio::runtime::Runtime;
 
@@ -94,7 +94,7 @@ impl Master {
             job: "master".to_string(),
             index: 0,
         };
-        let tasks = BTreeMap::from([(0, address.to_string())]);
+        let tasks = ordered_map([(0, address.to_string())]);
         let handle = runtime()?.handle().clone();
         let connections = Connections::new(
             Security::default(),
@@ -102,7 +102,7 @@ impl Master {
             random_u64(),
             handle.clone(),
         );
-        let cluster = BTreeMap::from([(name.job.clone(), tasks)]);
+        let cluster = ordered_map([(name.job.clone(), tasks)]);
         let peer = Peers::new(&cluster, Arc::new(connections), handle).get(&name)?;
         Ok(Master {
             peer,

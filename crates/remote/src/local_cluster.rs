@@ -8,7 +8,7 @@ use crate::service::Endpoint;
 use crate::task::Task;
 use crate::transport::{Directory, Traffic};
 use crate::worker::Worker;
-use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
+use ferroflow_base::{Code, Result, Status, invalid_argument, not_found, ordered_map};
 use ferroflow_rpc::{Calls, MAX_STEPS};
 use ferroflow_runtime::Pool;
 use std::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl LocalCluster {
             let address = address(&name);
             (name, address)
         });
-        let addresses = Arc::new(addresses.collect::<BTreeMap<_, _>>());
+        let addresses = Arc::new(ordered_map(addresses));
         let mut cluster = LocalCluster {
             runtime: None,
             directory: Arc::default(),

@@ -6,7 +6,7 @@ use crate::master_session::lock;
 use crate::security::Security;
 use crate::transport::{Directory, Transport};
 use bytes::Bytes;
-use ferroflow_base::{Code, Result, Status, invalid_argument, not_found};
+use ferroflow_base::{Code, Result, Status, invalid_argument, not_found, ordered_map};
 use ferroflow_model::proto::GetStatusRequest;
 use ferroflow_rpc::{self as rpc, AnyMessage, Frames};
 use ferroflow_runtime::CancelToken;
@@ -109,7 +109,7 @@ impl Peers {
                 (TaskName { job, index: *index }, at.clone())
             })
         });
-        Self::of_addresses(Arc::new(tasks.collect()), connections, runtime)
+        Self::of_addresses(Arc::new(ordered_map(tasks)), connections, runtime)
     }
 
     /// The tasks at these addresses.

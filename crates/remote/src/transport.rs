@@ -2,6 +2,7 @@
 
 use crate::master_session::lock;
 use crate::service::Endpoint;
+use ferroflow_base::ordered_map;
 use ferroflow_rpc::{Boxed, HttpRequest, HttpResponse, measured};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -91,7 +92,7 @@ impl Directory {
             };
             (method, traffic)
         });
-        all.collect()
+        ordered_map(all)
     }
 
     fn call(&self, address: &str, request: HttpRequest) -> Boxed<Result<HttpResponse, Error>> {

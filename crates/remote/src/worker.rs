@@ -11,7 +11,7 @@ use crate::recent_requests::RecentRequests;
 use crate::rendezvous::RendezvousKey;
 use crate::task::Task;
 use crate::worker_session::{WorkerGraph, WorkerSession};
-use ferroflow_base::{Result, Status, aborted, internal, invalid_argument};
+use ferroflow_base::{Result, Status, aborted, internal, invalid_argument, ordered_set};
 use ferroflow_model::proto::{
     CleanupAllRequest, CleanupAllResponse, CleanupGraphRequest, CleanupGraphResponse,
     CreateWorkerSessionRequest, CreateWorkerSessionResponse, DeleteWorkerSessionRequest,
@@ -22,7 +22,7 @@ use ferroflow_model::proto::{
 use ferroflow_runtime::{
     CompileOptions, DeviceSet, PART_ROUNDS, Resources, Session, SessionOptions, Signature,
 };
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -294,7 +294,7 @@ fn receivers(graph: &GraphDef, own: &TaskName) -> Vec<TaskName> {
         Some(attr_value::Value::S(device)) => TaskName::of_device(&String::from_utf8_lossy(device)),
         _ => None,
     });
-    let others: BTreeSet<TaskName> = devices.filter(|task| task != own).collect();
+    let others = ordered_set(devices.filter(|task| task != own));
     others.into_iter().collect()
 }
 

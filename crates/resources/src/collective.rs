@@ -141,7 +141,7 @@ fn given_up(reason: Option<Status>) -> Status {
 }
 
 fn finish(mut members: Vec<Member>, answer: CollectiveFn) {
-    members.sort_by(|a, b| a.rank.cmp(&b.rank));
+    members.sort_unstable_by(|a, b| a.rank.cmp(&b.rank));
     let parts: Vec<Option<Tensor>> = members.iter().map(|m| m.part.clone()).collect();
     let n = members.len();
     let results = answer(&parts).and_then(|results| match results.len() {

@@ -312,7 +312,7 @@ pub fn lock<'a>(
         previous = Some(var);
         locked.push((i, var.write()));
     }
-    locked.sort_by_key(|(i, _)| *i);
+    locked.sort_unstable_by_key(|(i, _)| *i);
     Ok(locked.into_iter().map(|(_, guard)| guard).collect())
 }
 

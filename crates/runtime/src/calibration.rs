@@ -49,7 +49,7 @@ impl Session {
                 names.push((node.attrs.int("index")?, name.to_string()));
             }
         }
-        names.sort();
+        names.sort_unstable();
         let plan = emit(&optimized, registry(), &options)?.load(registry())?;
         let n_fetches = signature.fetches.len();
         let observed = names.iter().map(|(_, name)| name.clone());

@@ -37,7 +37,7 @@ fn median(mut call: impl FnMut() -> Result<()>) -> Result<f64> {
         call()?;
         times.push(start.elapsed().as_secs_f64());
     }
-    times.sort_by(f64::total_cmp);
+    times.sort_unstable_by(f64::total_cmp);
     Ok(times[ROUNDS / 2])
 }
 

@@ -170,7 +170,7 @@ mod tests {
             nodes: saved.iter().map(stored).collect(),
         };
         let mut keys: Vec<_> = keys_of_variables(&objects, &saved).into_iter().collect();
-        keys.sort();
+        keys.sort_unstable();
         let keys: Vec<(&str, &str)> = keys.iter().map(|(a, b)| (&a[..], &b[..])).collect();
         assert_eq!(keys, expected);
     }

@@ -3,7 +3,7 @@
 use crate::object_graph;
 use crate::session::registry;
 use crate::{Callable, RunOptions, Session, SessionOptions, Signature};
-use ferroflow_base::{Result, Status, invalid_argument, not_found};
+use ferroflow_base::{Result, Status, invalid_argument, not_found, ordered_map, try_ordered_map};
 use ferroflow_graph::{LeftOut, parse_tensor_name, supported_part};
 use ferroflow_model::proto::{
     AssetFileDef, MetaGraphDef, SaverDef, SignatureDef, TensorInfo, collection_def::Kind,
@@ -136,10 +136,7 @@ impl SavedModel {
         let model = SavedModel {
             session,
             directory: directory.to_path_buf(),
-            callables: signatures
-                .keys()
-                .map(|k| (k.clone(), OnceLock::new()))
-                .collect(),
+            callables: ordered_map(signatures.keys().map(|k| (k.clone(), OnceLock::new()))),
             signatures,
             left_out,
             saver: meta.saver_def.clone(),
@@ -425,7 +422,7 @@ fn signature(def: &SignatureDef) -> Result<ModelSignature> {
         for (key, info) in map {
             parts(key, info, &mut out).map_err(|e| e.note(format!("at '{key}'")))?;
         }
-        out.sort_by(|a: &SignatureTensor, b| a.key.cmp(&b.key));
+        out.sort_unstable_by(|a: &SignatureTensor, b| a.key.cmp(&b.key));
         Ok::<_, Status>(out)
     };
     let defaults = def.defaults.iter().map(|(key, value)| {
@@ -436,7 +433,7 @@ fn signature(def: &SignatureDef) -> Result<ModelSignature> {
         inputs: tensors(&def.inputs)?,
         outputs: tensors(&def.outputs)?,
         method_name: def.method_name.clone(),
-        defaults: defaults.collect::<Result<_>>()?,
+        defaults: try_ordered_map(defaults)?,
     })
 }
 

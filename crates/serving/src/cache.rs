@@ -46,7 +46,7 @@ pub(crate) fn files(path: &Path) -> Vec<(std::path::PathBuf, u64, u128)> {
         let since = modified.and_then(|m| m.duration_since(UNIX_EPOCH).ok());
         found.push((path, meta.len(), since.map_or(0, |s| s.as_nanos())));
     }
-    found.sort();
+    found.sort_unstable();
     found
 }
 

@@ -1,6 +1,6 @@
 //! Configuration files in TensorFlow Serving's text format.
 
-use ferroflow_base::{Code, Result, Status, invalid_argument};
+use ferroflow_base::{Code, Result, Status, invalid_argument, ordered_map, ordered_set};
 use ferroflow_model::proto::serving::file_system_storage_path_source_config::{
     ServableVersionPolicy, servable_version_policy::PolicyChoice,
 };
@@ -113,7 +113,7 @@ impl ModelSource {
             name: config.name,
             path,
             policy: VersionPolicy::from_proto(config.model_version_policy),
-            labels: config.version_labels.into_iter().collect(),
+            labels: ordered_map(config.version_labels),
             log,
         })
     }
@@ -127,9 +127,7 @@ impl VersionPolicy {
                 VersionPolicy::Latest(latest.num_versions.max(1) as usize)
             }
             Some(PolicyChoice::All(_)) => VersionPolicy::All,
-            Some(PolicyChoice::Specific(s)) => {
-                VersionPolicy::Specific(s.versions.into_iter().collect())
-            }
+            Some(PolicyChoice::Specific(s)) => VersionPolicy::Specific(ordered_set(s.versions)),
         }
     }
 }

@@ -13,7 +13,8 @@ use crate::source::aspired;
 use crate::step::contained;
 use crate::warmup;
 use ferroflow_base::{
-    Result, Status, failed_precondition, invalid_argument, not_found, resource_exhausted,
+    Result, Status, failed_precondition, invalid_argument, not_found, ordered_map,
+    resource_exhausted,
 };
 use ferroflow_model::proto::serving::model_version_status::State;
 use ferroflow_model::proto::serving::{ModelSpec, model_spec::VersionChoice};
@@ -476,9 +477,8 @@ impl ModelManager {
         let mut table = Table::new();
         for (name, model) in models {
             let versions = model.versions.iter();
-            let versions: BTreeMap<_, _> = versions
-                .filter_map(|(n, v)| Some((*n, v.servable.clone()?)))
-                .collect();
+            let versions = versions.filter_map(|(n, v)| Some((*n, v.servable.clone()?)));
+            let versions = ordered_map(versions);
             if !versions.is_empty() {
                 let labels = model.source.labels.clone();
                 table.insert(name.clone(), Entry { versions, labels });

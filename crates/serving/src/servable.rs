@@ -1,7 +1,7 @@
 //! [`Servable`]: a loaded version of a model.
 
 use crate::batching::{Gain, Parameters};
-use ferroflow_base::{Result, failed_precondition, invalid_argument};
+use ferroflow_base::{Result, failed_precondition, invalid_argument, ordered_map};
 use ferroflow_model::proto::{MetaGraphDef, SignatureDef, TensorInfo, tensor_info::Encoding};
 use ferroflow_model::shape_to_proto;
 use ferroflow_runtime::{
@@ -88,7 +88,7 @@ impl Servable {
         let (model, defs, ports) = match from_cache {
             Some((models, defs)) => {
                 let ports = models.iter().map(|(n, m)| (n.clone(), m.ports().clone()));
-                let ports: BTreeMap<_, _> = ports.collect();
+                let ports = ordered_map(ports);
                 (Model::Compiled(models), defs, ports)
             }
             None => Self::read(path, options, session)?,
@@ -100,7 +100,7 @@ impl Servable {
             version,
             path: path.to_path_buf(),
             defs,
-            programs: programs.collect(),
+            programs: ordered_map(programs),
             model,
             batching: OnceLock::new(),
         };
@@ -155,7 +155,7 @@ impl Servable {
         };
         let name = DEFAULT_SIGNATURE.to_string();
         let defs = HashMap::from([(name.clone(), signature_def(&ports))]);
-        Ok((model, defs, BTreeMap::from([(name, ports)])))
+        Ok((model, defs, ordered_map([(name, ports)])))
     }
 
     /// The model's name.
@@ -366,7 +366,7 @@ fn frozen_ports(session: &Session) -> Result<ModelSignature> {
                 name,
             });
         }
-        ports.sort_by(|a, b| a.key.cmp(&b.key));
+        ports.sort_unstable_by(|a, b| a.key.cmp(&b.key));
         Ok(ports)
     };
     Ok(ModelSignature {

@@ -1,7 +1,7 @@
 //! Finds the versions of a model in the file system.
 
 use crate::config::{ModelSource, VersionPolicy};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, invalid_argument, ordered_map};
 use ferroflow_runtime::SavedModel;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -19,7 +19,7 @@ const MODEL_FILES: [&str; 3] = ["bef", "pb", "pbtxt"];
 pub(crate) fn aspired(source: &ModelSource) -> Result<BTreeMap<i64, PathBuf>> {
     let base = &source.path;
     if base.is_file() || SavedModel::is_at(base) {
-        return Ok(BTreeMap::from([(ONLY_VERSION, base.clone())]));
+        return Ok(ordered_map([(ONLY_VERSION, base.clone())]));
     }
     let entries = std::fs::read_dir(base).map_err(|e| {
         invalid_argument!(
@@ -39,7 +39,7 @@ pub(crate) fn aspired(source: &ModelSource) -> Result<BTreeMap<i64, PathBuf>> {
         VersionPolicy::All => versions,
         VersionPolicy::Latest(n) => {
             let newest = versions.into_iter().rev();
-            newest.take(*n).collect()
+            ordered_map(newest.take(*n))
         }
         VersionPolicy::Specific(wanted) => {
             versions.retain(|v, _| wanted.contains(v));

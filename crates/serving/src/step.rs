@@ -3,11 +3,10 @@
 //! The rules and messages are those of TensorFlow Serving's `predict_util.cc` and of `GetInputValues`.
 
 use crate::servable::Servable;
-use ferroflow_base::{Result, failed_precondition, internal, invalid_argument};
+use ferroflow_base::{Result, failed_precondition, internal, invalid_argument, ordered_set};
 use ferroflow_model::proto::TensorProto;
 use ferroflow_model::tensor_from_proto;
 use ferroflow_runtime::{DEFAULT_SIGNATURE, RunOptions, SignatureTensor, Tensor};
-use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -58,7 +57,7 @@ pub(crate) fn contained<R>(f: impl FnOnce() -> Result<R>) -> Result<R> {
 
 /// Joins keys as TensorFlow lists sets.
 pub(crate) fn joined<'a>(keys: impl IntoIterator<Item = &'a str>) -> String {
-    let sorted: BTreeSet<&str> = keys.into_iter().collect();
+    let sorted = ordered_set(keys);
     sorted.into_iter().collect::<Vec<_>>().join(",")
 }
 

@@ -102,7 +102,7 @@ fn grow(view: &View, root: NodeId, taken: &[bool], position: &[usize]) -> Vec<No
             }
         }
     }
-    members.sort_by_key(|m| position[m.index()]);
+    members.sort_unstable_by_key(|m| position[m.index()]);
     members
 }
 

@@ -53,7 +53,7 @@ fn callee(
     let inputs = node.attrs.dtypes("Tin")?;
     let results = inputs.get(args.len()..).unwrap_or_default();
     let mut attrs: Vec<String> = f.attrs.iter().map(|(k, v)| format!("{k}={v:?}")).collect();
-    attrs.sort();
+    attrs.sort_unstable();
     let name = match attrs.is_empty() {
         true => f.name.clone(),
         false => format!("{}[{}]", f.name, attrs.join(",")),

@@ -287,8 +287,8 @@ impl GraphBuilder<'_> {
                 _ => {}
             }
         }
-        args.sort_by_key(|(i, _)| *i);
-        results.sort_by_key(|(i, ..)| *i);
+        args.sort_unstable_by_key(|(i, _)| *i);
+        results.sort_unstable_by_key(|(i, ..)| *i);
         for (_, id, _) in &results {
             graph.remove(*id);
         }

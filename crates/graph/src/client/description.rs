@@ -3,7 +3,7 @@
 
 use super::ClientGraph;
 use crate::{Node, NodeId, Output};
-use ferroflow_base::{Result, Status, invalid_argument};
+use ferroflow_base::{Result, Status, invalid_argument, ordered_set};
 use ferroflow_opdef::{ArgDef, ArgType, AttrValue, Attrs, Name, OpDef};
 use ferroflow_tensor::DType;
 use std::collections::BTreeSet;
@@ -119,7 +119,7 @@ fn classes(value: &AttrValue) -> BTreeSet<String> {
         AttrValue::Str(s) => Some(String::from_utf8_lossy(s).into_owned()),
         _ => None,
     };
-    list.iter().filter_map(text).collect()
+    ordered_set(list.iter().filter_map(text))
 }
 
 impl ClientGraph {

@@ -71,7 +71,7 @@ fn sorted<T>(map: &HashMap<String, T>) -> Vec<(&String, &T)> {
 
 fn signature(def: &ferroflow_model::proto::OpDef) -> u64 {
     let mut declared: Vec<&op_def::AttrDef> = def.attr.iter().collect();
-    declared.sort_by_key(|a| &a.name);
+    declared.sort_unstable_by_key(|a| &a.name);
     let mut h = SEED;
     for attr in declared {
         h = combine(declaration(attr), hash(attr.name.as_bytes(), h));
@@ -100,7 +100,7 @@ fn declaration(attr: &op_def::AttrDef) -> u64 {
 
 fn nodes(nodes: &[NodeDef]) -> u64 {
     let mut by_name: Vec<&NodeDef> = nodes.iter().collect();
-    by_name.sort_by_key(|n| &n.name);
+    by_name.sort_unstable_by_key(|n| &n.name);
     by_name
         .iter()
         .fold(SEED, |h, n| combine(node(n), hash(n.name.as_bytes(), h)))

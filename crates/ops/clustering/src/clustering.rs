@@ -255,7 +255,7 @@ fn nearest(ctx: &mut KernelCtx) -> Result<()> {
         let half_norm = 0.5 * dot(point, point);
         let partial = |(j, norm): (usize, &f32)| (norm - dot(point, centers.row(j)), j);
         let mut all: Vec<(f32, usize)> = norms.iter().enumerate().map(partial).collect();
-        all.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        all.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
         for &(distance, j) in all.iter().take(k) {
             indices.push(j as i64);
             distances.push(2.0 * (half_norm + distance));

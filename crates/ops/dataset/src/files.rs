@@ -466,7 +466,7 @@ impl DatasetIterator for MatchingIterator {
             };
             let mut names = glob(pattern)?;
             names.retain(|name| !files::is_dir(name));
-            names.sort();
+            names.sort_unstable();
             let names = names
                 .into_iter()
                 .map(|name| vec![Tensor::string(Bytes::from(name))]);

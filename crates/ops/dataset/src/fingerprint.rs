@@ -1,14 +1,14 @@
 //! Numbers that identify what a dataset computes, whatever its nodes and functions are called (TensorFlow:
 //! `core/data/hash_utils.h`).
 
-use ferroflow_base::Result;
+use ferroflow_base::{Result, ordered_map};
 use ferroflow_model::proto::{FunctionDef, FunctionDefLibrary, NodeDef, attr_value::Value};
 use ferroflow_model::tensor_to_proto;
 use ferroflow_opdef::{AttrValue, FUNCTION_LIBRARY};
 use ferroflow_resources::dataset::Dataset;
 use ferroflow_tensor::DType;
 use prost::Message;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
 /// Attrs that say nothing about what is computed.
 const NAMES: [&str; 2] = ["metadata", FUNCTION_LIBRARY];
@@ -35,7 +35,7 @@ fn describe(dataset: &Dataset, out: &mut Vec<u8>) -> Result<()> {
         begun: Vec::new(),
     };
     out.extend_from_slice(dataset.node.op.as_bytes());
-    let attrs: BTreeMap<&str, &AttrValue> = attrs.iter().map(|(n, v)| (&n[..], v)).collect();
+    let attrs = ordered_map(attrs.iter().map(|(n, v)| (&n[..], v)));
     for (name, value) in attrs {
         if !NAMES.contains(&name) {
             out.extend_from_slice(name.as_bytes());
@@ -90,7 +90,7 @@ impl Bodies {
         }
         let results = signature.output_arg.iter();
         let results = results.filter_map(|arg| def.ret.get(&arg.name));
-        let effects: BTreeMap<_, _> = def.control_ret.iter().collect();
+        let effects = ordered_map(&def.control_ret);
         for input in results.chain(effects.into_values()) {
             body.describe(input, self, out);
         }
@@ -121,7 +121,7 @@ impl Body<'_> {
             };
             self.places.insert(name, self.places.len());
             out.extend_from_slice(node.op.as_bytes());
-            let attrs: BTreeMap<_, _> = node.attr.iter().collect();
+            let attrs = ordered_map(&node.attr);
             for (name, attr) in attrs {
                 if NAMES.contains(&&name[..]) || name.starts_with('_') {
                     continue;

@@ -3,7 +3,7 @@
 
 use crate::common::{Input, Spec, dataset, function, function_name, make, n_of, next_of, some};
 use crate::sources::window_of;
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, invalid_argument, ordered_map};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, Op, OpKernel, StepServices};
 use ferroflow_resources::dataset::{
@@ -216,14 +216,14 @@ impl DatasetIterator for WindowIterator {
             state.int(key)?;
             state.elements(group)
         });
-        self.groups = groups.into_iter().collect();
+        self.groups = ordered_map(groups);
         visited?;
         let mut sizes: Vec<(i64, i64)> = self.sizes.iter().map(|(k, s)| (*k, *s)).collect();
         state.list(&mut sizes, |state, (key, size)| {
             state.int(key)?;
             state.int(size)
         })?;
-        self.sizes = sizes.into_iter().collect();
+        self.sizes = ordered_map(sizes);
         state.nested(&mut self.current)?;
         state.input(&mut self.inner, &self.source.input)
     }
@@ -305,7 +305,7 @@ impl DatasetIterator for ReducerIterator {
             state.int(key)?;
             state.element(value)
         });
-        self.states = states.into_iter().collect();
+        self.states = ordered_map(states);
         visited?;
         state.input(&mut self.inner, &self.source.input)
     }

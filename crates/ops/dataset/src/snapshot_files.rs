@@ -184,7 +184,7 @@ fn entries(folder: &Path, suffix: &str) -> Vec<PathBuf> {
     let mut paths: Vec<PathBuf> = paths
         .filter(|path| path.to_string_lossy().ends_with(suffix))
         .collect();
-    paths.sort();
+    paths.sort_unstable();
     paths
 }
 

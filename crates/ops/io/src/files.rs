@@ -82,7 +82,7 @@ fn matching(ctx: &mut KernelCtx) -> Result<()> {
     for pattern in patterns.strings()? {
         found.extend(glob(&String::from_utf8_lossy(pattern))?);
     }
-    found.sort();
+    found.sort_unstable();
     let names: Vec<Bytes> = found.into_iter().map(Bytes::from).collect();
     let names = Tensor::from_strings([names.len()], names)?;
     ctx.set_output(0, names)

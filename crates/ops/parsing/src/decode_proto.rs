@@ -70,7 +70,7 @@ fn wanted(build: &KernelBuild, descriptor: &MessageDescriptor) -> Result<Vec<Wan
             })
         });
     let mut fields = fields.collect::<Result<Vec<_>>>()?;
-    fields.sort_by_key(|f| f.field.number);
+    fields.sort_unstable_by_key(|f| f.field.number);
     Ok(fields)
 }
 

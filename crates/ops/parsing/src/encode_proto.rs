@@ -44,7 +44,7 @@ fn encode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let fields = names.iter().map(|name| Field::of(&descriptor, name, false));
     let fields = fields.collect::<Result<Vec<_>>>()?;
     let mut order: Vec<usize> = (0..fields.len()).collect();
-    order.sort_by_key(|i| fields[*i].number);
+    order.sort_unstable_by_key(|i| fields[*i].number);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let prefix = check(ctx, &fields, &names)?;
         let n_messages = prefix.num_elements();

@@ -1,6 +1,6 @@
 //! SetSize and the set operations (TensorFlow: `core/kernels/set_kernels.cc`).
 
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, invalid_argument, ordered_set};
 use ferroflow_functors::indices::list;
 use ferroflow_functors::sparse::{check_ordered, groups};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -305,15 +305,15 @@ fn results<'a, T: Ord + Clone>(
 ) -> Vec<(&'a [i64], BTreeSet<T>)> {
     let set = |ranges: &[Range<usize>], values: &[T]| -> BTreeSet<T> {
         let parts = ranges.iter().filter_map(|range| values.get(range.clone()));
-        parts.flatten().cloned().collect()
+        ordered_set(parts.flatten().cloned())
     };
     let result = |(at, [a, b]): (&'a Vec<i64>, &[Vec<Range<usize>>; 2])| {
         let (a, b) = (set(a, values[0]), set(b, values[1]));
-        let result: BTreeSet<T> = match operation {
-            Operation::AMinusB => a.difference(&b).cloned().collect(),
-            Operation::BMinusA => b.difference(&a).cloned().collect(),
-            Operation::Intersection => a.intersection(&b).cloned().collect(),
-            Operation::Union => a.union(&b).cloned().collect(),
+        let result = match operation {
+            Operation::AMinusB => ordered_set(a.difference(&b).cloned()),
+            Operation::BMinusA => ordered_set(b.difference(&a).cloned()),
+            Operation::Intersection => ordered_set(a.intersection(&b).cloned()),
+            Operation::Union => ordered_set(a.union(&b).cloned()),
         };
         (&at[..], result)
     };

@@ -52,18 +52,27 @@ fn check_parts(at: &Tensor, values: &Tensor, shape: &Tensor) -> Result<(usize, u
 }
 
 /// Sorts rows of indices; equal ones keep their order.
+/// Returns the order of `n` rows, equal ones as they are; `None` if they are in order.
+fn order(rows: &[i64], n: usize, rank: usize) -> Option<Vec<usize>> {
+    let row = |i: usize| rows.get(i * rank..(i + 1) * rank).unwrap_or_default();
+    if (1..n).all(|i| row(i - 1) <= row(i)) {
+        return None;
+    }
+    let mut order: Vec<usize> = (0..n).collect();
+    order.sort_by_key(|&i| row(i));
+    Some(order)
+}
+
 fn reorder<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
     let (at, values) = (ctx.input(0)?, ctx.input(1)?);
     let (n, rank) = check_parts(at, values, ctx.input(2)?)?;
     let rows = at.slice::<i64>()?;
-    let row = |i: usize| rows.get(i * rank..(i + 1) * rank).unwrap_or_default();
-    if (1..n).all(|i| row(i - 1) <= row(i)) {
+    let Some(order) = order(rows, n, rank) else {
         let (at, values) = (ctx.take_input(0)?, ctx.take_input(1)?);
         ctx.set_output(0, at)?;
         return ctx.set_output(1, values);
-    }
-    let mut order: Vec<usize> = (0..n).collect();
-    order.sort_by_key(|&i| row(i));
+    };
+    let row = |i: usize| rows.get(i * rank..(i + 1) * rank).unwrap_or_default();
     let mut sorted = ctx.alloc(DType::Int64, at.shape().clone())?;
     let mut moved = ctx.alloc(values.dtype(), values.shape().clone())?;
     let to = sorted.slice_mut::<i64>()?;

@@ -7,7 +7,7 @@ use super::tensors::{TensorData, TensorEntry, TensorTable};
 use crate::dataflow::{
     Body, BodyAction, BodyFrame, BodyNode, FrameIdx, FrameKind, KernelEntry, NodeIdx, Source,
 };
-use ferroflow_base::{Result, Status, data_loss, internal};
+use ferroflow_base::{Result, Status, data_loss, internal, ordered_map};
 use ferroflow_opdef::{AttrValue, Attrs, Cost, FuncRef, Name, NodeInfo};
 use ferroflow_tensor::{Bytes, DType, LazyTensor, PartialShape};
 use std::collections::{BTreeMap, HashMap};
@@ -144,7 +144,7 @@ codec_as! {
     Box<[FrameIdx]> as Vec<FrameIdx>: |v| v.to_vec(), |list| Some(list.into_boxed_slice());
     BTreeMap<String, Arc<Body>> as Vec<(String, Arc<Body>)>:
         |v| v.iter().map(|(k, f)| (k.clone(), f.clone())).collect::<Vec<_>>(),
-        |list| Some(list.into_iter().collect());
+        |list| Some(ordered_map(list));
     Attrs as Vec<(String, AttrValue)>:
         |v| v.iter().map(|(k, v)| (k.to_string(), v.clone())).collect::<Vec<_>>(),
         |list| {

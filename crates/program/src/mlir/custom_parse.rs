@@ -328,7 +328,7 @@ fn execute_op(p: &mut Parser, op: &mut Op) -> Res {
     op.results = p.new_results(&result_types);
     // In the order of their names, as attributes are.
     let pairs = |mut list: Vec<(String, Attr)>| {
-        list.sort_by(|a, b| a.0.cmp(&b.0));
+        list.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         let pair = |(key, value)| Attr::Array(vec![Attr::string(key), value]);
         Attr::Array(
             list.iter()

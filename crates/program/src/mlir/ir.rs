@@ -402,7 +402,7 @@ impl Op {
     /// Sets several constants; of those with the same name, the last.
     pub fn set_attrs(&mut self, attrs: impl IntoIterator<Item = (String, Attr)>) {
         self.attrs.extend(attrs);
-        self.attrs.sort_by(|a, b| a.0.cmp(&b.0));
+        self.attrs.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         // Later ones stand behind.
         self.attrs.reverse();
         self.attrs.dedup_by(|a, b| a.0 == b.0);

@@ -8,6 +8,7 @@
 
 use super::diagnostic::Diagnostic;
 use super::ir::{Attr, Module, Op, Region, Value};
+use ferroflow_base::ordered_set;
 use std::collections::{BTreeSet, HashMap};
 
 /// The attribute with the cost of an operation; kernels do not see it.
@@ -233,17 +234,16 @@ impl Analysis {
 
     /// Joins cheap children with those that need their values.
     fn merge_dependent(&mut self, children: &mut Vec<usize>) {
-        let candidates: BTreeSet<usize> = children.iter().copied().collect();
+        let candidates = ordered_set(children.iter().copied());
         let mut gone = BTreeSet::new();
         for child in children.iter().copied() {
             if gone.contains(&child) {
                 continue;
             }
             let needs = self.streams[child].needs.iter();
-            let sources: BTreeSet<usize> = needs
-                .filter_map(|node| self.stream_of(*node))
-                .filter(|s| *s != child && candidates.contains(s) && self.is_cheap(*s))
-                .collect();
+            let sources = needs.filter_map(|node| self.stream_of(*node));
+            let joins = |s: &usize| *s != child && candidates.contains(s) && self.is_cheap(*s);
+            let sources = ordered_set(sources.filter(joins));
             for source in sources {
                 self.merge(source, child);
                 gone.insert(source);

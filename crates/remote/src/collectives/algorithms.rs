@@ -169,7 +169,7 @@ async fn all_fields(mut fields: JoinSet<Result<(usize, Tensor)>>) -> Result<Vec<
     while let Some(field) = fields.join_next().await {
         done.push(field.map_err(|e| internal!("a collective failed: {e}"))??);
     }
-    done.sort_by_key(|(i, _)| *i);
+    done.sort_unstable_by_key(|(i, _)| *i);
     Ok(done.into_iter().map(|(_, tensor)| tensor).collect())
 }
 

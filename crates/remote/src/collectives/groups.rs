@@ -130,7 +130,7 @@ struct Joining {
 /// # Errors
 /// INVALID_ARGUMENT if two ask for the same rank, or one for a rank that the group does not have.
 fn ranked(mut members: Vec<(DeviceAttributes, Option<i32>)>) -> Result<Vec<DeviceAttributes>> {
-    members.sort_by(|(a, _), (b, _)| compare_names(&a.name, &b.name));
+    members.sort_unstable_by(|(a, _), (b, _)| compare_names(&a.name, &b.name));
     let asked: Option<Vec<i32>> = members.iter().map(|(_, rank)| *rank).collect();
     if let Some(mut ranks) = asked {
         let shown: Vec<String> = ranks.iter().map(i32::to_string).collect();
@@ -141,7 +141,7 @@ fn ranked(mut members: Vec<(DeviceAttributes, Option<i32>)>) -> Result<Vec<Devic
                 shown.join(",")
             ));
         }
-        members.sort_by_key(|(_, rank)| *rank);
+        members.sort_unstable_by_key(|(_, rank)| *rank);
     }
     Ok(members.into_iter().map(|(device, _)| device).collect())
 }

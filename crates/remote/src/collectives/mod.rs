@@ -13,7 +13,9 @@ use crate::master_session::lock;
 use crate::peers::Peers;
 use buffers::Buffers;
 use carrier::{Carrier, Inbox};
-use ferroflow_base::{Code, Result, Status, deadline_exceeded, failed_precondition, internal};
+use ferroflow_base::{
+    Code, Result, Status, deadline_exceeded, failed_precondition, internal, ordered_set,
+};
 use ferroflow_model::proto::{
     CleanupGraphRequest, CleanupGraphResponse, CompleteGroupRequest, CompleteGroupResponse,
     CompleteInstanceRequest, CompleteInstanceResponse, DeviceAttributes, GetStepSequenceRequest,
@@ -25,7 +27,6 @@ use ferroflow_runtime::{
 };
 use ferroflow_tensor::Tensor;
 use groups::{BROADCAST, Group, Groups, Instances};
-use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 use steps::StepSequences;
@@ -475,7 +476,7 @@ impl Member {
             .members
             .iter()
             .flat_map(|m| TaskName::of_device(&m.name));
-        let tasks: BTreeSet<TaskName> = tasks.filter(|task| *task != self.own).collect();
+        let tasks = ordered_set(tasks.filter(|task| *task != self.own));
         for peer in tasks.iter().flat_map(|task| self.peers.get(task)) {
             let request = CleanupGraphRequest { step_id: self.step };
             peer.notify::<_, CleanupGraphResponse>("CleanupGraph", request, ABORT_TIMEOUT);

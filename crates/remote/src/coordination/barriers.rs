@@ -2,7 +2,9 @@
 
 use super::members::{Members, task_name};
 use crate::device::TaskName;
-use ferroflow_base::{Code, Result, Status, failed_precondition, internal, invalid_argument};
+use ferroflow_base::{
+    Code, Result, Status, failed_precondition, internal, invalid_argument, ordered_map,
+};
 use ferroflow_model::proto::{BarrierRequest, CancelBarrierRequest};
 use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
@@ -224,7 +226,7 @@ fn new_barrier(
     Ok(Barrier {
         counter,
         result: None,
-        tasks: tasks.into_iter().map(|task| (task, false)).collect(),
+        tasks: ordered_map(tasks.into_iter().map(|task| (task, false))),
         waiting: BTreeMap::new(),
         deadline,
     })

@@ -1,7 +1,9 @@
 //! [`Members`]: the tasks that a coordination service knows, with their states.
 
 use crate::device::TaskName;
-use ferroflow_base::{Code, Result, Status, aborted, failed_precondition, invalid_argument};
+use ferroflow_base::{
+    Code, Result, Status, aborted, failed_precondition, invalid_argument, ordered_map,
+};
 use ferroflow_model::proto::{
     CoordinatedTask, CoordinatedTaskState, CoordinatedTaskStateInfo, CoordinationServiceError,
     DeviceInfo,
@@ -111,7 +113,7 @@ impl Members {
             devices: None,
         };
         Members {
-            tasks: names.map(|name| (name, member())).collect(),
+            tasks: ordered_map(names.map(|name| (name, member()))),
             heartbeat_timeout,
             may_reconnect,
             version: 0,

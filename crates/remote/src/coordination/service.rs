@@ -7,7 +7,9 @@ use super::store::KeyValueStore;
 use crate::device::{TaskName, random_u64};
 use crate::master_session::lock;
 use crate::peers::Peers;
-use ferroflow_base::{Code, Result, Status, failed_precondition, internal, invalid_argument};
+use ferroflow_base::{
+    Code, Result, Status, failed_precondition, internal, invalid_argument, ordered_set,
+};
 use ferroflow_model::proto::{
     BarrierRequest, BarrierResponse, CancelBarrierRequest, CancelBarrierResponse, CoordinatedTask,
     CoordinatedTaskStateInfo, CoordinationServiceConfig, CoordinationServiceError,
@@ -428,7 +430,7 @@ impl Coordinator {
         request: GetAliveTasksRequest,
     ) -> Result<GetAliveTasksResponse> {
         let (_, caller) = named(request.requesting_task);
-        let tasks: BTreeSet<TaskName> = request.tasks.iter().map(task_name).collect();
+        let tasks = ordered_set(request.tasks.iter().map(task_name));
         if !tasks.contains(&caller) {
             return Err(invalid_argument!(
                 "Requesting task {caller} is not one of the tasks specified in a GetAliveTasks request."

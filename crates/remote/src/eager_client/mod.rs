@@ -17,7 +17,7 @@ use crate::peers::{Peer, Peers};
 use crate::rendezvous::StepRendezvous;
 use crate::task::Task;
 use crate::worker_session::WorkerSession;
-use ferroflow_base::{Code, Result, Status, failed_precondition, invalid_argument};
+use ferroflow_base::{Code, Result, Status, failed_precondition, invalid_argument, ordered_set};
 use ferroflow_model::proto::{
     DeviceAttributes, GetStatusRequest, GetStatusResponse, RemoteTensorHandle, ServerDef,
 };
@@ -171,7 +171,7 @@ impl EagerCluster {
         };
         let mut devices = runtime.block_on(contexts::devices_of(&others, options.timeout))?;
         devices.extend(task.devices.attributes().to_vec());
-        let members = others.iter().map(|peer| peer.task.clone()).collect();
+        let members = ordered_set(others.iter().map(|peer| peer.task.clone()));
         let view = View::new(&task, id, 0, (peers.clone(), members), devices)?;
         let (begun, joined) = std::thread::scope(|scope| {
             // The leader of the coordination service answers once all contexts have begun.
@@ -258,7 +258,7 @@ impl EagerCluster {
         let is_same = added.is_empty() && kept.len() == old.members.len();
         devices.extend(found);
         devices.extend(shared.task.devices.attributes().to_vec());
-        let members = kept.iter().map(|peer| peer.task.clone()).collect();
+        let members = ordered_set(kept.iter().map(|peer| peer.task.clone()));
         let number = old.number + 1;
         let mut view = View::new(&shared.task, shared.id, number, (peers, members), devices)?;
         let options = JoinOptions {

@@ -196,7 +196,7 @@ fn as_graph(body: &Graph, places: &[String]) -> Result<(GraphDef, Signature)> {
     }
     def.node.retain(|node| node.op != "_Retval");
     let in_order = |mut names: Vec<(usize, String)>| -> Vec<String> {
-        names.sort();
+        names.sort_unstable();
         names.into_iter().map(|(_, name)| name).collect()
     };
     let targets = body.targets().iter();

@@ -8,7 +8,7 @@ use base64::Engine;
 use base64::alphabet;
 use base64::engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
-use ferroflow_base::{Result, Status, invalid_argument, unimplemented_error};
+use ferroflow_base::{Result, Status, invalid_argument, ordered_set, unimplemented_error};
 use ferroflow_model::encode;
 use ferroflow_model::proto::serving::{ExampleList, ExampleListWithContext, Input, input::Kind};
 use ferroflow_model::proto::{
@@ -467,7 +467,7 @@ fn named_row(
             )
         })?;
     }
-    let expected: BTreeSet<String> = columns.iter().map(|c| c.port.key.clone()).collect();
+    let expected = ordered_set(columns.iter().map(|c| c.port.key.clone()));
     if keys != expected {
         let expected: Vec<String> = expected.into_iter().collect();
         return Err(invalid_argument!(

@@ -5,7 +5,7 @@ use super::reductions::reduced_shape;
 use super::rules::{Rules, all};
 use super::scope::{Arg, Scope, op};
 use crate::Output;
-use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_base::{Result, internal, invalid_argument, ordered_set};
 use std::collections::BTreeSet;
 
 pub(super) const RULES: Rules = &[("Einsum", einsum)];
@@ -84,7 +84,7 @@ fn call(s: &Scope, inputs: &[Output], equation: &str) -> Output {
 /// The labels that only `labels` has.
 fn reduced_labels(labels: &str, others: &[&str]) -> BTreeSet<char> {
     let is_other = |label: &char| *label == '.' || others.iter().any(|o| o.contains(*label));
-    labels.chars().filter(|label| !is_other(label)).collect()
+    ordered_set(labels.chars().filter(|label| !is_other(label)))
 }
 
 /// The gradient by one of two operands.
@@ -143,7 +143,7 @@ fn spread(
     let sizes: Vec<Output> = axes.iter().map(size).collect();
     let sizes = op!(s, Pack, &sizes[..]);
     let axes = s.ints(&axes);
-    let distinct = |labels: &str| labels.chars().collect::<BTreeSet<char>>().len();
+    let distinct = |labels: &str| ordered_set(labels.chars()).len();
     let repeats = |labels: &str| distinct(labels) < labels.chars().count();
     let repeats = repeats(operand.labels) || repeats(labels);
     if !repeats && without(operand.labels, reduced) == labels {
