@@ -220,6 +220,29 @@ impl<A: Element, R: Element, F: Fn(A, A) -> R + Send + Sync> BinaryFunctor<A, R>
     }
 }
 
+/// An `f32` function of two 16-bit floats, such as a comparison.
+pub struct WidenOperands<M>(pub M);
+
+impl<H: Half, R: Element, M: BinaryFunctor<f32, R>> BinaryFunctor<H, R> for WidenOperands<M> {
+    fn apply(&self, a: H, b: H) -> R {
+        self.0.apply(a.wide(), b.wide())
+    }
+    fn apply_slice(&self, a: Side<H>, b: Side<H>, out: &mut [R]) {
+        let (mut wide_a, mut wide_b) = ([0.0; HALF_BLOCK], [0.0; HALF_BLOCK]);
+        for (i, out) in out.chunks_mut(HALF_BLOCK).enumerate() {
+            let range = i * HALF_BLOCK..i * HALF_BLOCK + out.len();
+            let a = widen_side(a, range.clone(), &mut wide_a);
+            let b = widen_side(b, range, &mut wide_b);
+            self.0.apply_slice(a, b, out);
+        }
+    }
+    fn assign_left(&self, _: &mut [R], _: Side<H>) {}
+    fn assign_right(&self, _: Side<H>, _: &mut [R]) {}
+    fn in_place(&self) -> bool {
+        false
+    }
+}
+
 /// An `f32` function for a 16-bit float.
 pub struct HalfBinary(pub Box<dyn BinaryFunctor<f32, f32>>);
 

@@ -4,6 +4,7 @@
 //! `Promote` (the wide type to compute in). [`Half`] is a 16-bit float, which computes through
 //! `f32`.
 
+use ferroflow_primitives::halves;
 use ferroflow_tensor::{Complex, Element, bf16, f16};
 use half::slice::HalfFloatSliceExt;
 
@@ -282,16 +283,38 @@ pub trait Half: Element + PartialOrd {
     fn narrow_all(from: &[f32], to: &mut [Self]);
 }
 
-macro_rules! halves {
-    ($($ty:ty),*) => {$(
-        impl Half for $ty {
-            #[inline]
-            fn wide(self) -> f32 { self.to_f32() }
-            #[inline]
-            fn narrow(x: f32) -> Self { <$ty>::from_f32(x) }
-            fn widen(from: &[Self], to: &mut [f32]) { from.convert_to_f32_slice(to) }
-            fn narrow_all(from: &[f32], to: &mut [Self]) { to.convert_from_f32_slice(from) }
-        }
-    )*};
+impl Half for f16 {
+    #[inline]
+    fn wide(self) -> f32 {
+        self.to_f32()
+    }
+    #[inline]
+    fn narrow(x: f32) -> Self {
+        f16::from_f32(x)
+    }
+    fn widen(from: &[Self], to: &mut [f32]) {
+        let n = halves::widen_f16(from.reinterpret_cast(), to);
+        from[n..].convert_to_f32_slice(&mut to[n..]);
+    }
+    fn narrow_all(from: &[f32], to: &mut [Self]) {
+        let n = halves::narrow_f16(from, to.reinterpret_cast_mut());
+        to[n..].convert_from_f32_slice(&from[n..]);
+    }
 }
-halves!(f16, bf16);
+
+impl Half for bf16 {
+    #[inline]
+    fn wide(self) -> f32 {
+        self.to_f32()
+    }
+    #[inline]
+    fn narrow(x: f32) -> Self {
+        bf16::from_f32(x)
+    }
+    fn widen(from: &[Self], to: &mut [f32]) {
+        halves::widen_bf16(from.reinterpret_cast(), to);
+    }
+    fn narrow_all(from: &[f32], to: &mut [Self]) {
+        halves::narrow_bf16(from, to.reinterpret_cast_mut());
+    }
+}

@@ -3,6 +3,7 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{KernelCtx, ShapeCtx};
+use ferroflow_primitives::truncate::Truncate;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Element, PartialShape, Tensor};
 
@@ -73,10 +74,7 @@ stored_integers!(i8, u8, i16, u16, i32);
 /// Converts to an integer as x86 does: what does not fit becomes the lowest one.
 #[inline(always)]
 pub fn to_i32(v: f32) -> i32 {
-    match (-2_147_483_648.0..2_147_483_648.0).contains(&v) {
-        true => v as i32,
-        false => i32::MIN,
-    }
+    v.to_i32()
 }
 
 /// Rounds half away from zero, without a call of the math library.
@@ -84,7 +82,7 @@ pub fn to_i32(v: f32) -> i32 {
 pub fn rounded(v: f32) -> f32 {
     match v.abs() < 8_388_608.0 {
         // The largest float below a half, so that the sum does not round up.
-        true => (v + 0.499_999_97_f32.copysign(v)) as i32 as f32,
+        true => to_i32(v + 0.499_999_97_f32.copysign(v)) as f32,
         false => v,
     }
 }

@@ -124,7 +124,7 @@ pub fn scatter_nd(build: &KernelBuild, dtype: DType, combine: Combine) -> Result
     // `$Item` stores the bits of a `$T`.
     macro_rules! number {
         ($T:ty, $Item:ty, $from:expr, $into:expr, $f:expr) => {{
-            let f: fn($T, $T) -> $T = $f;
+            let f = |a: $T, b: $T| -> $T { ($f)(a, b) };
             Ok(Box::new(move |out, indices, updates| {
                 scatter::<$Item>(out, indices, updates, ignore, |to, from| {
                     *to = $into(f($from(*to), $from(*from)));

@@ -61,6 +61,7 @@ impl<A: Element, F: Fn(A) -> A + Send + Sync> UnaryFunctor<A, A> for UnaryFn<F> 
     fn apply(&self, x: A) -> A {
         (self.0)(x)
     }
+    #[inline(always)]
     fn apply_slice(&self, x: &[A], y: &mut [A]) {
         for (y, x) in y.iter_mut().zip(x) {
             *y = (self.0)(*x);

@@ -22,6 +22,7 @@ pub mod each;
 mod epilogue;
 mod functions;
 pub mod gemm;
+pub mod halves;
 pub mod int8;
 pub mod int_gemm;
 mod isa;

@@ -3,6 +3,7 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
@@ -194,7 +195,7 @@ impl Steps {
         Ok(Steps::new(min, max, Range::of(attrs)?))
     }
 
-    #[inline]
+    #[inline(always)]
     fn round(&self, x: f32) -> f32 {
         if self.none {
             return 0.0;
@@ -282,10 +283,13 @@ fn quantize(ctx: &mut KernelCtx, steps: &[Steps]) -> Result<()> {
     par_chunks_mut(ctx.par(), out.slice_mut::<f32>()?, chunk, 1, &|i, out| {
         let input = &input[i * chunk..][..out.len()];
         match steps {
-            [steps] => out
-                .iter_mut()
-                .zip(input)
-                .for_each(|(o, x)| *o = steps.round(*x)),
+            [steps] => vectorized(
+                #[inline(always)]
+                || {
+                    let numbers = out.iter_mut().zip(input);
+                    numbers.for_each(|(o, x)| *o = steps.round(*x));
+                },
+            ),
             _ => {
                 let turns = steps.iter().cycle();
                 let numbers = out.iter_mut().zip(input).zip(turns);

@@ -70,7 +70,7 @@ macro_rules! ordered_op {
 /// The factory of a division: integers must not be divided by zero.
 macro_rules! division {
     ($trait:ident :: $f:ident, [$($ty:ty),+], $check:ident) => {
-        division!(BinaryFn(<f32 as $trait>::$f), $trait::$f, [$($ty),+], $check)
+        division!(Vectorized(BinaryFn(<f32 as $trait>::$f)), $trait::$f, [$($ty),+], $check)
     };
     ($trait:ident :: $f:ident, [$($ty:ty),+], $check:ident, $int32:path) => {
         |build: &KernelBuild| match build.input(0)? {

@@ -1,8 +1,10 @@
 //! ClipByValue (TensorFlow: `core/kernels/cwise_op_clip.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::numeric::Half;
 use ferroflow_functors::unary::CHEAP;
 use ferroflow_opdef::{GradientCtx, KernelCtx, Op};
+use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, Element, bf16, dispatch, f16};
 
@@ -17,9 +19,11 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 })
 .kernel(|build| {
     let dtype = build.input(0)?;
-    dispatch!(dtype, T in [f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64] =>
+    dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
     Ok(Box::new(|ctx: &mut KernelCtx| clip::<T>(ctx, limited))),
     else match dtype {
+        DType::Half => Ok(Box::new(clip_half::<f16>)),
+        DType::Bfloat16 => Ok(Box::new(clip_half::<bf16>)),
         // Real and imaginary parts are clipped separately.
         DType::Complex64 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex32>(ctx, by_parts))),
         DType::Complex128 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex64>(ctx, by_parts))),
@@ -60,7 +64,10 @@ fn clip<T: Element>(ctx: &mut KernelCtx, limit: impl Fn(T, T, T) -> T + Send + S
             out.copy_from_slice(&x[range.clone()]);
         }
         match (lo, hi) {
-            (&[lo], &[hi]) => out.iter_mut().for_each(|x| *x = limit(*x, lo, hi)),
+            (&[lo], &[hi]) => vectorized(
+                #[inline(always)]
+                || out.iter_mut().for_each(|x| *x = limit(*x, lo, hi)),
+            ),
             _ => {
                 for (k, x) in range.zip(out) {
                     *x = limit(*x, lo[k.min(lo.len() - 1)], hi[k.min(hi.len() - 1)]);
@@ -69,6 +76,14 @@ fn clip<T: Element>(ctx: &mut KernelCtx, limit: impl Fn(T, T, T) -> T + Send + S
         }
     });
     ctx.set_output(0, out)
+}
+
+/// Clips 16-bit floats, which are compared as `f32`.
+fn clip_half<H: Half>(ctx: &mut KernelCtx) -> Result<()> {
+    clip(ctx, |x: H, lo, hi| {
+        let y = if hi.wide() < x.wide() { hi } else { x };
+        if y.wide() < lo.wide() { lo } else { y }
+    })
 }
 
 /// The gradient of a clipped element goes to its limit.

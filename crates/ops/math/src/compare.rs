@@ -2,7 +2,9 @@
 
 use crate::quantized::{of_stored, stored};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::binary::{BroadcastPlan, ComparisonFn, binary_kernel, checked_broadcast};
+use ferroflow_functors::binary::{
+    BroadcastPlan, ComparisonFn, WidenOperands, binary_kernel, checked_broadcast,
+};
 use ferroflow_functors::field::Real;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -17,9 +19,11 @@ macro_rules! order {
             .shape(shapes::broadcast)
             .kernel(|build| {
                 let dtype = build.input(0)?;
-                dispatch!(dtype, T in [f32, f64, i32, i64, u8, i8, i16, u16, u32, u64, f16, bf16] =>
+                dispatch!(dtype, T in [f32, f64, i32, i64, u8, i8, i16, u16, u32, u64] =>
                     binary_kernel::<T, bool>(ComparisonFn(|x: T, y: T| x $op y)),
-                    else Err(build.unsupported(dtype)))
+                    else dispatch!(dtype, H in [f16, bf16] =>
+                        binary_kernel::<H, bool>(WidenOperands(ComparisonFn(|x: f32, y: f32| x $op y))),
+                        else Err(build.unsupported(dtype))))
             })
             .not_differentiable()
     };
@@ -33,10 +37,12 @@ macro_rules! equality {
             .kernel(|build| {
                 let dtype = build.input(0)?;
                 let kernel = dispatch!(stored(dtype), T in [
-                    f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, f16, bf16, Complex32, Complex64
+                    f32, f64, i32, i64, bool, u8, i8, i16, u16, u32, u64, Complex32, Complex64
                 ] =>
                     of_stored(build, binary_kernel::<T, bool>(ComparisonFn(|x: T, y: T| x $op y))?),
                     else match dtype {
+                        DType::Half => binary_kernel::<f16, bool>(WidenOperands(ComparisonFn(|x: f32, y: f32| x $op y))),
+                        DType::Bfloat16 => binary_kernel::<bf16, bool>(WidenOperands(ComparisonFn(|x: f32, y: f32| x $op y))),
                         DType::String => {
                             let f: fn(&Bytes, &Bytes) -> bool = |x, y| x $op y;
                             Ok(Box::new(move |ctx: &mut KernelCtx| strings(ctx, f)) as Box<dyn OpKernel>)

@@ -3,6 +3,7 @@
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant_int};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::vectorized;
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, bf16, dispatch, f16};
 
 macro_rules! count_ints {
@@ -133,7 +134,10 @@ fn range_shape(ctx: &mut ShapeCtx) -> Result<()> {
 
 fn lin_space(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     /// Computes `start + step * i`, every operation rounded to `T`.
-    fn kernel<T: Element>(step: fn(T, T, i64) -> T, at: fn(T, T, i64) -> T) -> Box<dyn OpKernel> {
+    fn kernel<T: Element>(
+        step: fn(T, T, i64) -> T,
+        at: impl Fn(T, T, i64) -> T + Send + Sync + 'static,
+    ) -> Box<dyn OpKernel> {
         Box::new(move |ctx: &mut KernelCtx| {
             for (i, name) in ["start", "stop", "num"].iter().enumerate() {
                 if !ctx.shape(i)?.is_scalar() {
@@ -151,9 +155,14 @@ fn lin_space(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             let mut out = ctx.alloc(T::DTYPE, Shape::checked(&[num])?)?;
             let values = out.slice_mut::<T>()?;
             let step = step(start, stop, (num - 1).max(1));
-            for (i, v) in values.iter_mut().enumerate() {
-                *v = at(start, step, i as i64);
-            }
+            vectorized(
+                #[inline(always)]
+                || {
+                    for (i, v) in (0..).zip(values.iter_mut()) {
+                        *v = at(start, step, i);
+                    }
+                },
+            );
             values[0] = start;
             if let [_, .., last] = values {
                 *last = stop;

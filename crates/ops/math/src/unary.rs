@@ -9,6 +9,7 @@ use ferroflow_functors::unary::{
     CHEAP, COSTLY, ConvertFn, SimdUnary, UnaryFn, UnaryFunctor, WidenInput, half_unary_kernel,
     unary_kernel, unary_op,
 };
+use ferroflow_functors::vectorized::Vectorized;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_primitives::math::UnaryOp;
 use ferroflow_primitives::special;
@@ -54,6 +55,27 @@ macro_rules! real_op {
     };
 }
 
+/// The factory of a rounding, which CPUs have instructions for.
+macro_rules! rounding_op {
+    ($f:ident, $simd:ident) => {
+        vector_op!(
+            unary_of!(CHEAP, SimdUnary(UnaryOp::$simd), Real::$f, [f64]),
+            Real::$f
+        )
+    };
+}
+
+/// The factory of a function of doubles that a CPU's vector instructions compute; `$others` makes
+/// the kernels of other types.
+macro_rules! vector_op {
+    ($others:expr, $trait:ident :: $f:ident) => {
+        |build: &KernelBuild| match build.input(0)? {
+            DType::Double => unary_kernel(CHEAP, Vectorized(UnaryFn(<f64 as $trait>::$f))),
+            _ => ($others)(build),
+        }
+    };
+}
+
 macro_rules! special_op {
     ($f:path) => {
         |build: &KernelBuild| special_kernel(build, $f)
@@ -79,14 +101,14 @@ pub(crate) const OPS: &[Op] = &[
         "x: T -> y: T | T: type {float,half,double}; op_names: list(string)",
     )
     .shape(shapes::unchanged),
-    unary_op("Sqrt", FIELD, unary_of!(
+    unary_op("Sqrt", FIELD, vector_op!(unary_of!(
             CHEAP,
             SimdUnary(UnaryOp::Sqrt),
             Num::root,
-            [f64, Complex32, Complex64]
-        ))
+            [Complex32, Complex64]
+        ), Num::root))
     .gradient(sqrt_grad),
-    unary_op("Rsqrt", FIELD, field_op!(rsqrt, Rsqrt))
+    unary_op("Rsqrt", FIELD, vector_op!(field_op!(rsqrt, Rsqrt), Field::rsqrt))
     .gradient(rsqrt_grad),
     unary_op("Exp", FIELD, field_op!(exp, Exp))
     .gradient(exp_grad),
@@ -138,13 +160,13 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(reciprocal_grad),
     unary_op("Inv", SIGNED, field_op!(recip, Reciprocal))
     .gradient(reciprocal_grad),
-    unary_op("Floor", FLOATS, real_op!(CHEAP, floor, Floor))
+    unary_op("Floor", FLOATS, rounding_op!(floor, Floor))
     .not_differentiable(),
-    unary_op("Ceil", FLOATS, real_op!(CHEAP, ceil, Ceil))
+    unary_op("Ceil", FLOATS, rounding_op!(ceil, Ceil))
     .not_differentiable(),
-    unary_op("Rint", FLOATS, real_op!(CHEAP, rint, Round))
+    unary_op("Rint", FLOATS, rounding_op!(rint, Round))
     .not_differentiable(),
-    unary_op("Round", SIGNED, mixed_op!([i32, i64], Int::round, Round, Real::rint, [f64]))
+    unary_op("Round", SIGNED, vector_op!(mixed_op!([i32, i64], Int::round, Round, Real::rint, [f64]), Real::rint))
     .not_differentiable(),
     unary_op("Abs", "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64} |", mixed_op!([i8, i16, i32, i64], Int::abs, Abs, Real::abs, [f64]))
     .gradient(abs_grad),
@@ -174,13 +196,13 @@ pub(crate) const OPS: &[Op] = &[
         ))
     .gradient(square_grad),
     unary_op("IsNan", TESTED, |build| {
-        test(build, f32::is_nan, f64::is_nan)
+        test(build, |x: f32| x.is_nan(), |x: f64| x.is_nan())
     }),
     unary_op("IsInf", TESTED, |build| {
-        test(build, f32::is_infinite, f64::is_infinite)
+        test(build, |x: f32| x.is_infinite(), |x: f64| x.is_infinite())
     }),
     unary_op("IsFinite", TESTED, |build| {
-        test(build, f32::is_finite, f64::is_finite)
+        test(build, |x: f32| x.is_finite(), |x: f64| x.is_finite())
     }),
     unary_op("LogicalNot", "x: bool -> y: bool |  |", |_| {
         unary_kernel::<bool, bool>(CHEAP, UnaryFn(|x: bool| !x))
@@ -255,14 +277,15 @@ fn part(
 
 fn test(
     build: &KernelBuild,
-    single: fn(f32) -> bool,
-    double: fn(f64) -> bool,
+    single: impl Fn(f32) -> bool + Send + Sync + 'static,
+    double: impl Fn(f64) -> bool + Send + Sync + 'static,
 ) -> Result<Box<dyn OpKernel>> {
+    let single = Vectorized(ConvertFn(single));
     match build.input(0)? {
-        DType::Float => unary_kernel::<f32, bool>(CHEAP, ConvertFn(single)),
-        DType::Double => unary_kernel::<f64, bool>(CHEAP, ConvertFn(double)),
-        DType::Half => unary_kernel::<f16, bool>(CHEAP, WidenInput(ConvertFn(single))),
-        DType::Bfloat16 => unary_kernel::<bf16, bool>(CHEAP, WidenInput(ConvertFn(single))),
+        DType::Float => unary_kernel::<f32, bool>(CHEAP, single),
+        DType::Double => unary_kernel::<f64, bool>(CHEAP, Vectorized(ConvertFn(double))),
+        DType::Half => unary_kernel::<f16, bool>(CHEAP, WidenInput(single)),
+        DType::Bfloat16 => unary_kernel::<bf16, bool>(CHEAP, WidenInput(single)),
         dtype => Err(build.unsupported(dtype)),
     }
 }

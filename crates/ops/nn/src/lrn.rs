@@ -3,7 +3,7 @@
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_primitives::math::{BinaryOp, UnaryOp, binary, unary_in_place};
+use ferroflow_primitives::math::{BinaryOp, UnaryOp, binary_left, unary_in_place};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::DType;
 
@@ -59,19 +59,25 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return Err(invalid_argument!("in must be 4-dimensional"));
         }
         let c = shape[3];
+        let radius = radius.min(c);
         let x = widened(ctx.par(), ctx.input(0)?)?;
         let x = x.slice::<f32>()?;
         let mut out = ctx.alloc(DType::Float, shape)?;
         let group = (4096 / c.max(1)).max(1);
         par_chunks_mut(ctx.par(), out.slice_mut::<f32>()?, c, group, &|i, out| {
             let x = &x[i * c..][..c];
-            for (j, o) in out.iter_mut().enumerate() {
-                let near = &x[j.saturating_sub(radius)..(j + radius + 1).min(c)];
-                *o = bias + alpha * near.iter().map(|v| v * v).sum::<f32>();
+            let mut squares = vec![0.0; c + 2 * radius];
+            let own = squares[radius..].iter_mut().zip(x);
+            own.for_each(|(square, x)| *square = x * x);
+            out.fill(0.0);
+            for near in squares.windows(c) {
+                out.iter_mut()
+                    .zip(near)
+                    .for_each(|(o, square)| *o += square);
             }
+            out.iter_mut().for_each(|o| *o = bias + alpha * *o);
             unary_in_place(UnaryOp::Pow(-beta), out);
-            let scale = out.to_vec();
-            binary(BinaryOp::Mul, x, &scale[..], out);
+            binary_left(BinaryOp::Mul, out, x);
         });
         ctx.set_output(0, narrowed(ctx.par(), out, dtype)?)
     }))

@@ -99,7 +99,7 @@ fn raw(build: &KernelBuild, padded: bool) -> Result<Box<dyn OpKernel>> {
             .map_err(|_| resource_exhausted!("OOM when allocating {n} bytes"))?;
         for string in strings {
             let end = bytes.len() + width;
-            bytes.extend(string.iter().take(width));
+            bytes.extend_from_slice(&string[..width.min(string.len())]);
             bytes.resize(end, 0);
         }
         // Real and imaginary parts are byte-swapped separately.
