@@ -47,11 +47,10 @@ macro_rules! binary {
 pub(crate) fn unary(f: ScalarUnary, ty: ScalarType) -> Option<usize> {
     match ty {
         ScalarType::F32 => {
-            let simd = simd!(f; Rsqrt, Exp, Expm1, Log, Log1p, Sin, Cos, Tanh, Sigmoid, Erf, Erfc,
-                Reciprocal, Sign);
+            let simd = simd!(f; Rsqrt, Exp, Expm1, Log, Log1p, Sin, Cos, Asin, Acos, Atan, Tanh,
+                Sigmoid, Erf, Erfc, Reciprocal, Sign);
             simd.or_else(|| {
-                field!(f32, f; Tan = Field::tan, Asin = Field::asin, Acos = Field::acos,
-                    Atan = Field::atan, Sinh = Field::sinh, Cosh = Field::cosh,
+                field!(f32, f; Tan = Field::tan, Sinh = Field::sinh, Cosh = Field::cosh,
                     Asinh = Field::asinh, Acosh = Field::acosh, Atanh = Field::atanh)
             })
         }

@@ -6,6 +6,7 @@
 //! have the results of the C library.
 
 use super::vector::Simd;
+use std::f32::consts::{FRAC_PI_2, FRAC_PI_4, PI};
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
 // ln 2 in two parts; the first has so few bits that its products with exponents are exact.
@@ -243,6 +244,86 @@ pub(crate) fn erf<S: Simd>(s: S, x: S::V) -> S::V {
         ],
     );
     s.mul(y, s.div(p, q))
+}
+
+/// The arcsine of `a`, from 0 to a half, given its square; by the polynomial of Cephes (Moshier).
+#[inline(always)]
+fn asin_small<S: Simd>(s: S, a: S::V, square: S::V) -> S::V {
+    let p = s.poly(
+        square,
+        [
+            4.216_32e-2,
+            2.418_131e-2,
+            4.547_002_6e-2,
+            7.495_300_2e-2,
+            1.666_675_2e-1,
+        ],
+    );
+    s.fma(s.mul(p, square), a, a)
+}
+
+/// Half of one less `a`, and its root: the sine and its square of half an angle.
+#[inline(always)]
+fn half_angle<S: Simd>(s: S, a: S::V) -> (S::V, S::V) {
+    let square = s.mul(s.splat(0.5), s.sub(s.splat(1.0), a));
+    (s.sqrt(square), square)
+}
+
+/// The arcsine; NaN beyond ±1.
+#[inline(always)]
+pub(crate) fn asin<S: Simd>(s: S, x: S::V) -> S::V {
+    let a = s.abs(x);
+    let large = s.lt(s.splat(0.5), a);
+    let (root, half) = half_angle(s, a);
+    let t = s.select(large, root, a);
+    let y = asin_small(s, t, s.select(large, half, s.mul(a, a)));
+    let from_end = s.sub(s.splat(FRAC_PI_2), s.add(y, y));
+    s.copysign(s.select(large, from_end, y), x)
+}
+
+/// The arccosine; NaN beyond ±1.
+#[inline(always)]
+pub(crate) fn acos<S: Simd>(s: S, x: S::V) -> S::V {
+    let a = s.abs(x);
+    let large = s.lt(s.splat(0.5), a);
+    let (root, half) = half_angle(s, a);
+    let t = s.select(large, root, x);
+    let y = asin_small(s, t, s.select(large, half, s.mul(a, a)));
+    let twice = s.add(y, y);
+    let from_end = s.select(s.lt(x, s.zero()), s.sub(s.splat(PI), twice), twice);
+    // The angle in two parts: its rounding error counts where the arcsine is small.
+    let middle = s.sub(s.splat(FRAC_PI_2), s.sub(y, s.splat(FRAC_PI_2_REST)));
+    s.select(large, from_end, middle)
+}
+
+/// What `f32` loses of a right angle.
+const FRAC_PI_2_REST: f32 = -4.371_139e-8;
+
+/// The arctangent, by the ranges and the polynomial of Cephes (Moshier).
+#[inline(always)]
+pub(crate) fn atan<S: Simd>(s: S, x: S::V) -> S::V {
+    let (one, a) = (s.splat(1.0), s.abs(x));
+    let (tan_1_8, tan_3_8) = (s.splat(0.414_213_57), s.splat(2.414_213_7));
+    let (middle, large) = (s.lt(tan_1_8, a), s.lt(tan_3_8, a));
+    let above = s.select(middle, s.sub(a, one), a);
+    let below = s.select(middle, s.add(a, one), one);
+    let above = s.select(large, s.neg(one), above);
+    let below = s.select(large, a, below);
+    let base = s.select(middle, s.splat(FRAC_PI_4), s.zero());
+    let base = s.select(large, s.splat(FRAC_PI_2), base);
+    let t = s.div(above, below);
+    let z = s.mul(t, t);
+    let p = s.poly(
+        z,
+        [
+            8.053_744_4e-2,
+            -1.387_768_5e-1,
+            1.997_771_1e-1,
+            -3.333_295e-1,
+        ],
+    );
+    let y = s.fma(s.mul(p, z), t, t);
+    s.copysign(s.add(base, y), x)
 }
 
 /// `1 - erf x`, accurate relative to its own size where it is tiny.

@@ -39,6 +39,12 @@ pub enum UnaryOp {
     Sin,
     /// Cosine.
     Cos,
+    /// Arcsine.
+    Asin,
+    /// Arccosine.
+    Acos,
+    /// Arctangent.
+    Atan,
     /// Hyperbolic tangent.
     Tanh,
     /// `1 / (1 + e^-x)`.
@@ -131,6 +137,9 @@ impl UnaryOp {
             UnaryOp::GeluTanh => (31, no),
             UnaryOp::Affine(a, b) => (32, [a, b]),
             UnaryOp::Pow(c) => (33, [c, 0.0]),
+            UnaryOp::Asin => (34, no),
+            UnaryOp::Acos => (35, no),
+            UnaryOp::Atan => (36, no),
         }
     }
 }

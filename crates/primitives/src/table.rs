@@ -40,7 +40,7 @@ pub(crate) struct SlideKernel {
 
 /// The functions compiled for one instruction set.
 pub(crate) struct DispatchTable {
-    pub unary: [UnaryFn; 34],
+    pub unary: [UnaryFn; 37],
     pub binary: [BinaryFn; 8],
     pub scale_offset: unsafe fn(*const f32, *const f32, *const f32, *mut f32, usize),
     pub gemm: GemmTable<f32>,
@@ -288,6 +288,9 @@ macro_rules! isa {
                     unary!(s, x, p, f::gelu_tanh(s, x)),
                     unary!(s, x, p, s.fma(x, s.splat(p[0]), s.splat(p[1]))),
                     run_pow,
+                    unary!(s, x, p, f::asin(s, x)),
+                    unary!(s, x, p, f::acos(s, x)),
+                    unary!(s, x, p, f::atan(s, x)),
                 ],
                 binary: [
                     binary!(s, a, b, s.add(a, b)),

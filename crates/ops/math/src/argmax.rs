@@ -1,13 +1,14 @@
 //! ArgMax and ArgMin (TensorFlow: `core/kernels/argmax_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::half_conversion::widened;
 use ferroflow_functors::indices::{axis_in, int, narrowed};
 use ferroflow_functors::numeric::Ordered;
 use ferroflow_functors::unary::CHEAP;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, bf16, dispatch, f16};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, dispatch};
 
 macro_rules! args {
     ($($ty:ty),*) => {$(
@@ -92,26 +93,19 @@ impl Arg for bool {
     const MOST: Self = true;
 }
 
-impl Arg for f16 {
-    const LEAST: Self = f16::NEG_INFINITY;
-    const MOST: Self = f16::INFINITY;
-}
-
-impl Arg for bf16 {
-    const LEAST: Self = bf16::NEG_INFINITY;
-    const MOST: Self = bf16::INFINITY;
-}
-
 fn factory<const LARGEST: bool>(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let (dtype, index) = (build.input(0)?, build.output(0)?);
-    if dtype == DType::Float {
-        let row = vectorized_row::<f32, LARGEST>;
+    if let DType::Float | DType::Half | DType::Bfloat16 = dtype {
         return Ok(Box::new(move |ctx: &mut KernelCtx| {
-            arg::<f32, LARGEST>(ctx, index, row)
+            let x = widened(ctx.par(), ctx.input(0)?)?;
+            arg::<f32, LARGEST>(ctx, &x, index, vectorized_row::<f32, LARGEST>)
         }));
     }
-    dispatch!(dtype, T in [f64, i8, i16, i32, i64, u8, u16, u32, u64, bool, f16, bf16] =>
-        Ok(Box::new(move |ctx: &mut KernelCtx| arg::<T, LARGEST>(ctx, index, arg_row::<T, LARGEST>))),
+    dispatch!(dtype, T in [f64, i8, i16, i32, i64, u8, u16, u32, u64, bool] =>
+        Ok(Box::new(move |ctx: &mut KernelCtx| {
+            let x = ctx.input(0)?.clone();
+            arg::<T, LARGEST>(ctx, &x, index, arg_row::<T, LARGEST>)
+        })),
         else Err(build.unsupported(dtype)))
 }
 
@@ -148,12 +142,13 @@ fn job(ctx: &KernelCtx) -> Result<Job> {
 /// `row` returns the index of the best element of a row.
 fn arg<T: Arg, const LARGEST: bool>(
     ctx: &mut KernelCtx,
+    x: &Tensor,
     index: DType,
     row: fn(&[T]) -> usize,
 ) -> Result<()> {
     let Job { out, n, cols } = job(ctx)?;
     let mut out = ctx.alloc(DType::Int64, out)?;
-    let x = ctx.slice::<T>(0)?;
+    let x = x.slice::<T>()?;
     let values = out.slice_mut::<i64>()?;
     if !values.is_empty() {
         let group = (CHEAP / (n * cols)).max(1);

@@ -1,6 +1,7 @@
 //! ClipByValue (TensorFlow: `core/kernels/cwise_op_clip.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::half_conversion::HALF_BLOCK;
 use ferroflow_functors::numeric::Half;
 use ferroflow_functors::unary::CHEAP;
 use ferroflow_opdef::{GradientCtx, KernelCtx, Op};
@@ -20,13 +21,13 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(|build| {
     let dtype = build.input(0)?;
     dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] =>
-    Ok(Box::new(|ctx: &mut KernelCtx| clip::<T>(ctx, limited))),
+    Ok(Box::new(|ctx: &mut KernelCtx| clip::<T>(ctx, limited, limit_all))),
     else match dtype {
         DType::Half => Ok(Box::new(clip_half::<f16>)),
         DType::Bfloat16 => Ok(Box::new(clip_half::<bf16>)),
         // Real and imaginary parts are clipped separately.
-        DType::Complex64 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex32>(ctx, by_parts))),
-        DType::Complex128 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex64>(ctx, by_parts))),
+        DType::Complex64 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex32>(ctx, by_parts, each_by_parts))),
+        DType::Complex128 => Ok(Box::new(|ctx: &mut KernelCtx| clip::<Complex64>(ctx, by_parts, each_by_parts))),
         _ => Err(build.unsupported(dtype)),
     })
 })
@@ -42,7 +43,26 @@ fn by_parts<T: PartialOrd>(x: Complex<T>, lo: Complex<T>, hi: Complex<T>) -> Com
     Complex::new(limited(x.re, lo.re, hi.re), limited(x.im, lo.im, hi.im))
 }
 
-fn clip<T: Element>(ctx: &mut KernelCtx, limit: impl Fn(T, T, T) -> T + Send + Sync) -> Result<()> {
+fn limit_all<T: Element + PartialOrd>(values: &mut [T], lo: T, hi: T) {
+    vectorized(
+        #[inline(always)]
+        || values.iter_mut().for_each(|x| *x = limited(*x, lo, hi)),
+    );
+}
+
+fn each_by_parts<T>(values: &mut [Complex<T>], lo: Complex<T>, hi: Complex<T>)
+where
+    T: PartialOrd + Copy,
+{
+    values.iter_mut().for_each(|x| *x = by_parts(*x, lo, hi));
+}
+
+/// `limit` limits an element, `limit_all` elements by the same limits.
+fn clip<T: Element>(
+    ctx: &mut KernelCtx,
+    limit: fn(T, T, T) -> T,
+    limit_all: fn(&mut [T], T, T),
+) -> Result<()> {
     let (shape, lo, hi) = (ctx.shape(0)?.clone(), ctx.shape(1)?, ctx.shape(2)?);
     let fits = |s: &ferroflow_tensor::Shape| s.is_scalar() || *s == shape;
     if !fits(lo) || !fits(hi) {
@@ -64,10 +84,7 @@ fn clip<T: Element>(ctx: &mut KernelCtx, limit: impl Fn(T, T, T) -> T + Send + S
             out.copy_from_slice(&x[range.clone()]);
         }
         match (lo, hi) {
-            (&[lo], &[hi]) => vectorized(
-                #[inline(always)]
-                || out.iter_mut().for_each(|x| *x = limit(*x, lo, hi)),
-            ),
+            (&[lo], &[hi]) => limit_all(out, lo, hi),
             _ => {
                 for (k, x) in range.zip(out) {
                     *x = limit(*x, lo[k.min(lo.len() - 1)], hi[k.min(hi.len() - 1)]);
@@ -78,11 +95,26 @@ fn clip<T: Element>(ctx: &mut KernelCtx, limit: impl Fn(T, T, T) -> T + Send + S
     ctx.set_output(0, out)
 }
 
-/// Clips 16-bit floats, which are compared as `f32`.
+/// Clips 16-bit floats.
 fn clip_half<H: Half>(ctx: &mut KernelCtx) -> Result<()> {
-    clip(ctx, |x: H, lo, hi| {
-        let y = if hi.wide() < x.wide() { hi } else { x };
-        if y.wide() < lo.wide() { lo } else { y }
+    clip(ctx, limited::<H>, |values, lo, hi| {
+        let (wide_lo, wide_hi) = (lo.wide(), hi.wide());
+        let mut wide = [0.0; HALF_BLOCK];
+        for values in values.chunks_mut(HALF_BLOCK) {
+            let wide = &mut wide[..values.len()];
+            H::widen(values, wide);
+            vectorized(
+                #[inline(always)]
+                || {
+                    for (x, wide) in values.iter_mut().zip(wide.iter()) {
+                        let above = wide_hi < *wide;
+                        let limited = if above { wide_hi } else { *wide };
+                        let y = if above { hi } else { *x };
+                        *x = if limited < wide_lo { lo } else { y };
+                    }
+                },
+            );
+        }
     })
 }
 

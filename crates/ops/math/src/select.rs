@@ -181,6 +181,15 @@ fn choose_tensors(
     Ok(out)
 }
 
+/// Returns one of two elements; without a branch where both can be read at no cost.
+#[inline(always)]
+fn pick<T: Item>(cond: bool, t: &T, e: &T) -> T {
+    match std::mem::needs_drop::<T>() {
+        true => if cond { t } else { e }.clone(),
+        false => std::hint::select_unpredictable(cond, t.clone(), e.clone()),
+    }
+}
+
 /// Computes `out[i] = cond[i] ? t[i] : e[i]`; an operand of one element is broadcast.
 fn choose<T: Item>(cond: &[bool], t: &[T], e: &[T], out: &mut [T]) {
     match (cond, t, e) {
@@ -190,22 +199,22 @@ fn choose<T: Item>(cond: &[bool], t: &[T], e: &[T], out: &mut [T]) {
         },
         (cond, [t], [e]) => {
             for (out, c) in out.iter_mut().zip(cond) {
-                *out = if *c { t.clone() } else { e.clone() };
+                *out = pick(*c, t, e);
             }
         }
         (cond, t, [e]) => {
             for ((out, c), t) in out.iter_mut().zip(cond).zip(t) {
-                *out = if *c { t.clone() } else { e.clone() };
+                *out = pick(*c, t, e);
             }
         }
         (cond, [t], e) => {
             for ((out, c), e) in out.iter_mut().zip(cond).zip(e) {
-                *out = if *c { t.clone() } else { e.clone() };
+                *out = pick(*c, t, e);
             }
         }
         (cond, t, e) => {
             for (((out, c), t), e) in out.iter_mut().zip(cond).zip(t).zip(e) {
-                *out = if *c { t.clone() } else { e.clone() };
+                *out = pick(*c, t, e);
             }
         }
     }

@@ -124,11 +124,11 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(cos_grad),
     unary_op("Tan", FIELD, field_op!(tan))
     .gradient(tan_grad),
-    unary_op("Asin", FIELD, field_op!(asin))
+    unary_op("Asin", FIELD, field_op!(asin, Asin))
     .gradient(asin_grad),
-    unary_op("Acos", FIELD, field_op!(acos))
+    unary_op("Acos", FIELD, field_op!(acos, Acos))
     .gradient(acos_grad),
-    unary_op("Atan", FIELD, field_op!(atan))
+    unary_op("Atan", FIELD, field_op!(atan, Atan))
     .gradient(atan_grad),
     unary_op("Sinh", FIELD, field_op!(sinh))
     .gradient(sinh_grad),

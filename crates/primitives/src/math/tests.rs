@@ -107,6 +107,9 @@ fn elementary_functions() {
     check(UnaryOp::Log1p, 3.0, 0.0);
     check(UnaryOp::Sin, 2.0, 1e-7);
     check(UnaryOp::Cos, 2.0, 1e-7);
+    check(UnaryOp::Asin, 3.0, 0.0);
+    check(UnaryOp::Acos, 3.0, 0.0);
+    check(UnaryOp::Atan, 3.0, 0.0);
     check(UnaryOp::Tanh, 5.0, 0.0);
     check(UnaryOp::Sigmoid, 3.0, 2e-38);
     check(UnaryOp::Erf, 6.0, 0.0);
