@@ -111,12 +111,13 @@ fn sequence_dims(attrs: &Attrs, rank: usize) -> Result<(usize, usize)> {
         usize::try_from(d)
             .ok()
             .filter(|&d| d < rank)
-            .ok_or_else(|| invalid_argument!("{name} must be < input rank ({d} vs. {rank})"))
+            .ok_or_else(|| invalid_argument!("{name} must be < input rank ( {d} vs. {rank})"))
     };
     if batch_dim == seq_dim {
         return Err(invalid_argument!("batch_dim == seq_dim == {seq_dim}"));
     }
-    Ok((inside("batch_dim", batch_dim)?, inside("seq_dim", seq_dim)?))
+    let seq = inside("seq_dim", seq_dim)?;
+    Ok((inside("batch_dim", batch_dim)?, seq))
 }
 
 fn reverse_sequence_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -139,9 +140,7 @@ fn reverse_sequence(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let shape = input.shape();
         if lengths.shape().rank() != 1 {
             let rank = lengths.shape().rank();
-            return Err(invalid_argument!(
-                "seq_lens input must be 1-dim, not {rank}"
-            ));
+            return Err(invalid_argument!("seq_lengths must be 1-dim, not {rank}"));
         }
         let (batch, seq) = sequence_dims(&attrs, shape.rank())?;
         let n = indices::ints(lengths)?;
