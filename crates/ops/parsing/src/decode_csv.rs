@@ -79,6 +79,11 @@ impl Csv {
         let n = self.dtypes.len();
         for i in 0..n {
             let default = ctx.input(i + 1)?;
+            if default.shape().rank() > 1 {
+                return Err(invalid_argument!(
+                    "Each record default should be at most rank 1"
+                ));
+            }
             if default.num_elements() > 1 {
                 return Err(invalid_argument!(
                     "There should only be 1 default per field but field {i} has {}",
@@ -175,7 +180,7 @@ impl Csv {
     fn fields(&self, record: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut fields = Vec::new();
         if record.is_empty() {
-            return Ok(vec![Vec::new()]);
+            return Ok(fields);
         }
         let mut rest = record;
         loop {
