@@ -161,6 +161,7 @@ def records():
     yield "DecodePaddedRaw", [s(1), np.int32(-3)], {"out_type": "float"}
     yield "DecodeCSV", [s(1), [s(2, 2)]], {}
     yield "DecodeCSV", [np.array([b"a", b""], object), [s(1)]], {}
+    yield "DecodeCSV", [np.array([b"1,2", b"3,x", b"y,1", b""], object), [n(1), n(1)]], {}
     yield "ScalarSummary", [s(1), f(3)], {}
     yield "TensorArrayConcatV2", [s(3), f()], {"dtype": "float"}
 

@@ -91,8 +91,27 @@ impl Csv {
                 ));
             }
         }
-        let mut rows = Vec::with_capacity(records.num_elements());
-        for (r, record) in records.strings()?.iter().enumerate() {
+        let (all, shape) = (records.strings()?, records.shape());
+        self.columns_of(ctx, all, 0, shape).or_else(|e| {
+            // Of several faults, that of the first record counts.
+            for (r, record) in all.iter().enumerate() {
+                self.columns_of(ctx, std::slice::from_ref(record), r, &[1].into())?;
+            }
+            Err(e)
+        })
+    }
+
+    /// Returns the columns of records, of which the first has the number `start`.
+    fn columns_of(
+        &self,
+        ctx: &KernelCtx,
+        records: &[Bytes],
+        start: usize,
+        shape: &Shape,
+    ) -> Result<Vec<Tensor>> {
+        let n = self.dtypes.len();
+        let mut rows = Vec::with_capacity(records.len());
+        for (r, record) in (start..).zip(records) {
             let fields = self.fields(record)?;
             let fields = match self.columns.as_slice() {
                 [] if fields.len() == n => fields,
@@ -121,15 +140,15 @@ impl Csv {
         let columns = self.dtypes.iter().enumerate();
         columns
             .map(|(f, dtype)| {
-                let (default, shape) = (ctx.input(f + 1)?, records.shape().clone());
+                let (default, shape) = (ctx.input(f + 1)?, shape.clone());
                 match dtype {
-                    DType::Float => self.numbers::<f32>(&rows, f, default, shape),
-                    DType::Double => self.numbers::<f64>(&rows, f, default, shape),
-                    DType::Int32 => self.numbers::<i32>(&rows, f, default, shape),
-                    DType::Int64 => self.numbers::<i64>(&rows, f, default, shape),
+                    DType::Float => self.numbers::<f32>(&rows, start, f, default, shape),
+                    DType::Double => self.numbers::<f64>(&rows, start, f, default, shape),
+                    DType::Int32 => self.numbers::<i32>(&rows, start, f, default, shape),
+                    DType::Int64 => self.numbers::<i64>(&rows, start, f, default, shape),
                     _ => {
                         let default = default.strings()?.first();
-                        let words = rows.iter().enumerate().map(|(r, row)| {
+                        let words = (start..).zip(&rows).map(|(r, row)| {
                             match (row.get(f).filter(|x| !self.is_missing(x)), default) {
                                 (Some(field), _) => Ok(Bytes::from(field.clone())),
                                 (None, Some(default)) => Ok(default.clone()),
@@ -150,13 +169,14 @@ impl Csv {
     fn numbers<T: ferroflow_tensor::Element + std::str::FromStr>(
         &self,
         rows: &[Vec<Vec<u8>>],
+        start: usize,
         f: usize,
         default: &Tensor,
         shape: Shape,
     ) -> Result<Tensor> {
         let default = default.slice::<T>()?.first();
         let mut values = Vec::with_capacity(rows.len());
-        for (r, row) in rows.iter().enumerate() {
+        for (r, row) in (start..).zip(rows) {
             let field = row.get(f).filter(|x| !self.is_missing(x));
             values.push(match (field, default) {
                 (Some(field), _) => {
