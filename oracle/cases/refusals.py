@@ -269,6 +269,8 @@ def sparse_and_ragged():
     yield "SparseFillEmptyRows", [f(1, 1, dtype="int64"), f(1), i64(1), f(1)], {}
     for shape in (), (2,), (0, 3):
         yield "DeserializeSparse", [s(*shape)], {"dtype": "float"}
+    dense = {"row_partition_types": ["ROW_SPLITS"]}
+    yield "RaggedTensorToTensor", [i32(-1, -2), f(3), f(), [i64(0, 2, 3)]], dense
     yield "RaggedRange", [f(2), f(3), f(1, 1)], {}
     yield "RaggedTensorToSparse", [[i64(1)], f()], {}
     count = {"binary_output": False}
