@@ -163,6 +163,7 @@ def records():
     yield "DecodeCSV", [np.array([b"a", b""], object), [s(1)]], {}
     yield "DecodeCSV", [np.array([b"1,2", b"3,x", b"y,1", b""], object), [n(1), n(1)]], {}
     yield "ScalarSummary", [s(1), f(3)], {}
+    yield "GenerateVocabRemapping", [s(1), s(1)], {"new_vocab_offset": 0, "num_new_vocab": 1}
     yield "TensorArrayConcatV2", [s(3), f()], {"dtype": "float"}
 
 

@@ -63,8 +63,10 @@ fn gather_shape(ctx: &mut ShapeCtx, axis: Option<i64>, batch_dims: i64) -> Resul
 }
 
 fn gather_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let ignore = ignores_bad_indices(build.attrs)?;
-    let loops = GatherNd::new(build.input(0)?, build.input(1)?)?;
+    // TensorFlow registers kernels for the policies that it knows.
+    let dtype = build.input(0)?;
+    let ignore = ignores_bad_indices(build.attrs).map_err(|_| build.unsupported(dtype))?;
+    let loops = GatherNd::new(dtype, build.input(1)?)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let out = gather_nd_rows(loops, ctx, ctx.input(0)?, ctx.input(1)?, ignore)?;
         ctx.set_output(0, out)

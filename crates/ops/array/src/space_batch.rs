@@ -133,6 +133,9 @@ fn depth_shape(ctx: &mut ShapeCtx, pack: bool) -> Result<()> {
 }
 
 pub(crate) fn depth(build: &KernelBuild, pack: bool) -> Result<Box<dyn OpKernel>> {
+    if build.attrs.str("data_format")? == "NCHW_VECT_C" {
+        return Err(build.unsupported(build.input(0)?));
+    }
     let (block, first) = block_attrs(build.attrs)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;

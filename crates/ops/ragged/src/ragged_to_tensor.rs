@@ -257,8 +257,9 @@ fn first_dimension(ctx: &KernelCtx, partitions: &Partitions) -> Result<i64> {
         ));
     }
     match partitions.types.first() {
-        Some(Partition::FirstDimSize) => int(first)
-            .ok_or_else(|| invalid_argument!("FIRST_DIM_SIZE must be a scalar.")),
+        Some(Partition::FirstDimSize) => {
+            int(first).ok_or_else(|| invalid_argument!("FIRST_DIM_SIZE must be a scalar."))
+        }
         _ => Ok(first.shape().first().map_or(0, |&n| n as i64 - 1)),
     }
 }
