@@ -43,21 +43,22 @@ struct Csv {
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
+    let (dtypes, picked) = (build.outputs.to_vec(), attrs.ints("select_cols")?);
+    if !picked.is_empty() && picked.len() != dtypes.len() {
+        return Err(invalid_argument!("select_cols should match output size"));
+    }
+    if !picked.is_sorted_by(|a, b| a < b) {
+        return Err(invalid_argument!(
+            "select_cols should be strictly increasing indices"
+        ));
+    }
+    let columns = picked.iter().map(|&c| usize::try_from(c));
+    let columns = columns
+        .collect::<std::result::Result<Vec<_>, _>>()
+        .map_err(|_| invalid_argument!("select_cols should be non-negative indices"))?;
     let &[delimiter] = attrs.str("field_delim")?.as_bytes() else {
         return Err(invalid_argument!("field_delim should be only 1 char"));
     };
-    let dtypes = build.outputs.to_vec();
-    let mut columns = Vec::new();
-    for column in attrs.ints("select_cols")? {
-        let column = usize::try_from(column).ok();
-        let column = column.filter(|c| columns.last().is_none_or(|last| last < c));
-        columns.push(column.ok_or_else(|| {
-            invalid_argument!("select_cols should be strictly increasing indices")
-        })?);
-    }
-    if !columns.is_empty() && columns.len() != dtypes.len() {
-        return Err(invalid_argument!("select_cols should match output size"));
-    }
     let csv = Csv {
         delimiter,
         quotes: attrs.bool("use_quote_delim")?,

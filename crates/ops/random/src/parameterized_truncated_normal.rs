@@ -8,6 +8,7 @@ use crate::stateless::seeded;
 use crate::truncated::{MAX_TRIES, TruncatedNormals};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::broadcast_shape;
+use ferroflow_functors::summarize::debug_string;
 use ferroflow_opdef::{Expr, GradientCtx, KernelCtx, Op};
 use ferroflow_tensor::{DType, Element, Shape, Tensor, dispatch, f16};
 use num_traits::Float;
@@ -65,7 +66,10 @@ where
     const NAMES: [&str; 4] = ["means", "stddevs", "minvals", "maxvals"];
     let shape = vector_shape(ctx)?;
     let &[rows, ..] = shape.dims() else {
-        return Err(invalid_argument!("Shape tensor must not be empty, got []"));
+        return Err(invalid_argument!(
+            "Shape tensor must not be empty, got {}",
+            debug_string(ctx.input(0)?)
+        ));
     };
     let inputs = [ctx.input(1)?, ctx.input(2)?, ctx.input(3)?, ctx.input(4)?];
     for (name, t) in NAMES.iter().zip(inputs) {
