@@ -34,11 +34,12 @@ def joins():
     yield "SplitV", [f(3), i64(1, 2).reshape(1, 2), i32(0, 1)], {"num_split": 2}
     yield "SplitV", [f(3), i64(1, 2).reshape(1, 2), np.int32(5)], {"num_split": 2}
     yield "SplitV", [f(3), i64(5, -2), np.int32(0)], {"num_split": 2}
-    yield "SplitV", [f(3), i64(-1), np.int32(0)], {"num_split": 1}
+    yield "SplitV", [f(3), i64(2), np.int32(0)], {"num_split": 1}
     yield "Fill", [i32(-7), f(3)], {}
     yield "BroadcastTo", [f(), np.int32(2)], {}
     yield "BatchToSpace", [f(3), empty("int32", 0)], {"block_size": 2}
     yield "SpaceToBatch", [f(1, 2, 2, 1), n(1, 4)], {"block_size": 2}
+    yield "Reverse", [f(0, 2), f(1, dtype="bool")], {}
     yield "Roll", [f(3), n(1, 2), n(1)], {}
     yield "ReverseSequence", [f(2, 3), n()], {"seq_dim": 1, "batch_dim": 0}
     yield "ReverseSequence", [f(2, 2), n(2)], {"seq_dim": 2, "batch_dim": 3}
@@ -51,6 +52,8 @@ def joins():
 def indices():
     yield "GatherV2", [f(3), n(2), n(1)], {}
     yield "GatherV2", [f(3), n(2), np.int64(2)], {}
+    yield "GatherNd", [empty("float", 2, 0, 3), n(0)], {}
+    yield "GatherNd", [empty("float", 2, 0), n(1, 1)], {}
     yield "GatherNd", [f(2, 2), a("int32", [[0, 5], [1, 1], [7, 0]])], {}
     yield "ScatterNd", [n(), n(2), n(1, 2)], {}
     yield "ScatterNd", [n(2), n(), n(1, 2)], {}
@@ -135,6 +138,7 @@ def random():
     yield "StatelessRandomNormalV2", [n(), key, counter, np.int32(1)], {}
     shape = n(2, 2)
     yield "ParameterizedTruncatedNormal", [shape] + [f(2, 2)] * 4, {}
+    yield "ParameterizedTruncatedNormal", [empty("int32", 0)] + [f()] * 4, {}
     for seed in (n(3), n(2)):
         yield "StatelessParameterizedTruncatedNormal", [shape, seed, f(2), f(3), f(2), f(2)], {}
         yield "StatelessParameterizedTruncatedNormal", [shape, seed] + [f(2)] * 4, {}
@@ -160,6 +164,8 @@ def records():
     yield "AudioMicrofrontend", [f(1, 2, dtype="int16")], {"window_size": 2, "window_step": 10}
     yield "DecodePaddedRaw", [s(1), np.int32(-3)], {"out_type": "float"}
     yield "DecodeCSV", [s(1), [s(2, 2)]], {}
+    yield "DecodeCSV", [s(1), [s(1)]], {"select_cols": [2, 1]}
+    yield "DecodeCSV", [s(1), [s(1)]], {"select_cols": [-1]}
     yield "DecodeCSV", [np.array([b"a", b""], object), [s(1)]], {}
     yield "DecodeCSV", [np.array([b"1,2", b"3,x", b"y,1", b""], object), [n(1), n(1)]], {}
     yield "ScalarSummary", [s(1), f(3)], {}

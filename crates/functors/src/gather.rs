@@ -273,7 +273,7 @@ pub fn gather_nd_rows(
         return Err(too_deep(depth, shape.rank()));
     }
     let out_shape = shape_of(outer.iter().chain(&shape[depth..]).copied())?;
-    if params.num_elements() == 0 && out_shape.num_elements() > 0 {
+    if params.num_elements() == 0 && outer.iter().all(|&d| d > 0) {
         return Err(invalid_argument!(
             "Requested more than 0 entries, but params is empty.  Params shape: {shape}"
         ));
@@ -324,9 +324,8 @@ fn copy_at<T: Item, I: Index>(
         dims: params.shape(),
     };
     if inner == 0 {
-        // Empty rows are not copied.
-        let n = indices.shape().iter().rev().skip(1).product();
-        return Ok((0..n).rfind(|&i| coords.position(i).is_none()));
+        // Parameters without elements have no rows to ask for.
+        return Ok(None);
     }
     let (from, to) = (params.items::<T>()?, out.items_mut::<T>()?);
     let end_of_bad = AtomicUsize::new(0);

@@ -6,7 +6,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, axis_in};
 use ferroflow_functors::strided::{Strided, par_rows, unravel};
 use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
+use ferroflow_tensor::{DType, Item, PartialShape, Shape, Tensor, dispatch_items};
 use smallvec::SmallVec;
 
 /// The ops of this file.
@@ -75,7 +75,15 @@ fn reverse(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;
         let shape = input.shape();
-        let flags = reversed(ctx.input(1)?, shape.rank())?;
+        // The first version refuses an empty tensor, and looks at no flags for a scalar.
+        let has_flags = ctx.input(1)?.dtype() == DType::Bool;
+        if has_flags && shape.first() == Some(&0) {
+            return Err(invalid_argument!("Invalid input first dimension. Found 0."));
+        }
+        let flags = match has_flags && shape.is_scalar() {
+            true => SmallVec::new(),
+            false => reversed(ctx.input(1)?, shape.rank())?,
+        };
         let moves = |i: usize| flags[i] && shape[i] > 1;
         if input.num_elements() == 0 || !(0..shape.rank()).any(moves) {
             let same = ctx.take_input(0)?;

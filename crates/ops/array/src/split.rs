@@ -172,7 +172,8 @@ fn split_v(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let value = ctx.take_input(0)?;
         let at = split_axis(dim, value.shape().rank())?;
         let size = value.shape()[at];
-        if n == 1 && sizes[0] != size as i64 {
+        // TensorFlow's optimizer makes an identity of one output, whose size may be -1 then.
+        if n == 1 && sizes[0] != size as i64 && sizes[0] != -1 {
             return Err(invalid_argument!(
                 "If there is only one output, it must have the same size as the input. Input size: \
                  {size} output size: {}",
