@@ -1,6 +1,7 @@
-"""Inputs with several faults: which check of TensorFlow comes first, and its words."""
+"""Inputs with several faults: which check of TensorFlow comes first, and its words. And what it accepts."""
 
 import numpy as np
+import tensorflow as tf
 
 from casekit import NUMPY, a, case, empty, i32, i64
 
@@ -23,6 +24,23 @@ def cases():
                   neural, quantized, sparse_and_ragged, numbers):
         for op, inputs, attrs in group():
             yield case(op, *inputs, fails=True, **attrs)
+    for op, inputs, attrs in accepted():
+        yield case(op, *inputs, **attrs)
+
+
+def accepted():
+    yield "UnravelIndex", [i32(-1, -7, 5), i32(2, 3)], {}
+    yield "UnravelIndex", [i32(0), empty("int32", 0)], {}
+    yield "Reverse", [f(), f(1, 2, dtype="bool")], {}
+    for op in ("Sum", "Mean", "SqrtN"):
+        for grad in ("Grad", "GradV2"):
+            yield f"SparseSegment{op}{grad}", [f(3, 1), i32(0, 1, 1), i32(2, 0, 1), np.int32(2)], {}
+            yield f"SparseSegment{op}{grad}", [f(3, 1), i32(5), i32(0), np.int32(0)], {}
+    yield "QuantizeAndDequantizeV4Grad", [f(2), f(2), f() * 2, f()], {}
+    yield "MaxPoolGrad", [f(1, 1, 1, 1)] * 3, {
+        "ksize": [1] * 4, "strides": [1] * 4, "padding": "SAME", "explicit_paddings": [1] * 8}
+    png = tf.io.encode_png(np.full((1, 2, 4), 9, np.uint8)).numpy()
+    yield "DecodeJpeg", [np.array(png, object)], {"channels": 4}
 
 
 def joins():

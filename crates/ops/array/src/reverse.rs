@@ -75,7 +75,7 @@ fn reverse(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;
         let shape = input.shape();
-        // The first version refuses an empty tensor, and looks at no flags for a scalar.
+        // The first version refuses an empty tensor, and ignores the flags for a scalar.
         let has_flags = ctx.input(1)?.dtype() == DType::Bool;
         if has_flags && shape.first() == Some(&0) {
             return Err(invalid_argument!("Invalid input first dimension. Found 0."));
