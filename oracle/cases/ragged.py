@@ -115,6 +115,7 @@ def to_tensor(r):
             yield dense(shape, x, zero, ["ROW_SPLITS"], splits.astype(make))
             yield dense(shape, x, zero, ["FIRST_DIM_SIZE", "VALUE_ROWIDS"], make(4), ids.astype(make))
             yield dense(shape, x, zero, ["FIRST_DIM_SIZE", "VALUE_ROWIDS"], make(7), ids.astype(make))
+    yield dense(free, x, zero, ["FIRST_DIM_SIZE", "VALUE_ROWIDS"], i64(4), ids)
     for default in (zero, a("float", [1, 2]), a("float", [3])):
         yield dense(free, y, default, ["ROW_SPLITS"], splits)
         yield dense(i64(-1, 3, -1), y, default, ["ROW_SPLITS"], splits)

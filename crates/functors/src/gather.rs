@@ -9,16 +9,20 @@ use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Item, PartialShape, Shape, Tensor, dispatch_items};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+/// Returns `[1,0]` for a position in a tensor, and nothing for that in a scalar.
+pub fn place(position: usize, dims: &[usize]) -> String {
+    let mut coords = vec![0; dims.len()];
+    unravel(position, dims, &mut coords);
+    match dims {
+        [] => String::new(),
+        _ => indices::list(coords),
+    }
+}
+
 /// Returns the error of an index out of range.
 #[cold]
 pub fn bad_index(position: usize, dims: &[usize], value: i64, limit: usize) -> Status {
-    let mut coords = vec![0; dims.len()];
-    unravel(position, dims, &mut coords);
-    let at = if dims.is_empty() {
-        String::new()
-    } else {
-        indices::list(coords)
-    };
+    let at = place(position, dims);
     invalid_argument!("indices{at} = {value} is not in [0, {limit})")
 }
 
@@ -196,7 +200,9 @@ pub fn ignores_bad_indices(attrs: &Attrs) -> Result<bool> {
     match attrs.str("bad_indices_policy")? {
         "" | "DEFAULT" | "ERROR" => Ok(false),
         "IGNORE" => Ok(true),
-        other => Err(invalid_argument!("Unknown bad_indices_policy: {other}")),
+        other => Err(invalid_argument!(
+            "Unknown bad indices handling attribute: {other}"
+        )),
     }
 }
 
@@ -217,14 +223,7 @@ fn bad_coords(
     indices: &Shape,
     params: &Shape,
 ) -> ferroflow_base::Status {
-    let outer = &indices[..indices.rank() - 1];
-    let mut at = vec![0; outer.len()];
-    unravel(i, outer, &mut at);
-    let at = if outer.is_empty() {
-        String::new()
-    } else {
-        indices::list(at)
-    };
+    let at = place(i, &indices[..indices.rank() - 1]);
     let coords = indices::coordinates(coords.iter().copied());
     invalid_argument!(
         "indices{at} = {coords} does not index into param shape {params}, node name: {node}"
@@ -274,14 +273,13 @@ pub fn gather_nd_rows(
         return Err(too_deep(depth, shape.rank()));
     }
     let out_shape = shape_of(outer.iter().chain(&shape[depth..]).copied())?;
-    if params.num_elements() == 0 && out_shape.num_elements() > 0 {
+    if params.num_elements() == 0 && outer.iter().all(|&d| d > 0) {
         return Err(invalid_argument!(
             "Requested more than 0 entries, but params is empty.  Params shape: {shape}"
         ));
     }
     let mut out = ctx.alloc(params.dtype(), out_shape)?;
-    let first_bad = (loops.0)(ctx.par(), params, indices, &mut out)?;
-    match first_bad {
+    match (loops.0)(ctx.par(), params, indices, &mut out)? {
         Some(i) if !ignore => {
             let all = indices::ints(indices)?;
             let coords = &all[i * depth..(i + 1) * depth];
@@ -310,7 +308,8 @@ impl<I: Index> Coordinates<'_, I> {
     }
 }
 
-/// Copies the rows at some coordinates; fills those out of range with zeros, and returns the first of them.
+/// Copies the rows at some coordinates; fills those out of range with zeros, and returns
+/// the last of them, which TensorFlow's refusal names.
 fn copy_at<T: Item, I: Index>(
     par: &dyn Parallelism,
     params: &Tensor,
@@ -325,12 +324,11 @@ fn copy_at<T: Item, I: Index>(
         dims: params.shape(),
     };
     if inner == 0 {
-        // Empty rows are not copied.
-        let n = indices.shape().iter().rev().skip(1).product();
-        return Ok((0..n).find(|&i| coords.position(i).is_none()));
+        // Parameters without elements have no rows to ask for.
+        return Ok(None);
     }
     let (from, to) = (params.items::<T>()?, out.items_mut::<T>()?);
-    let bad = AtomicUsize::new(usize::MAX);
+    let end_of_bad = AtomicUsize::new(0);
     let rows = (MIN_BLOCK / inner).max(1);
     par_chunks_mut(par, to, rows * inner, 1, &|block, to| {
         for (i, to) in (block * rows..).zip(to.chunks_exact_mut(inner)) {
@@ -338,12 +336,12 @@ fn copy_at<T: Item, I: Index>(
                 Some(p) => to.clone_from_slice(&from[p * inner..(p + 1) * inner]),
                 None => {
                     to.fill(T::default());
-                    bad.fetch_min(i, Ordering::Relaxed);
+                    end_of_bad.fetch_max(i + 1, Ordering::Relaxed);
                 }
             }
         }
     });
-    Ok(Some(bad.into_inner()).filter(|&i| i != usize::MAX))
+    Ok(end_of_bad.into_inner().checked_sub(1))
 }
 
 /// Returns the shape of coordinates in input 1 looked up in `params`.
@@ -379,8 +377,13 @@ fn gather_dims(
         return Err(invalid_argument!("params must be at least 1 dimensional"));
     }
     let Some(at) = axis_in(axis, rank) else {
+        let least = if axis < 0 {
+            axis.unsigned_abs()
+        } else {
+            axis as u64 + 1
+        };
         return Err(invalid_argument!(
-            "Expected axis in the range [-{rank}, {rank}), but got {axis}"
+            "Shape must be at least rank {least} but is rank {rank}"
         ));
     };
     let Some(batch) = axis_in(batch_dims, indices_rank + 1 - usize::from(batch_dims < 0)) else {

@@ -89,6 +89,12 @@ pub fn int(t: &Tensor) -> Option<i64> {
     }
 }
 
+/// Returns the value of an integer tensor without dimensions.
+#[inline]
+pub fn scalar(t: &Tensor) -> Option<i64> {
+    int(t).filter(|_| t.shape().rank() == 0)
+}
+
 /// Returns a 1-D integer tensor of `dtype`, which is int32 or int64.
 ///
 /// # Errors
@@ -156,6 +162,20 @@ pub fn partial(rank: usize, f: impl FnMut(usize) -> Option<usize>) -> PartialSha
 /// INVALID_ARGUMENT for negative sizes.
 pub fn sizes(dims: &[i64]) -> Result<PartialShape> {
     Ok((&Shape::checked(dims)?).into())
+}
+
+/// Returns the shape that a vector holds as its value (TensorFlow: `tensor::MakeShape`).
+///
+/// # Errors
+/// INVALID_ARGUMENT if the tensor is not a vector, and for negative sizes.
+pub fn shape_vector(dims: &Tensor) -> Result<Shape> {
+    if dims.shape().rank() != 1 {
+        return Err(invalid_argument!(
+            "shape must be a vector of {{int32,int64}}, got shape {}",
+            dims.shape()
+        ));
+    }
+    Shape::checked(&ints(dims)?)
 }
 
 /// Returns the shape that input `i` of a shape function holds as its value, as far as it is known.

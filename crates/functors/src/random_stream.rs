@@ -1,6 +1,6 @@
 //! The random streams of nodes: of stateful ones, which continue from step to step of a session, and of seeds and keys.
 
-use crate::indices::{int, ints};
+use crate::indices::{int, ints, scalar};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_opdef::{KernelBuild, KernelCtx};
 use ferroflow_primitives::philox::Philox;
@@ -100,21 +100,36 @@ pub fn stateless(seed: &Tensor) -> Result<Philox> {
 /// Returns the stream of a key and a counter, by the number of an algorithm.
 ///
 /// # Errors
-/// INVALID_ARGUMENT if the shapes are others, or there is no such algorithm; UNIMPLEMENTED for ThreeFry.
+/// INVALID_ARGUMENT if the shapes are others, or there is no such algorithm.
 pub fn stateless_of_key(key: &Tensor, counter: &Tensor, algorithm: &Tensor) -> Result<Philox> {
-    check_algorithm(algorithm)?;
+    let Some(least) = scalar(algorithm) else {
+        return Err(invalid_argument!(
+            "input 3 (0-based) must have shape [], not {}",
+            algorithm.shape()
+        ));
+    };
+    // 3 stands for the default.
+    let least = if least == 3 { i64::from(PHILOX) } else { least };
     let (1, &[key]) = (key.shape().rank(), key.slice::<u64>()?) else {
         return Err(invalid_argument!(
             "key must have shape [1], not {}. (Note that batched keys are not supported yet.)",
             key.shape()
         ));
     };
-    let (1, &[low, high, ..]) = (counter.shape().rank(), counter.slice::<u64>()?) else {
+    let counters = counter.slice::<u64>()?;
+    // TensorFlow takes the number of the algorithm for the length of its counter.
+    let fits = counter.shape().rank() == 1 && counters.len() as i64 >= least;
+    let (true, &[low, high, ..]) = (fits, counters) else {
         return Err(invalid_argument!(
-            "counter must be a vector of at least 2 elements, got shape {}",
+            "counter must be a vector with length at least {}; got shape: {}. (Note that batched \
+             counters are not supported yet.)",
+            if fits { 2 } else { least },
             counter.shape()
         ));
     };
+    if least != i64::from(PHILOX) {
+        return Err(invalid_argument!("Unsupported algorithm id: {least}"));
+    }
     Ok(Philox::at(key, (low as u128) | ((high as u128) << 64)))
 }
 

@@ -1,9 +1,8 @@
 //! Scatter of slices by coordinates, which ScatterNd, TensorScatter* and ResourceScatterNd* share
 //! (TensorFlow: `core/kernels/scatter_nd_op.cc`).
 
-use crate::gather::{ignores_bad_indices, row_position};
+use crate::gather::{ignores_bad_indices, place, row_position};
 use crate::indices;
-use crate::strided::unravel;
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{
@@ -29,35 +28,141 @@ pub enum Combine {
 /// Applies updates (third argument) at coordinates (second) to a tensor (first).
 pub type ScatterNd = Box<dyn Fn(&mut Tensor, &Tensor, &Tensor) -> Result<()> + Send + Sync>;
 
-/// Checks that indices and updates fit a target of shape `shape`. Returns the length of a row of
-/// coordinates.
-fn check(indices: &Shape, updates: &Shape, shape: &Shape) -> Result<usize> {
-    let Some((&depth, outer)) = indices.split_last() else {
-        return Err(invalid_argument!(
-            "Indices shape must have rank at least one. Found:{indices}"
-        ));
+/// Checks the ranks of indices and updates.
+///
+/// # Errors
+///
+/// INVALID_ARGUMENT for scalars.
+pub fn check_ranks(indices: &Shape, updates: &Shape) -> Result<()> {
+    for (name, shape) in [("Indices", indices), ("Updates", updates)] {
+        if shape.rank() == 0 {
+            return Err(invalid_argument!(
+                "{name} shape must have rank at least one. Found:{shape}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// The ops whose words a refusal has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// ScatterNd's.
+    Shape,
+    /// Those of TensorScatterUpdate, Add, Sub, Max, Min.
+    Tensor,
+}
+
+/// Checks that indices and updates fit a target of shape `shape`.
+///
+/// # Errors
+///
+/// INVALID_ARGUMENT if they do not.
+pub fn check_form(indices: &Shape, updates: &Shape, shape: &Shape, form: Form) -> Result<()> {
+    check_ranks(indices, updates)?;
+    let (depth, n) = (indices[indices.rank() - 1], indices.rank() - 1);
+    // ScatterNd counts the numbers of its shape.
+    let has_output = match form {
+        Form::Shape => shape.rank() > 0,
+        _ => shape.num_elements() > 0,
     };
-    if shape.num_elements() == 0 && (indices.num_elements() > 0 || updates.num_elements() > 0) {
+    if !fits_empty(has_output, indices, updates) {
         return Err(invalid_argument!(
-            "Indices and updates specified for empty output shape: {shape}"
+            "Indices and updates specified for empty output shape"
         ));
     }
-    if updates.rank() < outer.len() || updates[..outer.len()] != *outer {
+    if updates.rank() < n || updates[..n] != indices[..n] {
+        return Err(match form {
+            Form::Shape => unlike_indices(n, indices, updates),
+            _ => invalid_argument!(
+                "Outer dimensions of indices and update must match. Indices shape: {indices}, \
+                 updates shape:{updates}"
+            ),
+        });
+    }
+    let (inner, rest) = (&updates[n..], shape.get(depth..));
+    if rest.is_some_and(|rest| inner == rest) {
+        return Ok(());
+    }
+    Err(match form {
+        Form::Shape => unlike_input(depth, n, shape, updates),
+        _ if rest.is_none_or(|rest| rest.len() != inner.len()) => invalid_argument!(
+            "Inner dimensions of output shape must match inner dimensions of updates shape. \
+             Output: {shape} updates: {updates}"
+        ),
+        _ => invalid_argument!(
+            "The inner {} dimensions of output.shape={shape} must match the inner {} dimensions \
+             of updates.shape={updates}",
+            shape.rank() - depth,
+            inner.len()
+        ),
+    })
+}
+
+/// Returns whether indices and updates are both empty or both have something to update.
+fn fits_empty(has_output: bool, indices: &Shape, updates: &Shape) -> bool {
+    match (indices.num_elements() > 0, updates.num_elements() > 0) {
+        (true, true) => has_output,
+        (any_indices, any_updates) => any_indices == any_updates,
+    }
+}
+
+#[cold]
+fn unlike_indices(n: usize, indices: &Shape, updates: &Shape) -> Status {
+    invalid_argument!(
+        "Dimensions [0,{n}) of indices[shape={indices}] must match dimensions [0,{n}) of \
+         updates[shape={updates}]"
+    )
+}
+
+#[cold]
+fn unlike_input(depth: usize, from: usize, shape: &Shape, updates: &Shape) -> Status {
+    invalid_argument!(
+        "Dimensions [{depth},{}) of input[shape={shape}] must match dimensions [{from},{}) of \
+         updates[shape={updates}]",
+        shape.rank(),
+        updates.rank()
+    )
+}
+
+/// Checks what every scatter checks (TensorFlow: `PrepareAndValidateInputs`). Returns the length
+/// of a row of coordinates; indices that are a vector have rows of one.
+fn check(indices: &Shape, updates: &Shape, shape: &Shape) -> Result<usize> {
+    if shape.rank() == 0 || indices.rank() == 0 {
         return Err(invalid_argument!(
-            "Dimensions [0,{}) of indices[shape={indices}] must match dimensions [0,{}) of \
-             updates[shape={updates}]",
-            outer.len(),
-            outer.len()
+            "Output must be at least 1-D, got shape: {shape}"
         ));
     }
-    if depth > shape.rank() || updates[outer.len()..] != shape[depth..] {
+    if !fits_empty(shape.num_elements() > 0, indices, updates) {
         return Err(invalid_argument!(
-            "Dimensions [{depth},{}) of input[shape={shape}] must match dimensions [{},{}) of \
-             updates[shape={updates}]",
-            shape.rank(),
-            outer.len(),
-            updates.rank()
+            "Indices and updates specified for empty output.  indices shape: {indices}"
         ));
+    }
+    let count = updates.first().copied().unwrap_or(0);
+    if count != indices[0] {
+        return Err(invalid_argument!(
+            "Dimensions [0,1) of indices[shape={indices}] = {} must match dimensions [0,1) of \
+             updates[shape={updates}] = {count}",
+            indices[0]
+        ));
+    }
+    let (depth, outer) = match indices.rank() {
+        1 => (1, &indices[..]),
+        n => (indices[n - 1], &indices[..n - 1]),
+    };
+    let n = outer.len();
+    if updates.rank() < n {
+        return Err(unlike_indices(n, indices, updates));
+    }
+    let rest = shape.get(depth..);
+    if rest.is_none_or(|rest| rest.len() != updates.rank() - n) {
+        return Err(unlike_input(depth, depth, shape, updates));
+    }
+    if updates[..n] != *outer {
+        return Err(unlike_indices(n, indices, updates));
+    }
+    if rest.is_none_or(|rest| updates[n..] != *rest) {
+        return Err(unlike_input(depth, depth, shape, updates));
     }
     Ok(depth)
 }
@@ -76,35 +181,29 @@ fn scatter<T: Item>(
     let coords = indices::ints(indices)?;
     let from = updates.items::<T>()?;
     let to = out.items_mut::<T>()?;
-    let n: usize = indices.shape()[..indices.shape().rank() - 1]
-        .iter()
-        .product();
-    for i in 0..n {
-        let row = &coords[i * depth..(i + 1) * depth];
+    let mut bad = None;
+    for (i, row) in coords.chunks_exact(depth.max(1)).enumerate() {
         let Some(p) = row_position(row, &shape) else {
-            if ignore {
-                continue;
-            }
-            return Err(bad_coords(i, row, indices.shape(), &shape));
+            bad = Some((i, row));
+            continue;
         };
         let from = &from[i * inner..(i + 1) * inner];
         for (to, from) in to[p * inner..(p + 1) * inner].iter_mut().zip(from) {
             combine(to, from);
         }
     }
-    Ok(())
+    match bad {
+        // Like TensorFlow, of several the last.
+        Some((i, row)) if !ignore => Err(bad_coords(i, row, indices.shape(), &shape)),
+        _ => Ok(()),
+    }
 }
 
 #[cold]
 fn bad_coords(i: usize, row: &[i64], indices: &Shape, shape: &Shape) -> Status {
-    let outer = &indices[..indices.rank() - 1];
-    let mut at = vec![0; outer.len()];
-    unravel(i, outer, &mut at);
+    let at = place(i, &indices[..indices.rank() - 1]);
     let row = indices::coordinates(row.iter().copied());
-    invalid_argument!(
-        "indices{} = {row} does not index into shape {shape}",
-        indices::list(at)
-    )
+    invalid_argument!("indices{at} = {row} does not index into shape {shape}")
 }
 
 /// Returns the scatter of updates of dtype `dtype`.
@@ -252,5 +351,5 @@ pub fn check_partial(
     else {
         return Ok(());
     };
-    check(&indices, &updates, &to).map(|_| ())
+    check_form(&indices, &updates, &to, Form::Shape)
 }

@@ -20,21 +20,15 @@ impl Masks {
     /// Returns the masks in a node's attrs.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if an attr is missing, or there are several ellipses.
+    /// INVALID_ARGUMENT if an attr is missing.
     pub fn from_attrs(attrs: &Attrs) -> Result<Self> {
-        let masks = Masks {
+        Ok(Masks {
             begin: attrs.int("begin_mask")?,
             end: attrs.int("end_mask")?,
             ellipsis: attrs.int("ellipsis_mask")?,
             new_axis: attrs.int("new_axis_mask")?,
             shrink_axis: attrs.int("shrink_axis_mask")?,
-        };
-        if masks.ellipsis & masks.ellipsis.wrapping_sub(1) != 0 {
-            return Err(invalid_argument!(
-                "Multiple ellipses in slice spec not allowed"
-            ));
-        }
-        Ok(masks)
+        })
     }
 }
 
@@ -93,10 +87,15 @@ pub fn resolve(
     let wrong = |v: Option<&[i64]>| v.is_some_and(|v| v.len() != n);
     if n >= 32 || wrong(begin) || wrong(end) {
         return Err(invalid_argument!(
-            "Expected begin, end, and strides to be 1D equal size tensors, but got {}, {} and {n} \
-             elements instead.",
+            "Expected begin, end, and strides to be 1D equal size tensors, but got shapes [{}], \
+             [{}], and [{n}] instead.",
             begin.map_or(n, <[i64]>::len),
             end.map_or(n, <[i64]>::len)
+        ));
+    }
+    if masks.ellipsis & masks.ellipsis.wrapping_sub(1) != 0 {
+        return Err(invalid_argument!(
+            "Multiple ellipses in slice spec not allowed"
         ));
     }
     let bit = |mask: i64, i: usize| mask >> i & 1 == 1;
@@ -195,7 +194,7 @@ fn span(i: usize, d: &DimSlice, dim: Option<usize>) -> Result<DimSpan> {
         };
         if at < 0 || at >= dim {
             return Err(invalid_argument!(
-                "slice index {begin} of dimension {i} out of bounds."
+                "slice index {at} of dimension {i} out of bounds."
             ));
         }
         return Ok(DimSpan {

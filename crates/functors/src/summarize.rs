@@ -23,6 +23,15 @@ pub fn summary(t: &Tensor, max: i64) -> String {
     out
 }
 
+/// Returns a tensor with its dtype, its shape and its first values.
+///
+/// Source: `Tensor::DebugString`.
+pub fn debug_string(t: &Tensor) -> String {
+    let (dtype, shape) = (t.dtype(), t.shape());
+    let values = summary(t, 3);
+    format!("Tensor<type: {dtype} shape: {shape} values: {values}>")
+}
+
 fn brackets(
     dims: &[usize],
     depth: usize,

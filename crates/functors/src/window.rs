@@ -257,10 +257,6 @@ pub fn ints32(attrs: &Attrs, name: &str) -> Result<Vec<i64>> {
 /// # Errors
 /// INVALID_ARGUMENT if the attrs are missing or do not fit each other.
 pub fn pads(attrs: &Attrs, layout: Layout) -> Result<SmallVec<[Pad; 3]>> {
-    let explicit = match attrs.get("explicit_paddings") {
-        Some(_) => ints32(attrs, "explicit_paddings")?,
-        None => Vec::new(),
-    };
     let pad = match attrs.str("padding")? {
         "EXPLICIT" => None,
         "SAME" => Some(Pad::Same),
@@ -268,13 +264,9 @@ pub fn pads(attrs: &Attrs, layout: Layout) -> Result<SmallVec<[Pad; 3]>> {
         other => return Err(invalid_argument!("Unknown padding type: {other}")),
     };
     if let Some(pad) = pad {
-        if !explicit.is_empty() {
-            return Err(invalid_argument!(
-                "explicit_paddings attribute must be empty if the padding attribute is not EXPLICIT"
-            ));
-        }
         return Ok(SmallVec::from_elem(pad, layout.spatial));
     }
+    let explicit = ints32(attrs, "explicit_paddings")?;
     if explicit.len() != 2 * layout.rank() {
         return Err(invalid_argument!(
             "explicit_paddings attribute must contain {} values, but got: {}",
@@ -326,6 +318,13 @@ pub fn conv_rules(attrs: &Attrs, layout: Layout) -> Result<Rules> {
     };
     let strides = list("strides", false)?;
     let dilations = list("dilations", true)?;
+    let is_explicit = attrs.str("padding")? == "EXPLICIT";
+    let given = attrs.get("explicit_paddings").is_some();
+    if !is_explicit && given && !ints32(attrs, "explicit_paddings")?.is_empty() {
+        return Err(invalid_argument!(
+            "explicit_paddings attribute must be empty if the padding attribute is not EXPLICIT"
+        ));
+    }
     let pads = pads(attrs, layout)?;
     (0..layout.spatial)
         .map(|i| {

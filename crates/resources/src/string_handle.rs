@@ -70,10 +70,15 @@ pub fn string_handle(container: &str, name: &str, value: Arc<Shared>) -> Result<
 /// INVALID_ARGUMENT if the tensor is not a handle; NOT_FOUND if its resource does not exist.
 pub fn named<T: Any + Send + Sync>(handle: &Tensor, what: &str) -> Result<Arc<T>> {
     let [container, name] = handle.strings()? else {
-        return Err(invalid_argument!(
-            "{what} handle must be two-element vector, but had shape: {}",
-            handle.shape()
-        ));
+        let shape = handle.shape();
+        return Err(match what {
+            "TensorArray" => invalid_argument!(
+                "Tensor array handle must be 2-element vector, but had shape: {shape}"
+            ),
+            _ => invalid_argument!(
+                "{what} handle must be two-element vector, but had shape: {shape}"
+            ),
+        });
     };
     let found = table().get(&name[..]).and_then(Weak::upgrade);
     found

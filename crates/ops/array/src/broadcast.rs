@@ -69,13 +69,7 @@ fn check_broadcast(input: &[Option<usize>], to: &[Option<usize>]) -> Result<()> 
 fn broadcast_to(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let sizes = ctx.input(1)?;
-        if sizes.shape().rank() > 1 {
-            return Err(invalid_argument!(
-                "shape must be 1-D, got shape {}",
-                sizes.shape()
-            ));
-        }
-        let shape = Shape::checked(&indices::ints(sizes)?)?;
+        let shape = indices::shape_vector(sizes)?;
         if ctx.shape(0)? == &shape {
             let same = ctx.take_input(0)?;
             return ctx.set_output(0, same);

@@ -78,9 +78,12 @@ fn concat(_: &KernelBuild, axis: usize, values: Range<usize>) -> Result<Box<dyn 
 }
 
 fn concat_values(ctx: &mut KernelCtx, axis: usize, values: Range<usize>) -> Result<()> {
-    let Some(dim) = indices::int(ctx.input(axis)?) else {
+    let is_scalar = ctx.shape(axis)?.rank() < 2;
+    let Some(dim) = indices::int(ctx.input(axis)?).filter(|_| is_scalar) else {
+        // The axis of Concat comes first, and has another name.
+        let name = if axis == 0 { "concat_dim" } else { "axis" };
         return Err(invalid_argument!(
-            "ConcatOp : Expected concatenating dimension to be a scalar, got shape {}",
+            "{name} tensor should be a scalar integer, but got shape {}",
             ctx.shape(axis)?
         ));
     };
@@ -182,7 +185,7 @@ pub(crate) fn concat_shape(ctx: &mut ShapeCtx, axis: usize, values: Range<usize>
 
 fn concat_offset(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
-        let Some(dim) = indices::int(ctx.input(0)?) else {
+        let Some(dim) = indices::scalar(ctx.input(0)?) else {
             return Err(invalid_argument!(
                 "Concat dim tensor should be a scalar integer, but got shape {}",
                 ctx.shape(0)?

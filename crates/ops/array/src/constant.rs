@@ -44,7 +44,6 @@ fn from_file(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         ));
     }
     let shape = build.attrs.shape("shape")?.to_full();
-    let shape = shape.ok_or_else(|| invalid_argument!("the shape must be fully defined"))?;
     let name = build.attrs.str("memory_region_name")?.to_string();
     let value = OnceLock::new();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
@@ -58,6 +57,9 @@ fn from_file(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 "Sorry, DT_STRING is not currently supported for ImmutableConstOp."
             ));
         }
+        let Some(shape) = &shape else {
+            return Err(invalid_argument!("the shape must be fully defined"));
+        };
         let n = shape.num_elements().saturating_mul(dtype.size());
         let Some(used) = bytes.get(..n) else {
             return Err(internal!(

@@ -76,9 +76,14 @@ fn diag_part(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn diag_part_values(ctx: &mut KernelCtx) -> Result<()> {
     let input = ctx.input(0)?;
     let shape = input.shape();
+    if shape.rank() % 2 != 0 {
+        return Err(invalid_argument!(
+            "The rank of the tensor should be{:42}even and positive, got shape {shape}",
+            ""
+        ));
+    }
     let (a, b) = shape.split_at(shape.rank() / 2);
-    let other = a.iter().zip(b).position(|(a, b)| a != b);
-    if let Some(i) = other.or(a.is_empty().then_some(0)) {
+    if let Some(i) = a.iter().zip(b).position(|(a, b)| a != b) {
         return Err(invalid_argument!(
             "Invalid shape {shape}: dimensions {i} and {} do not match.",
             i + a.len()

@@ -2,6 +2,7 @@
 //! quantization-aware training (TensorFlow: `core/kernels/fake_quant_ops.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::agreement::{Agreement, without_broadcast};
 use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
@@ -49,10 +50,11 @@ pub(crate) const OPS: &[Op] = &[
     })
     .kernel(|build| {
         let steps = Steps::of_attrs(build.attrs)?;
-        Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let kernel = Box::new(move |ctx: &mut KernelCtx| {
             let [inside, ..] = gradient(ctx, &[steps])?;
             ctx.set_output(0, inside)
-        }))
+        });
+        without_broadcast(build, Agreement::Shape, kernel)
     })
     .not_differentiable(),
     Op::new(
@@ -260,6 +262,11 @@ fn by_inputs(build: &KernelBuild, limits: LimitScope) -> Result<Box<dyn OpKernel
 fn backprops(build: &KernelBuild, limits: LimitScope) -> Result<Box<dyn OpKernel>> {
     let range = Range::of(build.attrs)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
+        if ctx.shape(0)? != ctx.shape(1)? {
+            return Err(invalid_argument!(
+                "gradient and input must be the same size"
+            ));
+        }
         let steps = steps(ctx, 1, 2, limits, range)?;
         for (i, part) in gradient(ctx, &steps)?.into_iter().enumerate() {
             // The gradients of the limits have the limits' shape.
@@ -300,15 +307,10 @@ fn quantize(ctx: &mut KernelCtx, steps: &[Steps]) -> Result<()> {
     ctx.set_output(0, out)
 }
 
-/// Returns the gradients at input 0 where the numbers of input 1 are within the limits, and the
-/// sums of those below and above.
+/// Returns the gradients at input 0, of the same shape, where the numbers of input 1 are within the
+/// limits, and the sums of those below and above.
 fn gradient(ctx: &KernelCtx, steps: &[Steps]) -> Result<[Tensor; 3]> {
     let shape = ctx.shape(1)?.clone();
-    if *ctx.shape(0)? != shape {
-        return Err(invalid_argument!(
-            "gradient and input must be the same size"
-        ));
-    }
     let mut inside = ctx.alloc(DType::Float, shape)?;
     let (mut below, mut above) = (vec![0f64; steps.len()], vec![0f64; steps.len()]);
     let both = ctx.slice::<f32>(0)?.iter().zip(ctx.slice::<f32>(1)?);

@@ -48,25 +48,33 @@ fn shape_from_input(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 fn dims_input(ctx: &KernelCtx, name: &str) -> Result<Shape> {
-    let dims = ctx.input(0)?;
+    check_vector(ctx, name)?;
+    Shape::checked(&indices::ints(ctx.input(0)?)?)
+}
+
+fn check_vector(ctx: &KernelCtx, name: &str) -> Result<()> {
+    let dims = ctx.shape(0)?;
     // Old graphs may have a single size as a scalar.
-    if dims.shape().rank() > 1 {
-        return Err(invalid_argument!(
-            "{name} must represent a vector, got shape {}",
-            dims.shape()
-        ));
+    match dims.rank() {
+        0 | 1 => Ok(()),
+        _ => Err(invalid_argument!(
+            "{name} must represent a vector, got shape {dims}"
+        )),
     }
-    Shape::checked(&indices::ints(dims)?)
 }
 
 pub(crate) fn fill(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(
         dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            let shape = dims_input(ctx, "dims")?;
+            check_vector(ctx, "dims")?;
             let [value] = ctx.input(1)?.items::<T>()? else {
-                return Err(invalid_argument!("value must be a scalar, got shape {}", ctx.shape(1)?));
+                return Err(invalid_argument!(
+                    "value must represent a scalar, got shape {}",
+                    ctx.shape(1)?
+                ));
             };
+            let shape = Shape::checked(&indices::ints(ctx.input(0)?)?)?;
             let mut out = ctx.alloc(dtype, shape)?;
             par_fill(ctx.par(), out.items_mut::<T>()?, value);
             ctx.set_output(0, out)

@@ -46,10 +46,11 @@ fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let batch_dims = build.attrs.int("batch_dims").unwrap_or(0);
     let loops = GatherRows::new(build.input(0)?, build.input(1)?)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let axis = if ctx.num_inputs() > 2 {
-            indices::int(ctx.input(2)?).ok_or_else(|| invalid_argument!("axis must be scalar"))?
-        } else {
-            0
+        let axis = match ctx.num_inputs() {
+            2 => 0,
+            _ if ctx.shape(0)?.rank() == 0 => 0, // refused before its axis
+            _ => indices::scalar(ctx.input(2)?)
+                .ok_or_else(|| invalid_argument!("axis must be scalar"))?,
         };
         let out = gather_rows(loops, ctx, ctx.input(0)?, ctx.input(1)?, axis, batch_dims)?;
         ctx.set_output(0, out)
@@ -62,8 +63,10 @@ fn gather_shape(ctx: &mut ShapeCtx, axis: Option<i64>, batch_dims: i64) -> Resul
 }
 
 fn gather_nd(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let ignore = ignores_bad_indices(build.attrs)?;
-    let loops = GatherNd::new(build.input(0)?, build.input(1)?)?;
+    // TensorFlow registers kernels for the policies that it knows.
+    let dtype = build.input(0)?;
+    let ignore = ignores_bad_indices(build.attrs).map_err(|_| build.unsupported(dtype))?;
+    let loops = GatherNd::new(dtype, build.input(1)?)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let out = gather_nd_rows(loops, ctx, ctx.input(0)?, ctx.input(1)?, ignore)?;
         ctx.set_output(0, out)

@@ -78,14 +78,15 @@ fn rows(ctx: &KernelCtx) -> Result<(Vec<usize>, usize)> {
             "x and v shape doesn't match at index {d} : {x} vs. {v}"
         ));
     }
-    let Some((&n, inner)) = x.split_first() else {
-        return Err(invalid_argument!("x must have at least one dimension"));
-    };
-    if i.num_elements() != v[0] {
-        return Err(invalid_argument!(
+    let mismatch = || {
+        invalid_argument!(
             "i and x shape doesn't match at index 0: {} vs. {v}",
             i.shape()
-        ));
+        )
+    };
+    let (&n, inner) = x.split_first().ok_or_else(mismatch)?;
+    if i.num_elements() != v[0] {
+        return Err(mismatch());
     }
     let width = inner.iter().product();
     if n == 0 || width == 0 {

@@ -36,22 +36,21 @@ fn limits(ctx: &KernelCtx) -> Result<[i64; 2]> {
             .filter(|_| t.shape().is_scalar())
             .ok_or_else(|| invalid_argument!("{name} must be scalar, got shape {}", t.shape()))
     };
-    let (lower, upper) = (limit(1, "num_lower")?, limit(2, "num_upper")?);
-    let shape = ctx.shape(0)?.clone();
-    let (_, rows, cols) = matrices(&shape)?;
-    for (name, n, size) in [("num_lower", lower, rows), ("num_upper", upper, cols)] {
+    let (_, rows, cols) = matrices(ctx.shape(0)?)?;
+    let mut limits = [0; 2];
+    for (i, (name, of, size)) in [("num_lower", "rows", rows), ("num_upper", "columns", cols)]
+        .into_iter()
+        .enumerate()
+    {
+        let n = limit(i + 1, name)?;
         if n > size as i64 {
             return Err(invalid_argument!(
-                "{name} must be negative or less or equal to number of {} ({size}) got: {n}",
-                if name == "num_lower" {
-                    "rows"
-                } else {
-                    "columns"
-                }
+                "{name} must be negative or less or equal to number of {of} ({size}) got: {n}"
             ));
         }
+        limits[i] = n;
     }
-    Ok([lower, upper])
+    Ok(limits)
 }
 
 fn clear_outside<T: Item>(

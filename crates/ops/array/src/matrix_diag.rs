@@ -98,11 +98,6 @@ impl Band {
                 ));
             }
         };
-        if lower > upper {
-            return Err(invalid_argument!(
-                "lower_diag_index must not be larger than upper_diag_index: {lower} > {upper}"
-            ));
-        }
         Ok(Band {
             lower,
             upper,
@@ -111,18 +106,28 @@ impl Band {
         })
     }
 
-    fn check(&self, rows: usize, cols: usize) -> Result<()> {
+    /// Checks that the bounds are in order.
+    fn ordered(self) -> Result<Self> {
+        let Band { lower, upper, .. } = self;
+        match lower > upper {
+            true => Err(invalid_argument!(
+                "lower_diag_index must not be larger than upper_diag_index: {lower} > {upper}"
+            )),
+            false => Ok(self),
+        }
+    }
+
+    fn check(&self, rows: usize, cols: usize, end: &str) -> Result<()> {
         let inside = |k: i64| (-(rows as i64) < k && k < cols as i64) || k == 0;
-        for (name, k) in [("lower", self.lower), ("upper", self.upper)] {
+        for (name, k, end) in [("lower", self.lower, end), ("upper", self.upper, "")] {
             if !inside(k) {
                 return Err(invalid_argument!(
-                    "{name}_diag_index is out of bound: {k}. It must be between {} and {}",
-                    -(rows as i64),
-                    cols
+                    "{name}_diag_index is out of bound: {k}{end} It must be between {} and {cols}",
+                    -(rows as i64)
                 ));
             }
         }
-        Ok(())
+        self.ordered().map(|_| ())
     }
 
     fn count(&self) -> usize {
@@ -234,6 +239,12 @@ fn k_input(ctx: &KernelCtx, i: usize) -> Result<Option<indices::Ints>> {
             k.shape()
         ));
     }
+    if k.num_elements() == 0 {
+        return Err(match i {
+            1 => invalid_argument!("Expected diag_index to have at least 1 element"),
+            _ => invalid_argument!("diag_index must have at least one element"),
+        });
+    }
     indices::ints(k).map(Some)
 }
 
@@ -261,9 +272,12 @@ fn matrix_diag_part(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let align = alignment(build.attrs);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;
-        let (batch, rows, cols) = matrices(input.shape())?;
         let band = Band::new(k_input(ctx, 1)?.as_deref(), align)?;
-        band.check(rows, cols)?;
+        if ctx.num_inputs() > 2 && ctx.input(2)?.num_elements() != 1 {
+            return Err(invalid_argument!("Padding must be scalar."));
+        }
+        let (batch, rows, cols) = matrices(input.shape())?;
+        band.check(rows, cols, ".")?;
         let mut out = ctx.alloc(input.dtype(), band.packed_shape(batch, rows, cols)?)?;
         dispatch_items!(out.dtype(), T => {
             let pad = padding::<T>(ctx, 2)?;
@@ -278,12 +292,16 @@ fn matrix_diag(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;
         let band = Band::new(k_input(ctx, 1)?.as_deref(), align)?;
-        let size = |i: usize| match ctx.num_inputs() > i {
-            true => indices::int(ctx.input(i)?)
-                .ok_or_else(|| invalid_argument!("num_rows and num_cols must be scalars")),
+        let size = |i: usize, name: &str| match ctx.num_inputs() > i {
+            true => indices::scalar(ctx.input(i)?)
+                .ok_or_else(|| invalid_argument!("{name} must be a scalar")),
             false => Ok(-1),
         };
-        let (batch, rows, cols) = matrix_size(input.shape(), &band, size(2)?, size(3)?)?;
+        let (rows, cols) = (size(2, "num_rows")?, size(3, "num_cols")?);
+        if ctx.num_inputs() > 4 && ctx.shape(4)?.rank() != 0 {
+            return Err(invalid_argument!("padding_value must be a scalar"));
+        }
+        let (batch, rows, cols) = matrix_size(input.shape(), &band, rows, cols)?;
         let shape = shape_of(batch.iter().copied().chain([rows, cols]))?;
         let mut out = ctx.alloc(input.dtype(), shape)?;
         dispatch_items!(out.dtype(), T => {
@@ -301,11 +319,15 @@ fn matrix_size<'a>(
     rows: i64,
     cols: i64,
 ) -> Result<(&'a [usize], usize, usize)> {
-    let one = band.lower == band.upper;
-    if diagonals.rank() < if one { 1 } else { 2 } {
+    if diagonals.rank() < 1 {
         return Err(invalid_argument!(
-            "diagonal must be at least {}-dim, received shape: {diagonals}",
-            if one { 1 } else { 2 }
+            "diagonal must be at least 1-dim, received shape: {diagonals}"
+        ));
+    }
+    let one = band.ordered()?.lower == band.upper;
+    if diagonals.rank() < 2 && !one {
+        return Err(invalid_argument!(
+            "diagonal must be at least 2-dim, received shape: {diagonals}"
         ));
     }
     let (lead, max_len) = diagonals.split_at(diagonals.rank() - 1);
@@ -342,7 +364,7 @@ fn matrix_size<'a>(
         ));
     }
     let (r, c) = (r.max(0) as usize, c.max(0) as usize);
-    band.check(r, c)?;
+    band.check(r, c, "")?;
     Ok((batch, r, c))
 }
 
@@ -368,15 +390,27 @@ fn band_to_set(
     let band = Band::new(k_input(ctx, 2)?.as_deref(), align)?;
     let shape = ctx.shape(0)?.clone();
     let (batch, rows, cols) = matrices(&shape)?;
-    band.check(rows, cols)?;
+    if diagonal.shape().rank() < 1 {
+        return Err(invalid_argument!(
+            "diagonal must be at least 1-dim, received shape: {}",
+            diagonal.shape()
+        ));
+    }
+    band.check(rows, cols, "")?;
+    let count = diagonal.shape().get(shape.rank() - 2);
+    if band.lower != band.upper && count != Some(&band.count()) {
+        return Err(invalid_argument!(
+            "The number of diagonals provided in `diag` is not consistent with `lower_diag_index` \
+             and `upper_diag_index`"
+        ));
+    }
     let expected = band.packed_shape(batch, rows, cols)?;
     if diagonal.shape() != &expected {
         return Err(invalid_argument!(
-            "Either first dimensions of diagonal don't match input.shape[:-2], or diagonal.shape[:-1] is \
-                     not equal to the longest diagonal in range [{}, {}]. Input shape: {shape}, diagonal \
-                     shape: {}, expected diagonal shape: {expected}",
-            band.lower,
-            band.upper,
+            "Either first dimensions of diagonal don't match input.shape[:-2], or \
+             diagonal.shape[:-1] is not equal to the longests diagonal in range \
+             [lower_diag_index:upper_diag_index].\nInput shape: {shape}\nDiagonal shape: {}\n\
+             Expected diagonal shape: {expected}",
             diagonal.shape()
         ));
     }
@@ -388,7 +422,7 @@ fn constant_band(ctx: &ShapeCtx, i: usize) -> Result<Option<Band>> {
         return Band::new(None, (true, true)).map(Some);
     }
     match indices::constant(ctx, i) {
-        Some(k) => Band::new(Some(&k), (true, true)).map(Some),
+        Some(k) => Band::new(Some(&k), (true, true))?.ordered().map(Some),
         None => Ok(None),
     }
 }
@@ -405,7 +439,7 @@ fn matrix_diag_part_shape(ctx: &mut ShapeCtx) -> Result<()> {
     }
     out.push(match (matrix[0], matrix[1]) {
         (Some(rows), Some(cols)) => {
-            band.check(rows, cols)?;
+            band.check(rows, cols, ".")?;
             Some(band.max_len(rows, cols))
         }
         _ => None,

@@ -46,15 +46,13 @@ fn check_mirror(shape: &[usize], margins: &Margins, offset: usize) -> Result<()>
         if m.0.saturating_add(offset) > d.max(offset) && m.0 > 0
             || m.1.saturating_add(offset) > d.max(offset) && m.1 > 0
         {
-            let words = if offset == 1 {
-                "less than"
-            } else {
-                "no greater than"
+            let [must, but] = match offset {
+                1 => ["less than", "not less than"],
+                _ => ["no greater than", "greater than"],
             };
+            let (before, after) = m;
             return Err(invalid_argument!(
-                "paddings must be {words} the dimension size: {}, {} not {words} {d}",
-                m.0,
-                m.1
+                "paddings must be {must} the dimension size: {before}, {after} {but} {d}"
             ));
         }
     }
@@ -77,7 +75,7 @@ fn mirror_pad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;
         let shape = input.shape();
-        let margins = margins_input(ctx, shape.rank())?;
+        let margins = margins_input(ctx, shape.rank(), "paddings")?;
         check_mirror(shape, &margins, offset)?;
         let out_shape = padded(shape, &margins)?;
         if &out_shape == shape {
@@ -142,7 +140,7 @@ fn mirror_pad_grad_shape(ctx: &mut ShapeCtx) -> Result<()> {
     };
     let shape = match constant(ctx, 1) {
         Some(values) if values.len() == 2 * dims.len() => {
-            let m = margins(&values)?;
+            let m = margins(&values, "paddings")?;
             indices::partial(dims.len(), |i| {
                 dims[i]?.checked_sub(m[i].0)?.checked_sub(m[i].1)
             })
@@ -157,16 +155,16 @@ fn mirror_pad_grad_shape(ctx: &mut ShapeCtx) -> Result<()> {
 fn fold(ctx: &mut KernelCtx, offset: usize, add: AddRow) -> Result<()> {
     let input = ctx.input(0)?;
     let padded = input.shape();
-    let margins = margins_input(ctx, padded.rank())?;
+    let margins = margins_input(ctx, padded.rank(), "paddings")?;
     let shape: Shape = padded
         .iter()
         .zip(&margins)
         .map(|(d, m)| {
             d.checked_sub(m.0.saturating_add(m.1)).ok_or_else(|| {
                 invalid_argument!(
-                    "Total paddings must be less than the input dimension size: {}, {}, {d}",
-                    m.0,
-                    m.1
+                    "Total paddings must be less than the input dimension size: {} was not less \
+                     than {d}",
+                    m.0.saturating_add(m.1)
                 )
             })
         })

@@ -44,6 +44,7 @@ fn pack_axis(axis: i64, rank: usize) -> Result<usize> {
 fn pack_values(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
     let n = ctx.num_inputs();
     let first = ctx.shape(0)?;
+    let at = pack_axis(axis, first.rank())?;
     for i in 1..n {
         if ctx.shape(i)? != first {
             return Err(invalid_argument!(
@@ -52,7 +53,6 @@ fn pack_values(ctx: &mut KernelCtx, axis: i64) -> Result<()> {
             ));
         }
     }
-    let at = pack_axis(axis, first.rank())?;
     let shape = shape_of(first[..at].iter().chain(&[n]).chain(&first[at..]).copied())?;
     if n == 1 {
         let value = ctx.take_input(0)?.with_shape(shape)?;

@@ -30,13 +30,14 @@ pub(crate) const OPS: &[Op] = &[
 /// The padding before and after each dimension.
 pub(crate) type Margins = SmallVec<[(usize, usize); 8]>;
 
-pub(crate) fn margins(values: &[i64]) -> Result<Margins> {
+/// Returns the margins of each dimension; `name` is that of refusals.
+pub(crate) fn margins(values: &[i64], name: &str) -> Result<Margins> {
     values
         .chunks_exact(2)
         .map(|p| match (usize::try_from(p[0]), usize::try_from(p[1])) {
             (Ok(before), Ok(after)) => Ok((before, after)),
             _ => Err(invalid_argument!(
-                "Paddings must be non-negative: {} {}",
+                "{name} must be non-negative: {} {}",
                 p[0],
                 p[1]
             )),
@@ -44,7 +45,7 @@ pub(crate) fn margins(values: &[i64]) -> Result<Margins> {
         .collect()
 }
 
-pub(crate) fn margins_input(ctx: &KernelCtx, rank: usize) -> Result<Margins> {
+pub(crate) fn margins_input(ctx: &KernelCtx, rank: usize, name: &str) -> Result<Margins> {
     let paddings = ctx.input(1)?;
     let shape = paddings.shape();
     if shape.rank() != 2 || shape[1] != 2 {
@@ -58,7 +59,7 @@ pub(crate) fn margins_input(ctx: &KernelCtx, rank: usize) -> Result<Margins> {
             ctx.shape(0)?
         ));
     }
-    margins(&indices::ints(paddings)?)
+    margins(&indices::ints(paddings)?, name)
 }
 
 pub(crate) fn padded(shape: &Shape, margins: &Margins) -> Result<Shape> {
@@ -91,7 +92,7 @@ pub(crate) fn pad_shape(ctx: &mut ShapeCtx) -> Result<()> {
     };
     let shape = match constant(ctx, 1) {
         Some(values) if values.len() == 2 * dims.len() => {
-            let m = margins(&values)?;
+            let m = margins(&values, "Paddings")?;
             indices::partial(dims.len(), |i| {
                 dims[i]?.checked_add(m[i].0)?.checked_add(m[i].1)
             })
@@ -109,7 +110,7 @@ fn pad(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn pad_values(ctx: &mut KernelCtx) -> Result<()> {
     let input = ctx.input(0)?;
     let shape = input.shape();
-    let margins = margins_input(ctx, shape.rank())?;
+    let margins = margins_input(ctx, shape.rank(), "Paddings")?;
     let has_value = ctx.num_inputs() > 2;
     if has_value && !ctx.shape(2)?.is_scalar() {
         return Err(invalid_argument!(

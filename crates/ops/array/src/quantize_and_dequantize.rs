@@ -124,55 +124,89 @@ fn quantize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     // Version 3 has the number of bits as an input.
     let bits = attrs.int("num_bits").ok();
     if let Some(bits) = bits {
-        check_bits(bits, spec.signed)?;
+        check_bits(bits, spec.signed, "signed_input_")?;
     }
     let dtype = build.input(0)?;
     Ok(
         dispatch!(dtype, T in [f32, f64, f16, bf16] => Box::new(move |ctx: &mut KernelCtx| {
-        let bits = match bits {
-            Some(bits) => bits,
-            None => {
-                let bits = indices::int(ctx.input(3)?);
-                let bits = bits.ok_or_else(|| invalid_argument!("num_bits must be a scalar"))?;
-                check_bits(bits, spec.signed)?;
-                bits
-            }
+        let rank = ctx.shape(0)?.rank();
+        let Some(bits) = bits else {
+            check_axis(spec.axis, rank, Form::BitsInput)?;
+            let bits = ctx.input(3)?;
+            let bits = indices::scalar(bits).ok_or_else(|| invalid_argument!(
+                "Invalid shape. The `num_bits` tensor should be a scalar. Got dimensions: {}",
+                bits.shape().rank()
+            ))?;
+            check_bits(bits, spec.signed, "`signed_input_`")?;
+            return quantized::<T>(ctx, spec, bits);
         };
+        check_axis(spec.axis, rank, Form::BitsAttr)?;
+        for (i, name) in [(1, "input_min"), (2, "input_max")] {
+            if spec.given && spec.axis == -1 && ctx.shape(i)?.rank() != 0 {
+                return Err(invalid_argument!("{name} must be a scalar."));
+            }
+        }
         quantized::<T>(ctx, spec, bits)
     }), else return Err(build.unsupported(dtype))),
     )
 }
 
-fn check_bits(bits: i64, signed: bool) -> Result<()> {
+/// The ops whose words a refusal has.
+#[derive(Clone, Copy)]
+enum Form {
+    /// QuantizeAndDequantizeV2 and V4.
+    BitsAttr,
+    /// QuantizeAndDequantizeV3.
+    BitsInput,
+    /// QuantizeAndDequantizeV4Grad.
+    Gradient,
+}
+
+fn check_axis(axis: i64, rank: usize, form: Form) -> Result<()> {
+    let inside = usize::try_from(axis).is_ok_and(|axis| axis < rank);
+    // Version 3 refuses scalars even without an axis.
+    if inside || axis == -1 && (rank > 0 || !matches!(form, Form::BitsInput)) {
+        return Ok(());
+    }
+    Err(match form {
+        Form::BitsInput => invalid_argument!(
+            "Axis requested is larger than input dimensions. Axis: {axis} Input Dimensions: {rank}"
+        ),
+        _ if axis < -1 => invalid_argument!("Axis must be at least -1. Found {axis}"),
+        Form::BitsAttr => invalid_argument!(
+            "Shape must be at least rank {} but is rank {rank}",
+            axis + 1
+        ),
+        Form::Gradient => invalid_argument!(
+            "Axis should be -1 or 0 or a positive value less than {rank}but given axis value was \
+             {axis}"
+        ),
+    })
+}
+
+fn check_bits(bits: i64, signed: bool, name: &str) -> Result<()> {
     let most = if signed { 62 } else { 63 };
     if bits > 0 && bits < most {
         return Ok(());
     }
     Err(invalid_argument!(
-        "num_bits is out of range: {bits} with signed_input_ {}",
+        "num_bits is out of range: {bits} with {name} {}",
         signed as i32
     ))
 }
 
-/// Returns the tensor as `[before, channels, after]`.
-fn channels(shape: &Shape, axis: i64) -> Result<[usize; 3]> {
-    if axis == -1 {
-        return Ok([1, 1, shape.num_elements()]);
-    }
-    let at = usize::try_from(axis).ok().filter(|&a| a < shape.rank());
-    let at = at.ok_or_else(|| {
-        invalid_argument!(
-            "Axis requested is larger than input dimensions. Axis: {axis} Input Dimensions: {}",
-            shape.rank()
-        )
-    })?;
-    let (before, rest) = shape.dims().split_at(at);
+/// Returns the tensor as `[before, channels, after]`, along an axis that was checked.
+fn channels(shape: &Shape, axis: i64) -> [usize; 3] {
+    let Ok(at) = usize::try_from(axis) else {
+        return [1, 1, shape.num_elements()];
+    };
+    let (before, rest) = shape.dims().split_at(at.min(shape.rank()));
     let after = rest.get(1..).unwrap_or_default();
-    Ok([
+    [
         before.iter().product(),
         rest.first().copied().unwrap_or(1),
         after.iter().product(),
-    ])
+    ]
 }
 
 /// Returns the limits of each channel.
@@ -197,27 +231,26 @@ fn limits<T: RoundedFloat>(
             )),
         }
     };
-    let (min, max) = (
+    Ok([
         limit(at, "input_min_tensor")?,
         limit(at + 1, "input_max_tensor")?,
-    );
-    for (min, max) in min.iter().zip(&max) {
-        if min.promote() > max.promote() {
-            return Err(invalid_argument!(
-                "Invalid range: input_min {} > input_max {}",
-                min.promote(),
-                max.promote()
-            ));
-        }
-    }
-    Ok([min, max])
+    ])
 }
 
 fn quantized<T: RoundedFloat>(ctx: &mut KernelCtx, spec: QuantizeSpec, bits: i64) -> Result<()> {
     let shape = ctx.shape(0)?.clone();
-    let [before, depth, after] = channels(&shape, spec.axis)?;
+    let [before, depth, after] = channels(&shape, spec.axis);
     let ranges: Vec<(T, T)> = if spec.given {
         let [min, max] = limits::<T>(ctx, 1, depth, spec.axis)?;
+        for (min, max) in min.iter().zip(&max) {
+            if min.promote() > max.promote() {
+                return Err(invalid_argument!(
+                    "Invalid range: input_min {} > input_max {}",
+                    min.promote(),
+                    max.promote()
+                ));
+            }
+        }
         min.into_iter().zip(max).collect()
     } else {
         let input = ctx.slice::<T>(0)?;
@@ -314,16 +347,55 @@ impl<T: RoundedFloat> Steps<T> {
     }
 }
 
+/// Checks the shapes of the gradient's limits.
+fn check_ends(ctx: &KernelCtx, axis: i64, depth: usize) -> Result<()> {
+    const ENDS: [(usize, &str); 2] = [(2, "min"), (3, "max")];
+    for (i, end) in ENDS {
+        let rank = ctx.shape(i)?.rank();
+        if rank > 1 {
+            return Err(invalid_argument!(
+                "Input {end} tensor must have dimension 0 or 1. Received {rank}."
+            ));
+        }
+    }
+    for (i, end) in ENDS {
+        match ctx.shape(i)?.rank() {
+            1 if axis == -1 => {
+                return Err(invalid_argument!(
+                    "input_{end} must be a scalar if axis is unspecified"
+                ));
+            }
+            0 if axis != -1 => {
+                return Err(invalid_argument!(
+                    "Shape must be rank 1 for input_{end}_tensor when the axis is specified"
+                ));
+            }
+            _ => {}
+        }
+    }
+    for (i, end) in ENDS {
+        let n = ctx.shape(i)?.num_elements();
+        if axis != -1 && n != depth {
+            return Err(invalid_argument!(
+                "{end} has incorrect size, expected {depth} was {n}"
+            ));
+        }
+    }
+    Ok(())
+}
+
 fn gradient(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let axis = build.attrs.int("axis")?;
     let dtype = build.input(0)?;
     Ok(
         dispatch!(dtype, T in [f32, f64, f16, bf16] => Box::new(move |ctx: &mut KernelCtx| {
         let shape = ctx.shape(1)?.clone();
+        check_axis(axis, shape.rank(), Form::Gradient)?;
         if *ctx.shape(0)? != shape {
             return Err(invalid_argument!("gradient and input must be the same size"));
         }
-        let [_, depth, after] = channels(&shape, axis)?;
+        let [_, depth, after] = channels(&shape, axis);
+        check_ends(ctx, axis, depth)?;
         let [min, max] = limits::<T>(ctx, 2, depth, axis)?;
         let both = ctx.slice::<T>(0)?.iter().zip(ctx.slice::<T>(1)?);
         let inside = both.enumerate().map(|(i, (d, x))| {

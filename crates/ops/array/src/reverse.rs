@@ -6,7 +6,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, axis_in};
 use ferroflow_functors::strided::{Strided, par_rows, unravel};
 use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
+use ferroflow_tensor::{DType, Item, PartialShape, Shape, Tensor, dispatch_items};
 use smallvec::SmallVec;
 
 /// The ops of this file.
@@ -75,7 +75,15 @@ fn reverse(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;
         let shape = input.shape();
-        let flags = reversed(ctx.input(1)?, shape.rank())?;
+        // The first version refuses an empty tensor, and ignores the flags for a scalar.
+        let has_flags = ctx.input(1)?.dtype() == DType::Bool;
+        if has_flags && shape.first() == Some(&0) {
+            return Err(invalid_argument!("Invalid input first dimension. Found 0."));
+        }
+        let flags = match has_flags && shape.is_scalar() {
+            true => SmallVec::new(),
+            false => reversed(ctx.input(1)?, shape.rank())?,
+        };
         let moves = |i: usize| flags[i] && shape[i] > 1;
         if input.num_elements() == 0 || !(0..shape.rank()).any(moves) {
             let same = ctx.take_input(0)?;
@@ -111,12 +119,13 @@ fn sequence_dims(attrs: &Attrs, rank: usize) -> Result<(usize, usize)> {
         usize::try_from(d)
             .ok()
             .filter(|&d| d < rank)
-            .ok_or_else(|| invalid_argument!("{name} must be < input rank ({d} vs. {rank})"))
+            .ok_or_else(|| invalid_argument!("{name} must be < input rank ( {d} vs. {rank})"))
     };
     if batch_dim == seq_dim {
         return Err(invalid_argument!("batch_dim == seq_dim == {seq_dim}"));
     }
-    Ok((inside("batch_dim", batch_dim)?, inside("seq_dim", seq_dim)?))
+    let seq = inside("seq_dim", seq_dim)?;
+    Ok((inside("batch_dim", batch_dim)?, seq))
 }
 
 fn reverse_sequence_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -139,9 +148,7 @@ fn reverse_sequence(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let shape = input.shape();
         if lengths.shape().rank() != 1 {
             let rank = lengths.shape().rank();
-            return Err(invalid_argument!(
-                "seq_lens input must be 1-dim, not {rank}"
-            ));
+            return Err(invalid_argument!("seq_lengths must be 1-dim, not {rank}"));
         }
         let (batch, seq) = sequence_dims(&attrs, shape.rank())?;
         let n = indices::ints(lengths)?;

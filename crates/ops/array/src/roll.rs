@@ -26,10 +26,13 @@ fn roll(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         if rank < 1 {
             return Err(invalid_argument!("input must be 1-D or higher"));
         }
-        if shift.shape().rank() > 1 || axis.shape().rank() > 1 {
-            return Err(invalid_argument!(
-                "shift and axis must be a scalar or a 1-D vector"
-            ));
+        for (name, t) in [("shift", shift), ("axis", axis)] {
+            if t.shape().rank() > 1 {
+                return Err(invalid_argument!(
+                    "{name} must be a scalar or a 1-D vector. Found: {}",
+                    t.shape()
+                ));
+            }
         }
         if shift.shape() != axis.shape() {
             return Err(invalid_argument!("shift and axis must have the same size"));

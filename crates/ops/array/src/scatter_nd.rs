@@ -2,7 +2,7 @@
 //! `core/kernels/scatter_nd_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::scatter_nd::{self, Combine, check_partial};
+use ferroflow_functors::scatter_nd::{self, Combine, Form, check_form, check_partial, check_ranks};
 use ferroflow_functors::{indices, shapes};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Shape, Tensor};
@@ -70,7 +70,12 @@ pub(crate) const OPS: &[Op] = &[
 /// Returns a kernel whose inputs are the target, indices, updates.
 fn tensor_scatter(build: &KernelBuild, combine: Combine) -> Result<Box<dyn OpKernel>> {
     let scatter = scatter_nd::scatter_nd(build, build.input(2)?, combine)?;
+    // The other op checks what an update of a variable does, no more.
+    let is_checked = build.def.name != "ScatterNdNonAliasingAdd";
     Ok(Box::new(move |ctx: &mut KernelCtx| {
+        if is_checked {
+            check_form(ctx.shape(1)?, ctx.shape(2)?, ctx.shape(0)?, Form::Tensor)?;
+        }
         let mut out = ctx.take_input(0)?;
         scatter(&mut out, ctx.input(1)?, ctx.input(2)?)?;
         ctx.set_output(0, out)
@@ -82,14 +87,14 @@ fn scatter_zeros(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     let scatter = scatter_nd::scatter_nd(build, dtype, Combine::Add)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let sizes = ctx.input(2)?;
+        let (at, updates, sizes) = (ctx.shape(0)?, ctx.shape(1)?, ctx.input(2)?);
+        check_ranks(at, updates)?;
+        let shape = Shape::checked(&indices::ints(sizes)?)?;
+        check_form(at, updates, &shape, Form::Shape)?;
         if sizes.shape().rank() != 1 {
-            return Err(invalid_argument!(
-                "Shape must be a vector, got {}",
-                sizes.shape()
-            ));
+            return Err(invalid_argument!("Shape must be a vector"));
         }
-        let mut out = Tensor::zeros(dtype, Shape::checked(&indices::ints(sizes)?)?)?;
+        let mut out = Tensor::zeros(dtype, shape)?;
         scatter(&mut out, ctx.input(0)?, ctx.input(1)?)?;
         ctx.set_output(0, out)
     }))

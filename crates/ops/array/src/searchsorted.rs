@@ -39,8 +39,13 @@ fn bound(build: &KernelBuild, upper: bool) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (sorted, values) = (ctx.input(0)?, ctx.input(1)?);
         let (s, v) = (sorted.shape(), values.shape());
-        if s.rank() != 2 || v.rank() != 2 {
-            return Err(invalid_argument!("Sorted input argument must be a matrix"));
+        for (name, shape) in [("sorted_inputs", s), ("values", v)] {
+            if shape.rank() != 2 {
+                return Err(invalid_argument!(
+                    "Shape must be rank 2 but is rank {} for `{name}` argument",
+                    shape.rank()
+                ));
+            }
         }
         if s[0] != v[0] {
             return Err(invalid_argument!(

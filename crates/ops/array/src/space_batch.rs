@@ -133,6 +133,9 @@ fn depth_shape(ctx: &mut ShapeCtx, pack: bool) -> Result<()> {
 }
 
 pub(crate) fn depth(build: &KernelBuild, pack: bool) -> Result<Box<dyn OpKernel>> {
+    if build.attrs.str("data_format")? == "NCHW_VECT_C" {
+        return Err(build.unsupported(build.input(0)?));
+    }
     let (block, first) = block_attrs(build.attrs)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let input = ctx.input(0)?;
@@ -193,9 +196,12 @@ impl Blocks {
             |v: i64, min: usize| usize::try_from(v).ok().filter(|&v| v >= min && v < 1 << 40);
         let blocks = blocks
             .iter()
-            .map(|&b| {
+            .enumerate()
+            .map(|(i, &b)| {
                 size(b, 1).ok_or_else(|| {
-                    invalid_argument!("All values in block_shape must be positive, got value {b}")
+                    invalid_argument!(
+                        "All values in block_shape must be positive, got value, {b} at index {i}."
+                    )
                 })
             })
             .collect::<Result<_>>()?;
@@ -212,14 +218,7 @@ impl Blocks {
 
     /// Returns the output's dimensions for an input with `dims`.
     fn apply(&self, dims: &[Option<usize>], to_batch: bool) -> Result<Vec<Option<usize>>> {
-        let spatial = self.blocks.len();
-        if dims.len() < 1 + spatial {
-            return Err(invalid_argument!(
-                "input rank should be >= {} instead of {}",
-                1 + spatial,
-                dims.len()
-            ));
-        }
+        check_rank(dims.len(), self.blocks.len())?;
         let product = self
             .blocks
             .iter()
@@ -268,6 +267,16 @@ impl Blocks {
     }
 }
 
+fn check_rank(rank: usize, spatial: usize) -> Result<()> {
+    match rank > spatial {
+        true => Ok(()),
+        false => Err(invalid_argument!(
+            "input rank should be >= {} instead of {rank}",
+            1 + spatial
+        )),
+    }
+}
+
 /// Spatial dimensions of the older ops, whose block size is an attr.
 const OLD_SPATIAL: usize = 2;
 
@@ -294,22 +303,30 @@ fn batch_shape(ctx: &mut ShapeCtx, to_batch: bool) -> Result<()> {
 fn batch(build: &KernelBuild, to_batch: bool) -> Result<Box<dyn OpKernel>> {
     let old_block = build.attrs.int("block_size").ok();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let rank = ctx.shape(0)?.rank();
         let (blocks, margins) = match old_block {
+            Some(_) if rank != 4 => {
+                return Err(invalid_argument!(
+                    "Input rank should be: 4instead of: {rank}"
+                ));
+            }
             Some(b) => (Ints::from_elem(b, OLD_SPATIAL), ctx.input(1)?),
             None => {
                 if ctx.shape(1)?.rank() != 1 {
                     return Err(invalid_argument!(
-                        "block_shape must be one-dimensional, got {}",
-                        ctx.shape(1)?
+                        "block_shape rank should be 1 instead of {}",
+                        ctx.shape(1)?.rank()
                     ));
                 }
                 (indices::ints(ctx.input(1)?)?, ctx.input(2)?)
             }
         };
+        check_rank(rank, blocks.len())?;
         let m = margins.shape();
         if m.rank() != 2 || m[0] != blocks.len() || m[1] != 2 {
             return Err(invalid_argument!(
-                "paddings or crops should have shape [{}, 2] instead of {m}",
+                "{} should have shape [{}, 2] instead of {m}",
+                if to_batch { "paddings" } else { "crops" },
                 blocks.len()
             ));
         }

@@ -2,7 +2,7 @@
 
 use crate::pack::split_along;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::indices::{self, axis_in, constant};
+use ferroflow_functors::indices::{self, axis_in, constant, constant_int};
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{PartialShape, Shape};
 use smallvec::SmallVec;
@@ -34,12 +34,7 @@ fn with_dim(shape: &[usize], at: usize, len: usize) -> Shape {
         .collect()
 }
 
-fn split_axis(dim: Option<i64>, rank: usize) -> Result<usize> {
-    let Some(dim) = dim else {
-        return Err(invalid_argument!(
-            "split_dim_tensor must have exactly one element."
-        ));
-    };
+fn split_axis(dim: i64, rank: usize) -> Result<usize> {
     axis_in(dim, rank).ok_or_else(|| {
         invalid_argument!("-input rank(-{rank}) <= split_dim < input rank ({rank}), but got {dim}")
     })
@@ -55,7 +50,12 @@ fn uneven(dim: usize, size: usize, n: usize) -> ferroflow_base::Status {
 fn split(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let n = ctx.num_outputs();
-        let dim = indices::int(ctx.input(0)?);
+        let Some(dim) = indices::scalar(ctx.input(0)?) else {
+            return Err(invalid_argument!(
+                "split_dim must be a scalar but has rank {}",
+                ctx.shape(0)?.rank()
+            ));
+        };
         let value = ctx.take_input(1)?;
         let at = split_axis(dim, value.shape().rank())?;
         let size = value.shape()[at];
@@ -78,10 +78,10 @@ fn split_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let Some(rank) = input.rank() else {
         return Ok(());
     };
-    let out = match ctx.constant(0) {
+    let out = match constant_int(ctx, 0) {
         None => PartialShape::of_rank(rank),
         Some(dim) => {
-            let at = split_axis(indices::int(dim), rank)?;
+            let at = split_axis(dim, rank)?;
             let size = input.dim(at as isize);
             if let Some(size) = size.filter(|s| !s.is_multiple_of(n)) {
                 return Err(uneven(at, size, n));
@@ -121,10 +121,6 @@ fn split_sizes(
             if unknown.replace(i).is_some() {
                 return Err(invalid_argument!("There can only be one -1 in the input."));
             }
-        } else if s < 0 {
-            return Err(invalid_argument!(
-                "Split size at index {i} must be >= 0. Got: {s}"
-            ));
         } else {
             sum = sum
                 .checked_add(s)
@@ -134,7 +130,7 @@ fn split_sizes(
     let mut out: SmallVec<[Option<usize>; 8]> =
         sizes.iter().map(|&s| usize::try_from(s).ok()).collect();
     if let Some(total) = total {
-        let rest = total as i64 - sum;
+        let rest = (total as i64).saturating_sub(sum);
         if rest < 0 || (rest > 0 && unknown.is_none()) {
             return Err(invalid_argument!(
                 "Determined shape must either match input shape along split_dim exactly if fully \
@@ -146,23 +142,48 @@ fn split_sizes(
             out[i] = Some(rest as usize);
         }
     }
-    Ok(out)
+    match sizes.iter().position(|&s| s < -1) {
+        Some(i) => Err(invalid_argument!(
+            "Split size at index {i} must be >= 0. Got: {}",
+            sizes[i]
+        )),
+        None => Ok(out),
+    }
 }
 
 fn split_v(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let n = ctx.num_outputs();
-        let dim = indices::int(ctx.input(2)?);
-        if ctx.shape(1)?.rank() != 1 {
-            return Err(invalid_argument!("size_splits needs to be one-dimensional"));
+        let Some(dim) = indices::int(ctx.input(2)?) else {
+            return Err(invalid_argument!(
+                "split_dim_tensor must have exactly one element."
+            ));
+        };
+        let sizes = ctx.input(1)?;
+        if sizes.shape().dims() != [n] {
+            return Err(invalid_argument!(
+                "size of the split_tensor must be 1-D and have the same elements as outputs got {} \
+                 -D and {} elements",
+                sizes.shape().rank(),
+                sizes.num_elements()
+            ));
         }
-        let sizes = indices::ints(ctx.input(1)?)?;
+        let sizes = indices::ints(sizes)?;
         let value = ctx.take_input(0)?;
         let at = split_axis(dim, value.shape().rank())?;
-        let sizes = split_sizes(&sizes, Some(value.shape()[at]), n)?;
+        let size = value.shape()[at];
+        // TensorFlow's optimizer makes an identity of one output, whose size may be -1 then.
+        if n == 1 && sizes[0] != size as i64 && sizes[0] != -1 {
+            return Err(invalid_argument!(
+                "If there is only one output, it must have the same size as the input. Input size: \
+                 {size} output size: {}",
+                sizes[0]
+            ));
+        }
         if n == 1 {
             return ctx.set_output(0, value);
         }
+        let sizes = split_sizes(&sizes, Some(size), n)?;
         let lens = sizes.into_iter().flatten();
         split_along(ctx, &value, at, lens, |len| {
             with_dim(value.shape(), at, len)
@@ -176,8 +197,8 @@ fn split_v_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let Some(rank) = input.rank() else {
         return Ok(());
     };
-    let dim = match ctx.constant(2) {
-        Some(dim) => Some(split_axis(indices::int(dim), rank)?),
+    let dim = match constant_int(ctx, 2) {
+        Some(dim) => Some(split_axis(dim, rank)?),
         None => None,
     };
     let sizes = match (constant(ctx, 1), dim) {

@@ -154,6 +154,9 @@ fn unique_items(
     let shape = input.shape();
     let axis = match ctx.num_inputs() {
         1 => indices::Ints::new(),
+        _ if ctx.shape(1)?.rank() != 1 => {
+            return Err(invalid_argument!("axis expects a 1D vector."));
+        }
         _ => indices::ints(ctx.input(1)?)?,
     };
     let at = match axis[..] {

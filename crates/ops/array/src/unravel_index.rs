@@ -3,6 +3,7 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices;
+use ferroflow_functors::summarize::debug_string;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
@@ -34,41 +35,53 @@ fn unravel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 at.shape()
             ));
         }
+        if at.num_elements() == 0 {
+            return Err(invalid_argument!(
+                "received empty tensor indices: {}",
+                debug_string(at)
+            ));
+        }
         if dims.shape().rank() != 1 {
             return Err(invalid_argument!(
                 "The indices can only be 1-D, got \"{}\"",
                 dims.shape()
             ));
         }
-        if at.num_elements() == 0 || dims.num_elements() == 0 {
-            return Err(invalid_argument!("received an empty tensor"));
-        }
         let sizes = indices::ints(dims)?;
         let mut total: i64 = 1;
-        for &d in &sizes {
+        for (i, &d) in sizes.iter().enumerate() {
             if d == 0 {
                 return Err(invalid_argument!(
-                    "Input dims cannot contain a dim of zero, but dims contains zero"
+                    "Input dims cannot contain a dim of zero, but dims contains zero at index {i}"
+                ));
+            }
+            if d < 0 {
+                return Err(invalid_argument!(
+                    "Input dims cannot be negative. Got dim = {d} at index {i}"
                 ));
             }
             let fits = |p: &i64| dtype != DType::Int32 || i32::try_from(*p).is_ok();
             total = total.checked_mul(d).filter(fits).ok_or_else(|| {
-                invalid_argument!("Input dims product is causing integer overflow")
+                invalid_argument!(
+                    "Input dims product is causing integer overflow: ({})",
+                    indices::aligned(&sizes)
+                )
             })?;
         }
         let at_list = indices::ints(at)?;
         let n = at_list.len();
         let mut out = vec![0i64; n.saturating_mul(sizes.len())];
         for (column, &index) in at_list.iter().enumerate() {
-            if index < 0 || index >= total {
+            if index >= total {
                 return Err(invalid_argument!("index is out of bound as with dims"));
             }
-            let mut rest = index;
+            // Division that truncates makes coordinates of negative indices, too.
+            let mut stride = 1;
             for (row, &d) in sizes.iter().enumerate().rev() {
                 if let Some(cell) = out.get_mut(row * n + column) {
-                    *cell = rest.rem_euclid(d);
+                    *cell = index % (stride * d) / stride;
                 }
-                rest = rest.div_euclid(d);
+                stride *= d;
             }
         }
         let shape = match at.shape().is_scalar() {

@@ -186,13 +186,14 @@ fn window(size: usize) -> Vec<i16> {
 }
 
 fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let config = Config::of(build.attrs)?;
+    let config = Config::of(build.attrs);
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let audio = ctx.input(0)?;
         if audio.shape().rank() != 1 {
             return Err(invalid_argument!("audio is not a vector"));
         }
+        let config = config.as_ref().map_err(Clone::clone)?;
         let audio = audio.slice::<i16>()?;
         let n_frames = match audio.len().checked_sub(config.window) {
             Some(rest) => rest / config.step + 1,

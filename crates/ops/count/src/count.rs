@@ -5,7 +5,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::ints;
 use ferroflow_functors::numeric::Num;
 use ferroflow_functors::ragged::rows_of_splits;
-use ferroflow_functors::summarize::summary;
+use ferroflow_functors::summarize::debug_string;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{PartialShape, Tensor, dispatch};
 use std::collections::BTreeMap;
@@ -93,11 +93,21 @@ fn kernel(build: &KernelBuild, weights: usize, read: Reader) -> Result<Box<dyn O
 
 /// Checks the values and that weights, if any, have their shape.
 fn checked_values(ctx: &KernelCtx, values: usize, weights: usize, name: &str) -> Result<Vec<i64>> {
-    let (values, weights) = (ctx.input(values)?, ctx.input(weights)?);
+    let numbers = non_negative(ctx.input(values)?)?;
+    check_weights(ctx, values, weights, name)?;
+    Ok(numbers)
+}
+
+fn non_negative(values: &Tensor) -> Result<Vec<i64>> {
     let numbers = ints(values)?;
-    if numbers.iter().any(|&v| v < 0) {
-        return Err(invalid_argument!("Input values must all be non-negative"));
+    match numbers.iter().any(|&v| v < 0) {
+        true => Err(invalid_argument!("Input values must all be non-negative")),
+        false => Ok(numbers.to_vec()),
     }
+}
+
+fn check_weights(ctx: &KernelCtx, values: usize, weights: usize, name: &str) -> Result<()> {
+    let (values, weights) = (ctx.input(values)?, ctx.input(weights)?);
     if weights.num_elements() > 0 && weights.shape() != values.shape() {
         return Err(invalid_argument!(
             "Weights and {name} must have the same shape. Weight shape: {}; {name} shape: {}",
@@ -105,7 +115,7 @@ fn checked_values(ctx: &KernelCtx, values: usize, weights: usize, name: &str) ->
             values.shape()
         ));
     }
-    Ok(numbers.to_vec())
+    Ok(())
 }
 
 fn dense(ctx: &KernelCtx) -> Result<Input> {
@@ -178,9 +188,8 @@ fn sparse(ctx: &KernelCtx) -> Result<Input> {
             if x < 0 || x >= size {
                 return Err(invalid_argument!(
                     "Invalid index value at {i}: dimension {j} has value {x} which is not in [0, {size}) \
-                     (as given by dense shape Tensor<type: int64 shape: {} values: {}>",
-                    shape.shape(),
-                    summary(shape, 3)
+                     (as given by dense shape {}",
+                    debug_string(shape)
                 ));
             }
         }
@@ -203,14 +212,15 @@ fn sparse(ctx: &KernelCtx) -> Result<Input> {
 }
 
 fn ragged(ctx: &KernelCtx) -> Result<Input> {
+    check_weights(ctx, 1, 2, "values")?;
     let (splits, n) = (ctx.slice::<i64>(0)?, ctx.input(1)?.num_elements());
     if splits.len() < 2 {
         return Err(invalid_argument!(
             "Must provide at least 2 elements for the splits argument"
         ));
     }
-    let values = checked_values(ctx, 1, 2, "values")?;
     let rows = rows_of_splits(splits, n)?;
+    let values = non_negative(ctx.input(1)?)?;
     Ok(Input {
         values,
         rows,

@@ -154,6 +154,14 @@ fn stitch(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn stitched<T: Item>(ctx: &KernelCtx) -> Result<Tensor> {
     let n = ctx.num_inputs() / 2;
     let mut highest = -1i64;
+    for i in 0..n {
+        for (at, index) in ctx.slice::<i32>(i)?.iter().enumerate() {
+            if *index < 0 {
+                return Err(invalid_argument!("indices[{at}] is out of range"));
+            }
+            highest = highest.max(i64::from(*index));
+        }
+    }
     let mut rest: Option<&[usize]> = None;
     for i in 0..n {
         let (indices, data) = (ctx.input(i)?, ctx.input(n + i)?);
@@ -180,12 +188,6 @@ fn stitched<T: Item>(ctx: &KernelCtx) -> Result<Tensor> {
             ));
         }
         rest = Some(back);
-        for index in indices.slice::<i32>()? {
-            if *index < 0 {
-                return Err(invalid_argument!("indices[{i}] is out of range"));
-            }
-            highest = highest.max(i64::from(*index));
-        }
     }
     let rest = rest.unwrap_or_default();
     let width: usize = rest.iter().product();

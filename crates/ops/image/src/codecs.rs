@@ -130,9 +130,6 @@ fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             "`channels` must be 0, 1, 3 or 4 but got {channels}"
         ));
     }
-    if is_jpeg && channels == 4 {
-        return Err(invalid_argument!("JPEG does not support 4 channels"));
-    }
     let decode = Decode {
         op: build.def.name.to_string(),
         channels: channels as usize,
@@ -141,11 +138,15 @@ fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         dtype: build.output(0)?,
     };
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let window = match crops {
-            true => Some(crop_window(ctx.input(1)?)?),
-            false => None,
+        let contents = ctx.input(0)?;
+        let Some(file) = scalar_string(contents)? else {
+            return Err(invalid_argument!(
+                "`contents` must be scalar but got shape{}",
+                contents.shape()
+            ));
         };
-        let out = decode.run(one_string(ctx.input(0)?)?, window)?;
+        let window = if crops { Some(ctx.input(1)?) } else { None };
+        let out = decode.run(file, window)?;
         ctx.set_output(0, out)
     }))
 }
@@ -187,14 +188,11 @@ fn jpeg_options(build: &KernelBuild, is_jpeg: bool, channels: usize) -> Result<j
     Ok(options)
 }
 
-fn one_string(contents: &Tensor) -> Result<&Bytes> {
-    match contents.strings()? {
-        [contents] => Ok(contents),
-        _ => Err(invalid_argument!(
-            "contents must be scalar but got shape {}",
-            contents.shape()
-        )),
-    }
+fn scalar_string(contents: &Tensor) -> Result<Option<&Bytes>> {
+    Ok(match (contents.shape().rank(), contents.strings()?) {
+        (0, [contents]) => Some(contents),
+        _ => None,
+    })
 }
 
 /// Returns first row and column, height and width.
@@ -221,10 +219,15 @@ fn crop_window(window: &Tensor) -> Result<[usize; 4]> {
 fn jpeg_shape(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let contents = one_string(ctx.input(0)?)?;
-        let shape = jpeg::shape(contents).map_err(|e| {
-            invalid_argument!("Invalid JPEG data, data size {}: {e}", contents.len())
-        })?;
+        let contents = ctx.input(0)?;
+        let Some(file) = scalar_string(contents)? else {
+            return Err(invalid_argument!(
+                "contents must be scalar, got shape {}",
+                contents.shape()
+            ));
+        };
+        let shape = jpeg::shape(file)
+            .map_err(|_| invalid_argument!("Invalid JPEG data, size {}", file.len()))?;
         let shape = shape.map(|n| n as i64);
         ctx.set_output(0, int_vector(dtype, shape.into_iter())?)
     }))
@@ -248,11 +251,6 @@ pub(crate) fn not_bmp(format: &str, other: &str) -> Status {
 }
 
 impl Decode {
-    #[cold]
-    fn invalid(&self, what: &str) -> Status {
-        invalid_argument!("{}: {what}", self.op)
-    }
-
     /// Returns the shape of a picture; DecodeGif adds an axis of frames.
     fn shape(&self, dims: [usize; 3]) -> Result<Shape> {
         let frames = (self.op == "DecodeGif").then_some(1);
@@ -260,7 +258,7 @@ impl Decode {
     }
 
     /// Returns the image, or the part of it in a window.
-    fn run(&self, contents: &[u8], window: Option<[usize; 4]>) -> Result<Tensor> {
+    fn run(&self, contents: &[u8], window: Option<&Tensor>) -> Result<Tensor> {
         if contents.is_empty() {
             return Err(invalid_argument!("Input is empty."));
         }
@@ -284,16 +282,16 @@ impl Decode {
         if self.op == "DecodeBmp" {
             return Err(not_bmp("PNG", "decode_png"));
         }
-        let decoded = png::decode(contents);
-        let (mut picture, is_deep) =
-            decoded.map_err(|e| self.invalid(&format!("Invalid image data: {e}")))?;
+        if window.is_some() {
+            return Err(invalid_argument!(
+                "DecodeAndCropJpeg operation can run on JPEG only, but detected PNG."
+            ));
+        }
+        let (mut picture, is_deep) = png::decode(contents)?;
         let has_opacity = picture.channels.is_multiple_of(2);
         if self.channels == 0 && has_opacity && has_transparent_color(contents) {
             let colors = picture.channels - 1;
             picture = picture.with_channels(colors, Gray::default());
-        }
-        if window.is_some() {
-            return Err(self.invalid("only JPEG files have windows"));
         }
         let channels = match self.channels {
             0 => picture.channels,
@@ -323,7 +321,7 @@ impl Decode {
 }
 
 impl Decode {
-    fn jpeg(&self, contents: &[u8], window: Option<[usize; 4]>) -> Result<Tensor> {
+    fn jpeg(&self, contents: &[u8], window: Option<&Tensor>) -> Result<Tensor> {
         if self.channels == 4 {
             return Err(invalid_argument!("JPEG does not support 4 channels"));
         }
@@ -331,7 +329,7 @@ impl Decode {
             return Err(not_bmp("JPEG", "decode_jpeg"));
         }
         let options = jpeg::Options {
-            window,
+            window: window.map(crop_window).transpose()?,
             ..self.jpeg
         };
         let picture = jpeg::decode(contents, &options).map_err(invalid_jpeg)?;

@@ -87,13 +87,7 @@ struct Limits {
 impl Limits {
     fn new(ctx: &KernelCtx) -> Result<Limits> {
         let (boxes, scores) = (ctx.shape(0)?, ctx.shape(1)?);
-        let &[batch, n, q, columns] = boxes.dims() else {
-            return Err(invalid_argument!("boxes must be 4-D{boxes}"));
-        };
-        let &[score_batch, score_boxes, classes] = scores.dims() else {
-            return Err(invalid_argument!("scores must be 3-D{scores}"));
-        };
-        if batch != score_batch {
+        if boxes.rank() == 0 || boxes.first() != scores.first() {
             return Err(invalid_argument!(
                 "boxes and scores must have same batch size"
             ));
@@ -111,7 +105,10 @@ impl Limits {
         if !(0.0..=1.0).contains(&iou) {
             return Err(invalid_argument!("iou_threshold must be in [0, 1]"));
         }
-        if q != 1 && q != classes {
+        let &[batch, n, q, columns] = boxes.dims() else {
+            return Err(invalid_argument!("boxes must be 4-D{boxes}"));
+        };
+        if q != 1 && scores.get(2) != Some(&q) {
             return Err(invalid_argument!(
                 "third dimension of boxes must be either 1 or num classes"
             ));
@@ -119,6 +116,9 @@ impl Limits {
         if columns != 4 {
             return Err(invalid_argument!("boxes must have 4 columns"));
         }
+        let &[_, score_boxes, classes] = scores.dims() else {
+            return Err(invalid_argument!("scores must be 3-D{scores}"));
+        };
         if score_boxes != n {
             return Err(invalid_argument!("scores has incompatible shape"));
         }

@@ -8,7 +8,7 @@ use ferroflow_functors::window::shape as shape_of;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{DType, PartialShape};
+use ferroflow_tensor::{DType, PartialShape, Shape};
 use std::ops::Range;
 
 /// CropAndResize.
@@ -83,29 +83,53 @@ pub(crate) fn position(i: usize, n: usize, a: f32, b: f32, size: usize) -> Optio
     (at >= 0.0 && at <= last).then_some(at)
 }
 
+/// Checks the shapes of boxes and the indices of their images, and returns how many there are.
+pub(crate) fn box_count(boxes: &Shape, indices: &Shape) -> Result<usize> {
+    if boxes.num_elements() == 0 && indices.num_elements() == 0 {
+        return Ok(0);
+    }
+    if boxes.rank() != 2 {
+        return Err(invalid_argument!("boxes must be 2-D{boxes}"));
+    }
+    if boxes[1] != 4 {
+        return Err(invalid_argument!("boxes must have 4 columns"));
+    }
+    if indices.rank() != 1 {
+        return Err(invalid_argument!("box_index must be 1-D{indices}"));
+    }
+    if indices[0] != boxes[0] {
+        return Err(invalid_argument!("box_index has incompatible shape"));
+    }
+    Ok(boxes[0])
+}
+
 fn compute(ctx: &mut KernelCtx, nearest: bool, outside: f32) -> Result<()> {
     let (image, boxes, size) = (ctx.shape(0)?, ctx.shape(1)?, ctx.input(3)?);
     if image.rank() != 4 {
-        return Err(invalid_argument!("input image must be 4-D"));
+        return Err(invalid_argument!("input image must be 4-D{image}"));
     }
     let (batch, height, width, c) = (image[0], image[1], image[2], image[3]);
     if height == 0 || width == 0 {
         return Err(invalid_argument!("image dimensions must be positive"));
     }
-    if boxes.rank() != 2 || boxes[1] != 4 {
+    if boxes.rank() != 2 {
+        return Err(invalid_argument!("boxes must be 2-D, got: {boxes}"));
+    }
+    if ctx.shape(2)?.rank() != 1 {
         return Err(invalid_argument!(
-            "boxes must be 2-D with 4 columns, got {boxes}"
+            "box_indices must be rank 1 but is shape {}",
+            ctx.shape(2)?
         ));
     }
-    let n = boxes[0];
-    if ctx.shape(2)?.rank() != 1 || ctx.shape(2)?[0] != n {
-        return Err(invalid_argument!("box_index has incompatible shape"));
-    }
-    if size.shape().rank() != 1 || size.num_elements() != 2 {
-        return Err(invalid_argument!(
-            "crop_size must have two elements {}",
-            size.shape()
-        ));
+    let n = box_count(boxes, ctx.shape(2)?)?;
+    let is_vector = size.shape().rank() == 1;
+    if !is_vector || size.num_elements() != 2 {
+        let must = if is_vector {
+            "have two elements"
+        } else {
+            "be 1-D"
+        };
+        return Err(invalid_argument!("crop_size must {must}{}", size.shape()));
     }
     let size = indices::ints(size)?;
     if size[0] <= 0 || size[1] <= 0 {

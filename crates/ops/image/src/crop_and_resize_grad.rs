@@ -1,7 +1,7 @@
 //! CropAndResizeGradImage and CropAndResizeGradBoxes (TensorFlow:
 //! `core/kernels/image/crop_and_resize_op.cc`).
 
-use crate::crop_and_resize::position;
+use crate::crop_and_resize::{box_count, position};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{floats, narrowed};
 use ferroflow_functors::indices;
@@ -57,34 +57,7 @@ struct Crops<'a> {
 impl<'a> Crops<'a> {
     /// Reads the gradients (input 0) and the boxes (inputs `at` and `at + 1`).
     fn new(ctx: &'a KernelCtx, at: usize, image: &Shape) -> Result<Crops<'a>> {
-        let (grads, boxes) = (ctx.shape(0)?, ctx.shape(at)?);
-        if grads.rank() != 4 {
-            return Err(invalid_argument!("grads image must be 4-D: {grads}"));
-        }
-        if image.rank() != 4 {
-            return Err(invalid_argument!("image must be 4-D: {image}"));
-        }
-        if grads[1] == 0 || grads[2] == 0 {
-            return Err(invalid_argument!("grads dimensions must be positive"));
-        }
-        if image[1] == 0 || image[2] == 0 {
-            return Err(invalid_argument!("image dimensions must be positive"));
-        }
-        if grads[3] != image[3] {
-            return Err(invalid_argument!("image_size and grads are incompatible"));
-        }
-        if boxes.rank() != 2 || boxes[1] != 4 {
-            return Err(invalid_argument!(
-                "boxes must be 2-D with 4 columns, got {boxes}"
-            ));
-        }
-        if boxes[0] != grads[0] {
-            return Err(invalid_argument!("boxes and grads have incompatible shape"));
-        }
-        let of = ctx.input(at + 1)?;
-        if of.shape().dims() != [grads[0]] {
-            return Err(invalid_argument!("box_index has incompatible shape"));
-        }
+        let (grads, of) = (ctx.shape(0)?, ctx.input(at + 1)?);
         let inside = |b: &i64| usize::try_from(*b).ok().filter(|&b| b < image[0]);
         Ok(Crops {
             grads: ctx.slice(0)?,
@@ -120,18 +93,53 @@ impl<'a> Crops<'a> {
     }
 }
 
+/// Checks the shape of the gradients.
+fn check_grads(grads: &Shape) -> Result<()> {
+    if grads.rank() != 4 {
+        return Err(invalid_argument!("grads image must be 4-D{grads}"));
+    }
+    if grads[1] == 0 || grads[2] == 0 {
+        return Err(invalid_argument!("grads dimensions must be positive"));
+    }
+    Ok(())
+}
+
+/// Checks that the boxes, in inputs `at` and `at + 1`, are as many as their gradients.
+fn check_boxes(ctx: &KernelCtx, at: usize) -> Result<()> {
+    if box_count(ctx.shape(at)?, ctx.shape(at + 1)?)? != ctx.shape(0)?[0] {
+        return Err(invalid_argument!("boxes and grads have incompatible shape"));
+    }
+    Ok(())
+}
+
+/// Checks the sizes of images, and that their gradients have as many channels.
+fn check_image(image: &Shape, grads: &Shape, unlike: &'static str) -> Result<()> {
+    if image[1] == 0 || image[2] == 0 {
+        return Err(invalid_argument!("image dimensions must be positive"));
+    }
+    if grads[3] != image[3] {
+        return Err(invalid_argument!("{unlike}"));
+    }
+    Ok(())
+}
+
 fn by_image(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let nearest = build.attrs.str("method")? == "nearest";
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let size = ctx.input(3)?;
+        let (grads, size) = (ctx.shape(0)?, ctx.input(3)?);
+        check_grads(grads)?;
+        check_boxes(ctx, 1)?;
         if size.shape().dims() != [4] {
-            return Err(invalid_argument!(
-                "image_size must have 4 elements, got {}",
-                size.shape()
-            ));
+            let must = if size.shape().rank() == 1 {
+                "have 4 elements"
+            } else {
+                "be 1-D"
+            };
+            return Err(invalid_argument!("image_size must {must}{}", size.shape()));
         }
         let image = Shape::checked(&indices::ints(size)?)?;
+        check_image(&image, grads, "image_size and grads are incompatible")?;
         let crops = Crops::new(ctx, 1, &image)?;
         let (width, c) = (image[2], image[3]);
         let per_image = image[1].saturating_mul(width.saturating_mul(c));
@@ -170,6 +178,12 @@ fn by_image(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 fn by_boxes(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(|ctx: &mut KernelCtx| {
         let image = ctx.shape(1)?.clone();
+        check_grads(ctx.shape(0)?)?;
+        if image.rank() != 4 {
+            return Err(invalid_argument!("input image must be 4-D{image}"));
+        }
+        check_image(&image, ctx.shape(0)?, "image, grads depth differ")?;
+        check_boxes(ctx, 2)?;
         let crops = Crops::new(ctx, 2, &image)?;
         let (height, width, c) = (image[1], image[2], image[3]);
         let pixels = floats(ctx.par(), ctx.input(1)?)?;

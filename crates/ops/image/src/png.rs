@@ -3,8 +3,8 @@
 
 use crate::codecs::Image16;
 use ::png::{
-    BitDepth, ColorType, Compression, Decoder, DecodingError, DeflateCompression, Encoder,
-    EncodingError, Filter, Limits, Transformations,
+    BitDepth, ColorType, Compression, Decoder, DeflateCompression, Encoder, EncodingError, Filter,
+    Limits, Transformations,
 };
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
@@ -42,18 +42,22 @@ pub(crate) fn is_png(contents: &[u8]) -> bool {
 /// 8 bits are replicated in the upper and the lower byte; returns whether the file has samples of 16 bits.
 ///
 /// # Errors
-/// Damaged files; images of more than 2 GiB, or of more bytes than a file of this size can hold.
-pub(crate) fn decode(contents: &[u8]) -> std::result::Result<(Image16, bool), DecodingError> {
+/// INVALID_ARGUMENT for damaged files, for images of more than 2 GiB, or of more bytes than a file
+/// of this size can hold.
+pub(crate) fn decode(contents: &[u8]) -> Result<(Image16, bool)> {
     let limits = Limits { bytes: MAX_BYTES };
     let mut decoder = Decoder::new_with_limits(Cursor::new(contents), limits);
     decoder.set_transformations(Transformations::EXPAND);
-    let mut reader = decoder.read_info()?;
+    let mut reader = decoder
+        .read_info()
+        .map_err(|_| invalid_argument!("Invalid PNG. Failed to initialize decoder."))?;
+    let invalid = || invalid_argument!("Invalid PNG data, size {}", contents.len());
     let most = contents.len().saturating_mul(MAX_RATIO);
     let is_possible = reader.info().raw_bytes() <= most;
     let size = reader.output_buffer_size();
     let size = size.filter(|n| is_possible && *n <= MAX_BYTES);
-    let mut bytes = vec![0; size.ok_or(DecodingError::LimitsExceeded)?];
-    let info = reader.next_frame(&mut bytes)?;
+    let mut bytes = vec![0; size.ok_or_else(invalid)?];
+    let info = reader.next_frame(&mut bytes).map_err(|_| invalid())?;
     bytes.truncate(info.buffer_size());
     let is_deep = info.bit_depth == BitDepth::Sixteen;
     let samples = match is_deep {
@@ -127,7 +131,7 @@ fn encode_png(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let dims = image.shape().dims();
         let Some((batch, &[height, width, channels])) = dims.split_last_chunk::<3>() else {
             return Err(invalid_argument!(
-                "image must be at least 3-dimensional{}",
+                "images must be at least rank 3{}",
                 image.shape()
             ));
         };

@@ -78,6 +78,16 @@ enum FillMode {
 }
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let method = method(build);
+    let dtype = build.input(0)?;
+    dispatch!(dtype, T in [u8, i32, i64, f16, bf16, f32, f64] =>
+        Ok(Box::new(move |ctx: &mut KernelCtx| transform::<T>(ctx, &method))),
+        else Err(build.unsupported(dtype)))
+}
+
+/// Returns whether to pick the nearest pixel, and what is outside. TensorFlow refuses no attr: an
+/// error is that of an image that all its checks let pass.
+fn method(build: &KernelBuild) -> Result<(bool, FillMode)> {
     let nearest = match build.attrs.str("interpolation")? {
         "NEAREST" => true,
         "BILINEAR" => false,
@@ -98,10 +108,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ));
         }
     };
-    let dtype = build.input(0)?;
-    dispatch!(dtype, T in [u8, i32, i64, f16, bf16, f32, f64] =>
-        Ok(Box::new(move |ctx: &mut KernelCtx| transform::<T>(ctx, nearest, mode))),
-        else Err(build.unsupported(dtype)))
+    Ok((nearest, mode))
 }
 
 /// An element of an image, interpolated in single precision.
@@ -179,7 +186,7 @@ fn mapped(at: f32, len: i64, mode: FillMode) -> f32 {
     inside.max(0.0).min(last)
 }
 
-fn transform<T: Pixel>(ctx: &mut KernelCtx, nearest: bool, mode: FillMode) -> Result<()> {
+fn transform<T: Pixel>(ctx: &mut KernelCtx, method: &Result<(bool, FillMode)>) -> Result<()> {
     let (images, transforms, size) = (ctx.shape(0)?, ctx.shape(1)?, ctx.input(2)?);
     let &[batch, height, width, channels] = images.dims() else {
         return Err(invalid_argument!("Input images must have rank 4"));
@@ -220,6 +227,7 @@ fn transform<T: Pixel>(ctx: &mut KernelCtx, nearest: bool, mode: FillMode) -> Re
         }
         fill = T::narrow(value.to_scalar()?);
     }
+    let (nearest, mode) = method.clone()?;
     let mut out = ctx.alloc(T::DTYPE, shape_of([batch, rows, columns, channels])?)?;
     let (pixels, transforms) = (ctx.slice::<T>(0)?, ctx.slice::<f32>(1)?.as_chunks().0);
     let source = |n: usize| Source {

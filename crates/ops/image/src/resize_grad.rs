@@ -76,9 +76,9 @@ pub(crate) const OPS: &[Op] = &[
 /// their weights.
 type Sources = Vec<Vec<(usize, f32)>>;
 
-fn check(grads: &Shape) -> Result<()> {
+fn check(grads: &Shape, name: &str) -> Result<()> {
     if grads.rank() != 4 {
-        return Err(invalid_argument!("input_grad must be 4-dimensional{grads}"));
+        return Err(invalid_argument!("{name} must be 4-dimensional{grads}"));
     }
     if grads.dims().iter().skip(1).any(|&d| d == 0) {
         return Err(invalid_argument!(
@@ -95,7 +95,7 @@ fn interpolated(
     let (mapping, dtype) = (Mapping::of(build.attrs)?, build.output(0)?);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (grads, image) = (ctx.shape(0)?.clone(), ctx.shape(1)?.clone());
-        check(&grads)?;
+        check(&grads, "input_grad")?;
         if image.rank() != 4 {
             return Err(invalid_argument!(
                 "original_image must be 4-dimensional{image}"
@@ -161,18 +161,21 @@ fn nearest(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let (mapping, dtype) = (Mapping::of(build.attrs)?, build.output(0)?);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let grads = ctx.shape(0)?.clone();
-        check(&grads)?;
+        check(&grads, "input")?;
         let size = ctx.input(1)?;
-        if size.shape().rank() != 1 || size.num_elements() != 2 {
-            return Err(invalid_argument!(
-                "shape_t must have two elements{}",
-                size.shape()
-            ));
+        if size.shape().dims() != [2] {
+            let must = if size.shape().rank() == 1 {
+                "have two elements"
+            } else {
+                "be 1-dimensional"
+            };
+            return Err(invalid_argument!("shape_t must {must}{}", size.shape()));
         }
-        let size = Shape::checked(&indices::ints(size)?)?;
-        if size.num_elements() == 0 {
-            return Err(invalid_argument!("output dimensions must be positive"));
+        let size = indices::ints(size)?;
+        if size.iter().any(|&n| n <= 0) {
+            return Err(invalid_argument!("shape_t's elements must be positive"));
         }
+        let size = Shape::checked(&size)?;
         let image = shape_of(&[grads[0], size[0], size[1], grads[3]])?;
         let ys = positions(mapping, size[0], grads[1]);
         let xs = positions(mapping, size[1], grads[2]);

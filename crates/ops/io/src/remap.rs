@@ -44,7 +44,7 @@ pub(crate) const OPS: &[Op] = &[
 
 /// Returns the lines of the file whose name input `i` holds.
 fn lines(ctx: &KernelCtx, i: usize, what: &str) -> Result<Vec<Vec<u8>>> {
-    let [name] = ctx.input(i)?.strings()? else {
+    let (0, [name]) = (ctx.shape(i)?.rank(), ctx.input(i)?.strings()?) else {
         return Err(invalid_argument!(
             "{what} should be a single string, but got {}",
             ctx.shape(i)?

@@ -2,7 +2,7 @@
 //! `matrix_triangular_solve_op_impl.h`).
 
 use crate::dense::{Decomposed, Scalar};
-use crate::lu::{LARGE, load_as, matrices, product, solve_one, square_batch, squares, substitute};
+use crate::lu::{LARGE, load_as, matrices, product, solve_one, square_batch, substitute};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::binary::{BroadcastPlan, checked_broadcast};
 use ferroflow_functors::field::{Field, Promote};
@@ -66,17 +66,33 @@ fn solve_shape(ctx: &mut ShapeCtx, broadcasts: bool) -> Result<()> {
     Ok(())
 }
 
-fn rows_disagree(a: &Shape, b: &Shape) -> ferroflow_base::Status {
-    invalid_argument!("Input matrix and rhs are incompatible: {a} vs. {b}")
+fn rows_disagree() -> ferroflow_base::Status {
+    invalid_argument!("Input matrix and rhs are incompatible.")
 }
 
 fn solve<T: Promote + Decomposed>(ctx: &mut KernelCtx, adjoint: bool) -> Result<()>
 where
     T::Wide: Scalar,
 {
-    let ((batch, n), (rhs_batch, rows, m)) = (squares(ctx, 0)?, matrices(ctx, 1)?);
-    if batch != rhs_batch || rows != n {
-        return Err(rows_disagree(ctx.shape(0)?, ctx.shape(1)?));
+    let (batch, n, cols) = matrices(ctx, 0)?;
+    if ctx.shape(1)?.rank() != batch.rank() + 2 {
+        return Err(invalid_argument!(
+            "All input tensors must have the same rank."
+        ));
+    }
+    let (rhs_batch, rows, m) = matrices(ctx, 1)?;
+    if batch != rhs_batch {
+        return Err(invalid_argument!(
+            "All input tensors must have the same outer dimensions."
+        ));
+    }
+    if n != cols {
+        return Err(invalid_argument!(
+            "First input (lhs) must be a square matrix."
+        ));
+    }
+    if rows != n {
+        return Err(rows_disagree());
     }
     let mut out = ctx.alloc(T::DTYPE, ctx.shape(1)?.clone())?;
     let (x, b) = (ctx.slice::<T>(0)?, ctx.slice::<T>(1)?);
@@ -116,11 +132,30 @@ fn not_invertible() -> ferroflow_base::Status {
 }
 
 fn triangular_solve<T: Decomposed>(ctx: &mut KernelCtx, lower: bool, adjoint: bool) -> Result<()> {
-    let ((batch, n), (rhs_batch, rows, m)) = (squares(ctx, 0)?, matrices(ctx, 1)?);
-    if rows != n {
-        return Err(rows_disagree(ctx.shape(0)?, ctx.shape(1)?));
+    let (a, b) = (ctx.shape(0)?, ctx.shape(1)?);
+    for (i, shape) in [a, b].into_iter().enumerate() {
+        if shape.rank() < 2 {
+            return Err(invalid_argument!(
+                "In[{i}] ndims must be >= 2: {}",
+                shape.rank()
+            ));
+        }
     }
-    let all = checked_broadcast(&batch, &rhs_batch)?;
+    let ((batch, n, cols), (rhs_batch, rows, m)) = (matrices(ctx, 0)?, matrices(ctx, 1)?);
+    if n != cols {
+        return Err(invalid_argument!(
+            "In[0] matrices in the last dimensions must be square ({cols} =/= {n})"
+        ));
+    }
+    let all = checked_broadcast(&batch, &rhs_batch).map_err(|_| {
+        invalid_argument!("In[0] and In[1] must have compatible batch dimensions: {a} vs. {b}")
+    })?;
+    if rows != n {
+        let [lower, adjoint] = [lower, adjoint].map(u8::from);
+        return Err(invalid_argument!(
+            "In[0] mismatch In[1] shape: {n} vs. {rows}: {a} {b} {lower} {adjoint}"
+        ));
+    }
     let mut shape = all.to_i64();
     shape.extend([n as i64, m as i64]);
     let mut out = ctx.alloc(T::DTYPE, Shape::checked(&shape)?)?;

@@ -76,8 +76,12 @@ fn scalars(ctx: &mut KernelCtx) -> Result<()> {
     let (n_tags, n_values) = (tags.num_elements(), values.num_elements());
     let alike = tags.shape() == values.shape() || n_tags == 1 && n_values == 1;
     if !alike {
+        let tag = match tags.strings()? {
+            [tag] => format!(" (tag '{}')", String::from_utf8_lossy(tag)),
+            _ => String::new(),
+        };
         return Err(invalid_argument!(
-            "tags and values are not the same shape: {} != {}",
+            "tags and values are not the same shape: {} != {}{tag}",
             tags.shape(),
             values.shape()
         ));
@@ -174,9 +178,7 @@ fn histogram(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return Err(invalid_argument!("Nan in summary histogram for: {node}"));
         }
         if values.iter().any(|v| v.is_infinite()) {
-            return Err(invalid_argument!(
-                "Infinity in summary histogram for: {node}"
-            ));
+            return Err(invalid_argument!("Infinity in Histogram for: {node}"));
         }
         let histogram = counted(&limits, &values);
         set(

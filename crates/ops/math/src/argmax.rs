@@ -76,7 +76,8 @@ fn axis_value(axis: &Tensor) -> Result<i64> {
 
 fn position(axis: i64, rank: usize) -> Result<usize> {
     axis_in(axis, rank).ok_or_else(|| {
-        invalid_argument!("Expected dimension in the range [-{rank}, {rank}), but got {axis}")
+        let least = -(rank as i64);
+        invalid_argument!("Expected dimension in the range [{least}, {rank}), but got {axis}")
     })
 }
 

@@ -90,6 +90,11 @@ fn batch_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             Ok(Box::new(Flattened(packed)))
         }, else Err(build.unsupported(dtype)));
     }
+    for input in [build.input(0)?, build.input(1)?] {
+        if input != dtype && !converts(input, dtype) {
+            return Err(build.unsupported(input));
+        }
+    }
     dispatch!(dtype, T in [f32, f64, f16, bf16, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] =>
         Ok(Box::new(move |ctx: &mut KernelCtx| batch_kernel::<T>(ctx, ax, ay, broadcasts))),
         else Err(build.unsupported(dtype)))
@@ -144,6 +149,18 @@ fn operand<T: MatMulElement>(ctx: &KernelCtx, i: usize, adjoint: bool) -> Result
     Ok(t)
 }
 
+/// Returns whether matrices of a dtype become those of the output's.
+fn converts(from: DType, to: DType) -> bool {
+    use DType::{Bfloat16, Double, Float, Half, Int8, Int16, Int32, Uint8};
+    match to {
+        Int32 => matches!(from, Int8 | Uint8 | Int16),
+        Int16 | Bfloat16 => matches!(from, Int8 | Uint8),
+        Float => matches!(from, Bfloat16 | Half),
+        Double => from == Float,
+        _ => false,
+    }
+}
+
 /// Converts `t` to `T`, for products whose inputs are narrower than their output.
 fn as_type<T: MatMulElement>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor> {
     if t.dtype() == T::DTYPE {
@@ -160,6 +177,7 @@ fn as_type<T: MatMulElement>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor
         Ok(out)
     }
     match (t.dtype(), T::DTYPE) {
+        // One for each pair of `converts`.
         (DType::Int8, DType::Int32) => cast::<i8, i32>(par, t, i32::from),
         (DType::Uint8, DType::Int32) => cast::<u8, i32>(par, t, i32::from),
         (DType::Int16, DType::Int32) => cast::<i16, i32>(par, t, i32::from),
@@ -169,9 +187,7 @@ fn as_type<T: MatMulElement>(par: &dyn Parallelism, t: &Tensor) -> Result<Tensor
         (DType::Uint8, DType::Bfloat16) => cast(par, t, |v: u8| bf16::from_f32(v.into())),
         (DType::Bfloat16 | DType::Half, DType::Float) => widened(par, t),
         (DType::Float, DType::Double) => cast::<f32, f64>(par, t, f64::from),
-        (from, to) => Err(ferroflow_base::unimplemented_error!(
-            "BatchMatMulV3 of {from} to {to} is not supported on the CPU"
-        )),
+        (from, to) => Err(ferroflow_base::internal!("{from} does not become {to}")),
     }
 }
 
@@ -224,13 +240,18 @@ impl Operands {
 
 /// Returns the products of operands of shapes `xs` and `ys`, of which `turned` are transposed.
 fn batch(xs: &Shape, ys: &Shape, turned: [bool; 2], broadcasts: bool) -> Result<Batch> {
-    for (i, s) in [(0, xs), (1, ys)] {
-        if s.rank() < 2 {
-            return Err(invalid_argument!(
-                "In[{i}] ndims must be >= 2: {}",
-                s.rank()
-            ));
-        }
+    let ranks = [xs.rank(), ys.rank()];
+    if !broadcasts && ranks[0] != ranks[1] {
+        return Err(invalid_argument!(
+            "In[0] and In[1] has different ndims: {xs} vs. {ys}"
+        ));
+    }
+    if let Some(i) = (0..2).find(|&i| ranks[i] < 2) {
+        let rank = ranks[i];
+        return Err(match broadcasts {
+            true => invalid_argument!("In[{i}] ndims must be >= 2: {rank}"),
+            false => invalid_argument!("In[0] and In[1] ndims must be >= 2: {rank}"),
+        });
     }
     let [ax, ay] = turned;
     let (xb, xm) = xs.split_at(xs.rank() - 2);
@@ -238,9 +259,9 @@ fn batch(xs: &Shape, ys: &Shape, turned: [bool; 2], broadcasts: bool) -> Result<
     let (m, k) = if ax { (xm[1], xm[0]) } else { (xm[0], xm[1]) };
     let (l, n) = if ay { (ym[1], ym[0]) } else { (ym[0], ym[1]) };
     let (xb, yb) = (Shape::from(xb), Shape::from(yb));
-    if !broadcasts && xb != yb {
+    if !broadcasts && let Some(i) = (0..xb.rank()).find(|&i| xb[i] != yb[i]) {
         return Err(invalid_argument!(
-            "In[0] and In[1] has different batch dims: {xs} vs. {ys}"
+            "In[0].dim({i}) and In[1].dim({i}) must be the same: {xs} vs {ys}"
         ));
     }
     let batch = broadcast_shape(&xb, &yb).map_err(|_| {

@@ -150,7 +150,7 @@ fn approximate(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         if ctx.shape(0)? != ctx.shape(1)? {
             return Err(invalid_argument!(
-                "x and y must be of the same shape: {} vs. {}",
+                "x and y must be of the same shape. x shape: {}. y shape: {}",
                 ctx.shape(0)?,
                 ctx.shape(1)?
             ));

@@ -38,7 +38,7 @@ fn cross<T: Element, W: Num>(
         ));
     }
     match a.last() {
-        None => return Err(invalid_argument!("Input must be at least 1D, but is {a}")),
+        None => return Err(invalid_argument!("Input must be at least 1D{a}")),
         Some(3) => {}
         Some(_) => {
             return Err(failed_precondition!(

@@ -177,13 +177,19 @@ fn per_channel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         }
         let (mins, maxes) = (ctx.slice::<f32>(1)?, ctx.slice::<f32>(2)?);
         size("input_max", mins.len(), maxes.len())?;
-        size("input_min", shape[3], mins.len())?;
-        let [min, max] = range_of(ctx, 3, ["requested_output_min", "requested_output_max"])?;
+        const REQUESTED: [&str; 2] = ["requested_output_min", "requested_output_max"];
+        for (i, name) in REQUESTED.into_iter().enumerate() {
+            if ctx.input(3 + i)?.num_elements() != 1 {
+                return Err(invalid_argument!("{name} must be a scalar"));
+            }
+        }
+        let [min, max] = range_of(ctx, 3, REQUESTED)?;
         if dtype == DType::Qint8 && min >= 0.0 {
             return Err(invalid_argument!(
                 "If out_type is QINT8, requested_output_max must be non negative, got {min}"
             ));
         }
+        size("input_min", shape[3], mins.len())?;
         let most = min.abs().max(max.abs());
         let ends = mins.iter().zip(maxes);
         let scales: Vec<f32> = ends
@@ -218,6 +224,13 @@ fn channel_range(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let shape = ctx.shape(0)?;
         let (mins, maxes) = (ctx.slice::<f32>(1)?, ctx.slice::<f32>(2)?);
+        for (i, name) in [(1, "input_min"), (2, "input_max")] {
+            size(
+                name,
+                maxes.len(),
+                ctx.shape(i)?.first().copied().unwrap_or(1),
+            )?;
+        }
         size("input_min", maxes.len(), mins.len())?;
         if shape.num_elements() == 0 {
             return Err(invalid_argument!("input must not be empty"));

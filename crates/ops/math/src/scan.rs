@@ -121,7 +121,8 @@ fn sizes(ctx: &KernelCtx) -> Result<(usize, usize)> {
             axis
         };
         return Err(invalid_argument!(
-            "ScanOp: Expected scan axis in the range [-{rank}, {rank}), but got {axis}"
+            "ScanOp: Expected scan axis in the range [{}, {rank}), but got {axis}",
+            -(rank as i64)
         ));
     };
     Ok((shape[at], shape[at + 1..].iter().product()))

@@ -2,7 +2,7 @@
 //! `core/kernels/segment_reduction_ops_impl.h`).
 
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::indices::{Ints, constant_int, int, ints};
+use ferroflow_functors::indices::{Ints, constant_int, ints, scalar};
 use ferroflow_functors::numeric::{Half, Num};
 use ferroflow_functors::reduce::{Max, Min, Prod, Reduce, Sum};
 use ferroflow_opdef::{Expr, GradientCtx, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -221,12 +221,12 @@ fn ascending(ids: &[i64], limit: Option<usize>) -> Result<i64> {
 
 fn sorted_job(ctx: &KernelCtx) -> Result<Job> {
     let (data, ids) = (ctx.shape(0)?, ctx.input(1)?);
+    let Some(&rows) = data.first() else {
+        return Err(invalid_argument!("input must be at least rank 1"));
+    };
     if ids.shape().rank() != 1 {
         return Err(invalid_argument!("segment_ids should be a vector."));
     }
-    let Some(&rows) = data.first() else {
-        return Err(invalid_argument!("data must be at least 1-D, got a scalar"));
-    };
     let ids = ints(ids)?;
     if ids.len() != rows {
         return Err(invalid_argument!(
@@ -249,18 +249,12 @@ fn sorted_job(ctx: &KernelCtx) -> Result<Job> {
 fn unsorted_job(ctx: &KernelCtx) -> Result<Job> {
     let (data, ids, count) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
     let ids_shape = ids.shape();
+    let segments = count_of_segments(count)?;
     if data.rank() < ids_shape.rank() || data[..ids_shape.rank()] != ids_shape[..] {
         return Err(invalid_argument!(
             "data.shape = {data} does not start with segment_ids.shape = {ids_shape}"
         ));
     }
-    let segments = int(count).filter(|_| count.shape().is_scalar());
-    let segments = segments.ok_or_else(|| {
-        invalid_argument!(
-            "num_segments should be a scalar, not shape {}",
-            count.shape()
-        )
-    })?;
     num_segments(segments)?;
     let ids = ints(ids)?;
     let mut moves = Vec::with_capacity(ids.len());
@@ -293,36 +287,50 @@ fn position(i: usize, shape: &Shape) -> String {
     }
 }
 
-fn sparse_job(ctx: &KernelCtx, counted: bool) -> Result<Job> {
-    let (data, indices, ids) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
-    if indices.shape().rank() != 1 {
-        return Err(invalid_argument!("indices should be a vector."));
+/// Returns the number of segments, a scalar input.
+fn count_of_segments(count: &Tensor) -> Result<i64> {
+    scalar(count).ok_or_else(|| {
+        invalid_argument!(
+            "num_segments should be a scalar, not shape {}",
+            count.shape()
+        )
+    })
+}
+
+/// Checks the ranks of the indices and segments of the sparse ops.
+pub(crate) fn check_vectors(indices: &Shape, ids: &Shape) -> Result<()> {
+    for (name, shape) in [("indices", indices), ("segment_ids", ids)] {
+        if shape.rank() != 1 {
+            return Err(invalid_argument!("{name} should be a vector."));
+        }
     }
-    if ids.shape().rank() != 1 {
-        return Err(invalid_argument!("segment_ids should be a vector."));
-    }
-    let Some(&rows) = data.first() else {
-        return Err(invalid_argument!("data must be at least 1-D, got a scalar"));
-    };
-    let (indices, ids): (Ints, Ints) = (ints(indices)?, ints(ids)?);
-    if indices.len() != ids.len() {
+    Ok(())
+}
+
+pub(crate) fn check_same_size(indices: &Tensor, ids: &Tensor) -> Result<()> {
+    if indices.num_elements() != ids.num_elements() {
         return Err(invalid_argument!(
             "segment_ids and indices should have same size."
         ));
     }
+    Ok(())
+}
+
+fn sparse_job(ctx: &KernelCtx, counted: bool) -> Result<Job> {
+    let (data, indices, ids) = (ctx.shape(0)?, ctx.input(1)?, ctx.input(2)?);
     let limit = match counted {
-        true => {
-            let count = ctx.input(3)?;
-            let value = int(count).ok_or_else(|| {
-                invalid_argument!(
-                    "num_segments should be a scalar, not shape {}",
-                    count.shape()
-                )
-            })?;
-            Some(num_segments(value)?)
-        }
+        true => Some(
+            usize::try_from(count_of_segments(ctx.input(3)?)?)
+                .map_err(|_| invalid_argument!("segment ids must be >= 0"))?,
+        ),
         false => None,
     };
+    check_vectors(indices.shape(), ids.shape())?;
+    check_same_size(indices, ids)?;
+    let Some(&rows) = data.first() else {
+        return Err(invalid_argument!("Shape must be at least rank 1"));
+    };
+    let (indices, ids): (Ints, Ints) = (ints(indices)?, ints(ids)?);
     let (out, row_len) = out_shape(ascending(&ids, limit)?, data, 1)?;
     let mut moves = Vec::with_capacity(ids.len());
     for (i, (&index, &id)) in indices.iter().zip(&ids).enumerate() {

@@ -49,18 +49,21 @@ fn select_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
+fn check_branches(t: &Shape, e: &Shape) -> Result<()> {
+    if t == e {
+        return Ok(());
+    }
+    Err(invalid_argument!(
+        "'then' and 'else' must have the same size.  but received: {t} vs. {e}"
+    ))
+}
+
 fn select(ctx: &mut KernelCtx) -> Result<()> {
     let (cond, t, e) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
     let by_row = cond.shape().rank() == 1 && t.shape().rank() != 1;
     let is_whole = cond.shape().is_scalar();
-    if (by_row || is_whole) && t.shape() != e.shape() {
-        return Err(invalid_argument!(
-            "'then' and 'else' must have the same size.  but received: {} vs. {}",
-            t.shape(),
-            e.shape()
-        ));
-    }
     if is_whole {
+        check_branches(t.shape(), e.shape())?;
         let chosen = if cond.to_scalar::<bool>()? { 1 } else { 2 };
         let chosen = ctx.take_input(chosen)?;
         return ctx.set_output(0, chosen);
@@ -91,6 +94,7 @@ fn select(ctx: &mut KernelCtx) -> Result<()> {
             cond.num_elements()
         ));
     }
+    check_branches(&shape, e.shape())?;
     let row_len: usize = shape[1..].iter().product();
     let cond = cond.slice::<bool>()?;
     let mut out = ctx.alloc(t.dtype(), shape)?;

@@ -1,9 +1,10 @@
 //! Gradients of SparseSegmentSum, SparseSegmentMean and SparseSegmentSqrtN (TensorFlow:
 //! `core/kernels/segment_reduction_ops_impl.h`).
 
+use crate::segment::{check_same_size, check_vectors};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
-use ferroflow_functors::indices::{Index, dispatch_index, int, ints, shape_of};
+use ferroflow_functors::indices::{Index, dispatch_index, ints, scalar, shape_of};
 use ferroflow_functors::numeric::Num;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
@@ -134,42 +135,38 @@ struct Job {
 
 fn job(ctx: &KernelCtx, grad: &Tensor) -> Result<Job> {
     let (indices, ids) = (ctx.input(1)?, ctx.input(2)?);
-    if indices.shape().rank() != 1 || ids.shape().rank() != 1 {
-        return Err(invalid_argument!(
-            "indices and segment_ids should be vectors."
-        ));
-    }
-    if indices.num_elements() != ids.num_elements() {
-        return Err(invalid_argument!(
-            "segment_ids and indices should have same size."
-        ));
-    }
-    if grad.shape().rank() == 0 {
-        return Err(invalid_argument!("Shape must be at least rank 1"));
-    }
+    check_vectors(indices.shape(), ids.shape())?;
     let size = ctx.input(3)?;
-    if !size.shape().is_scalar() {
-        return Err(invalid_argument!("output_dim0 should be a scalar."));
+    let Some(size) = scalar(size) else {
+        let name = match ctx.num_outputs() {
+            1 => "output_dim0",
+            _ => "dense_output_dim0",
+        };
+        return Err(invalid_argument!("{name} should be a scalar."));
+    };
+    check_same_size(indices, ids)?;
+    let Some(&n_segments) = grad.shape().first() else {
+        return Err(invalid_argument!("Shape must be at least rank 1"));
+    };
+    let limit = usize::try_from(size)
+        .map_err(|_| invalid_argument!("Expected a non-negative size, got {size}"))?;
+    let (indices, ids) = (ints(indices)?, ints(ids)?);
+    let n = if limit == 0 { 0 } else { indices.len() };
+    if n > 0 && ids.last().is_some_and(|&last| last >= n_segments as i64) {
+        return Err(invalid_argument!("Invalid number of segments"));
     }
-    let size = int(size).unwrap_or(-1);
-    let limit = usize::try_from(size).map_err(|_| negative(size))?;
-    let n_segments = grad.shape()[0];
-    let mut rows = Vec::with_capacity(indices.num_elements());
-    for index in ints(indices)? {
-        let row = usize::try_from(index).ok().filter(|&r| r < limit);
+    let (mut rows, mut segments) = (Vec::with_capacity(n), Vec::with_capacity(n));
+    let inside = |i: i64, n: usize| usize::try_from(i).ok().filter(|&i| i < n);
+    for (&index, &id) in indices.iter().zip(&ids).take(n) {
         rows.push(
-            row.ok_or_else(|| invalid_argument!("Index {index} out of range [0, {limit})."))?,
+            inside(index, limit)
+                .ok_or_else(|| invalid_argument!("Index {index} out of range [0, {limit})."))?,
         );
-    }
-    let mut segments = Vec::with_capacity(rows.len());
-    for id in ints(ids)? {
-        let id = usize::try_from(id).ok().filter(|&s| s < n_segments);
-        let id =
-            id.ok_or_else(|| invalid_argument!("Segment id out of range [0, {n_segments})."))?;
-        if segments.last().is_some_and(|&last| last > id) {
-            return Err(invalid_argument!("segment ids are not increasing"));
-        }
-        segments.push(id);
+        segments.push(
+            inside(id, n_segments).ok_or_else(|| {
+                invalid_argument!("Segment id {id} out of range [0, {n_segments}).")
+            })?,
+        );
     }
     let mut unique = None;
     let mut n_rows = limit;

@@ -1,7 +1,7 @@
 //! Activation functions and their gradients (TensorFlow: `core/kernels/relu_op.cc`,
 //! `softplus_op.cc` and `softsign_op.cc`).
 
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::Result;
 use ferroflow_functors::agreement::{Agreement, without_broadcast};
 use ferroflow_functors::binary::{BinaryFn, binary_kernel, half_binary_kernel};
 use ferroflow_functors::field::Real;
@@ -59,9 +59,11 @@ macro_rules! ordered_zip {
     ($f:ident) => {
         |build| {
             dispatch!(build.input(0)?, T in [i8, i16, i32, i64, u8, u16, u32, u64] =>
-                Ok(Box::new(|ctx: &mut KernelCtx| zip_integers::<T>(ctx, |g, x| {
-                    g.iter_mut().zip(x).for_each(|(g, &x)| *g = $f(*g, x));
-                }))),
+                without_broadcast(build, Agreement::Shape, Box::new(|ctx: &mut KernelCtx| {
+                    zip_integers::<T>(ctx, |g, x| {
+                        g.iter_mut().zip(x).for_each(|(g, &x)| *g = $f(*g, x));
+                    })
+                })),
                 else real_zip!(build, $f))
         }
     };
@@ -84,14 +86,9 @@ fn map_integers<T: Element>(ctx: &mut KernelCtx, f: fn(&mut [T])) -> Result<()> 
     ctx.set_output(0, out)
 }
 
-/// Sets output 0 to what `f` makes of input 0 with input 1.
+/// Sets output 0 to what `f` makes of input 0 with input 1 of the same shape.
 fn zip_integers<T: Element>(ctx: &mut KernelCtx, f: fn(&mut [T], &[T])) -> Result<()> {
-    let (shape, of) = (ctx.shape(0)?.clone(), ctx.shape(1)?);
-    if shape.num_elements() != of.num_elements() {
-        return Err(invalid_argument!(
-            "g and a must be the same size: {shape} vs. {of}"
-        ));
-    }
+    let shape = ctx.shape(0)?.clone();
     let (mut out, forwarded) = ctx.forward_or_alloc(&[0], T::DTYPE, shape)?;
     let g = match forwarded {
         Some(_) => None,

@@ -158,7 +158,8 @@ fn bias_add_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let least = if channels_last { 2 } else { 3 };
         if shape.rank() < least {
             return Err(invalid_argument!(
-                "Input tensor must be at least {least}D: {shape}"
+                "Input tensor must be at least {}D: {shape}",
+                if shape.rank() < 2 { 2 } else { 3 }
             ));
         }
         // The elements to sum up, around the channels.

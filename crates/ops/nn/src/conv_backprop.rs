@@ -245,15 +245,45 @@ impl Gradient {
     }
 }
 
-fn sizes_input(ctx: &KernelCtx, i: usize, op: &str) -> Result<indices::Ints> {
-    let t = ctx.input(i)?;
-    if t.shape().rank() != 1 {
+/// Returns the sizes of the images (input 0) or of the filter (input 1). Refusals have oneDNN's
+/// words for the dtypes that it has kernels for.
+fn sizes_input(ctx: &KernelCtx, i: usize, k: &Gradient) -> Result<indices::Ints> {
+    let (t, dy) = (ctx.input(i)?, ctx.shape(2)?.rank());
+    let is_onednn = matches!(k.dtype, DType::Float | DType::Half | DType::Bfloat16);
+    let (is_3d, shape) = (k.layout.spatial == 3, t.shape());
+    if i == 0 && is_onednn && !matches!(dy, 4 | 5) {
         return Err(invalid_argument!(
-            "{op}: sizes input must be 1-dim, not {}",
-            t.shape().rank()
+            "input_sizes must be 4 or 5-dimensional, got: {dy}"
         ));
     }
-    indices::ints(t)
+    let is_plain = k.kind == ConvKind::Full && !is_3d;
+    if i == 0 && is_plain && dy != 4 {
+        return Err(invalid_argument!(
+            "input_sizes must be 4-dimensional, got: {dy}"
+        ));
+    }
+    let [name, op] = [["input_sizes", "Input"], ["filter_sizes", "Filter"]][i];
+    if shape.rank() != 1 {
+        let rank = shape.rank();
+        return Err(match (is_3d, i) {
+            (true, 0) => return indices::shape_vector(t).map(|_| indices::Ints::new()),
+            (true, _) => invalid_argument!("{name} shape must be rank 1 but is rank {rank}"),
+            (false, 1) if is_onednn => {
+                invalid_argument!("filter_tensor must be a vector, got {shape}")
+            }
+            (false, 1) if is_plain => invalid_argument!(
+                "Conv2DCustomBackpropFilter: {name} input must be 1-dim, not {rank}"
+            ),
+            _ => invalid_argument!("Conv2DBackprop{op}: {name} input must be 1-dim, not {rank}"),
+        });
+    }
+    let sizes = indices::ints(t)?;
+    match sizes.iter().position(|&n| n < 0) {
+        Some(at) if k.kind == ConvKind::Depthwise && !is_onednn => {
+            Err(invalid_argument!("Dimension {at} of {name} must be >= 0"))
+        }
+        _ => Ok(sizes),
+    }
 }
 
 struct ByInput(Gradient);
@@ -281,7 +311,7 @@ impl OpKernel for ByInput {
             None => ctx.input(1)?.clone(),
         };
         let dy = ctx.input(2)?;
-        let sizes = sizes_input(ctx, 0, &k.op)?;
+        let sizes = sizes_input(ctx, 0, k)?;
         let shape = if sizes.len() == layout.spatial && k.kind == ConvKind::Full {
             if dy.shape().rank() != layout.rank() || filter.shape().rank() != layout.rank() {
                 return Err(invalid_argument!(
@@ -409,7 +439,7 @@ impl OpKernel for ByFilter {
         let k = &self.0;
         let par = ctx.par();
         let (x, dy) = (ctx.input(0)?, ctx.input(2)?);
-        let filter = Shape::checked(&sizes_input(ctx, 1, &k.op)?)?;
+        let filter = Shape::checked(&sizes_input(ctx, 1, k)?)?;
         let s = k.geometry(x.shape(), &filter, dy.shape())?;
         let x = k.layout.to_last(ctx, k.operand(ctx, x)?)?;
         let dy = k.layout.to_last(ctx, k.operand(ctx, dy)?)?;

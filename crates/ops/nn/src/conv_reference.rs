@@ -17,10 +17,15 @@ pub(crate) fn geometry(
     filter: &Shape,
 ) -> Result<Conv3dShape> {
     let rank = layout.rank();
+    let is_3d = layout.spatial == 3;
     if input.rank() != rank {
-        return Err(invalid_argument!(
-            "convolution input must be {rank}-dimensional: {input}"
-        ));
+        return Err(match is_3d {
+            true => invalid_argument!("input must be 5-dimensional"),
+            false => invalid_argument!("convolution input must be {rank}-dimensional: {input}"),
+        });
+    }
+    if filter.rank() != rank && is_3d {
+        return Err(invalid_argument!("filter must be 5-dimensional"));
     }
     if filter.rank() != rank {
         return Err(invalid_argument!(

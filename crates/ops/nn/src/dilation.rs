@@ -84,7 +84,7 @@ fn other_depth(input: usize, filter: usize) -> ferroflow_base::Status {
 
 pub(crate) fn place(rules: &Rules, input: &Shape, filter: &Shape) -> Result<Conv3dShape> {
     if input.rank() != 4 {
-        return Err(invalid_argument!("input must be 4-dimensional: {input}"));
+        return Err(invalid_argument!("input must be 4-dimensional{input}"));
     }
     if filter.rank() != 3 {
         return Err(invalid_argument!("filter must be 3-dimensional: {filter}"));

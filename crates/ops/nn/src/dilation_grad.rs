@@ -51,12 +51,12 @@ fn kernel(build: &KernelBuild, of_filter: bool) -> Result<Box<dyn OpKernel>> {
     let wide = matches!(dtype, DType::Half | DType::Bfloat16);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let s = place(&rules, ctx.shape(0)?, ctx.shape(1)?)?;
-        let dims = shape_of(&output_dims(NHWC, &s))?;
-        if *ctx.shape(2)? != dims {
-            return Err(invalid_argument!(
-                "out_backprop has shape {}, expected {dims}",
-                ctx.shape(2)?
-            ));
+        let (dy, dims) = (ctx.shape(2)?, shape_of(&output_dims(NHWC, &s))?);
+        if dy.rank() != 4 {
+            return Err(invalid_argument!("out_backprop must be 4-dimensional{dy}"));
+        }
+        if *dy != dims {
+            return Err(invalid_argument!("out_backprop has incompatible size."));
         }
         let operand = |i: usize| match wide {
             true => widened(ctx.par(), ctx.input(i)?),

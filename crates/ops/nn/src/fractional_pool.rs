@@ -6,6 +6,7 @@ use crate::pooling_sequence::{Region, Seeds, regions};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::indices::{aligned, shape_input, shape_of};
 use ferroflow_functors::numeric::Ordered;
+use ferroflow_functors::summarize::debug_string;
 use ferroflow_opdef::{
     AttrValue, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
 };
@@ -225,12 +226,15 @@ fn max_grad<T: Ordered>(ctx: &mut KernelCtx, overlapping: bool) -> Result<()> {
     let (of_rows, of_cols) = (ctx.input(3)?, ctx.input(4)?);
     let four = |t: &Tensor, name: &str| -> Result<[usize; 4]> {
         let dims = <[usize; 4]>::try_from(t.shape().dims()).map_err(|_| {
-            invalid_argument!("{name} should be a tensor of rank 4, got {}", t.shape())
+            invalid_argument!(
+                "{name} should be a tensor of rank 4, got {}",
+                debug_string(t)
+            )
         })?;
         match t.num_elements() {
             0 => Err(invalid_argument!(
                 "{name} must not be empty, got {}",
-                t.shape()
+                debug_string(t)
             )),
             _ => Ok(dims),
         }
@@ -243,9 +247,9 @@ fn max_grad<T: Ordered>(ctx: &mut KernelCtx, overlapping: bool) -> Result<()> {
         return Err(invalid_argument!(
             "Pooling region has more elements than the input tensor. row_pooling_sequence: {}\
              col_pooling_sequence: {}orig_input: {}",
-            of_rows.shape(),
-            of_cols.shape(),
-            x.shape()
+            debug_string(of_rows),
+            debug_string(of_cols),
+            debug_string(x)
         ));
     }
     for (t, name) in [(of_rows, "row"), (of_cols, "col")] {

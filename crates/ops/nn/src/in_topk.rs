@@ -1,8 +1,7 @@
 //! InTopK and InTopKV2 (TensorFlow: `core/kernels/in_topk_op.cc`).
 
-use crate::topk::scalar_k;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::indices::ints;
+use ferroflow_functors::indices::{ints, scalar};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{DType, PartialShape};
 
@@ -42,6 +41,13 @@ fn in_top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKer
 
 fn in_top_k(ctx: &mut KernelCtx, k: Option<i64>) -> Result<()> {
     let (x, targets) = (ctx.input(0)?, ctx.input(1)?);
+    let k = match k {
+        Some(k) => k,
+        None => {
+            let k = ctx.input(2)?;
+            scalar(k).ok_or_else(|| invalid_argument!("k must be 0-D, got shape {}", k.shape()))?
+        }
+    };
     let &[rows, n] = x.shape().dims() else {
         return Err(invalid_argument!("predictions must be 2-dimensional"));
     };
@@ -54,10 +60,6 @@ fn in_top_k(ctx: &mut KernelCtx, k: Option<i64>) -> Result<()> {
             targets.num_elements()
         ));
     }
-    let k = match k {
-        Some(k) => k,
-        None => scalar_k(ctx, 2)?,
-    };
     let (x, targets) = (x.slice::<f32>()?, ints(targets)?);
     let mut out = ctx.alloc(DType::Bool, [rows].into())?;
     for (r, (out, target)) in out.slice_mut::<bool>()?.iter_mut().zip(targets).enumerate() {

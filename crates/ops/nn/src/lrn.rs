@@ -101,8 +101,8 @@ fn lrn(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let (beta, dtype) = (attrs.float("beta")?, build.output(0)?);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let shape = ctx.shape(0)?.clone();
-        if shape.rank() != 4 {
-            return Err(invalid_argument!("in_grads must be 4-dimensional"));
+        if shape.rank() != 4 || ctx.shape(1)?.rank() != 4 {
+            return Err(invalid_argument!("inputs must be 4-dimensional"));
         }
         if *ctx.shape(1)? != shape || *ctx.shape(2)? != shape {
             return Err(invalid_argument!(

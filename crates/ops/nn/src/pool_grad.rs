@@ -146,10 +146,6 @@ enum Order {
 
 /// Returns the windows over `input`, whose pooling must have the shape `output`.
 fn placed(spec: &PoolSpec, input: &Shape, output: &Shape) -> Result<Conv3dShape> {
-    let rank = spec.layout.rank();
-    if input.rank() != rank {
-        return Err(invalid_argument!("tensor_in must be {rank}-dimensional"));
-    }
     let s = spec.place(input)?;
     if s.plane.out_c != s.plane.in_c {
         return Err(unimplemented_error!(
@@ -272,6 +268,8 @@ fn hand_down<T: Ordered>(k: u32, which: &[u32], grad: &[T], place: &mut [T]) {
 
 struct MaxGrad {
     order: Order,
+    /// The number of dimensions of all tensors.
+    rank: usize,
     /// `None` if window and strides are inputs.
     spec: Option<PoolSpec>,
     attrs: Attrs,
@@ -289,6 +287,7 @@ fn max_grad(build: &KernelBuild, order: Order) -> Result<Box<dyn OpKernel>> {
     };
     Ok(Box::new(MaxGrad {
         order,
+        rank: Layout::of(build.attrs)?.rank(),
         spec,
         attrs: build.attrs.clone(),
         dtype,
@@ -297,6 +296,18 @@ fn max_grad(build: &KernelBuild, order: Order) -> Result<Box<dyn OpKernel>> {
 
 impl OpKernel for MaxGrad {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        let grad = match self.order {
+            Order::First => "out_backprop",
+            Order::Second => "out_grad_backprop",
+        };
+        for (i, name) in ["tensor_in", "tensor_out", grad].into_iter().enumerate() {
+            if ctx.shape(i)?.rank() != self.rank {
+                return Err(invalid_argument!(
+                    "{name} must be {}-dimensional",
+                    self.rank
+                ));
+            }
+        }
         let own;
         let spec = match &self.spec {
             Some(spec) => spec,

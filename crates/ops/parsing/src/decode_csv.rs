@@ -43,21 +43,22 @@ struct Csv {
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
+    let (dtypes, picked) = (build.outputs.to_vec(), attrs.ints("select_cols")?);
+    if !picked.is_empty() && picked.len() != dtypes.len() {
+        return Err(invalid_argument!("select_cols should match output size"));
+    }
+    if !picked.is_sorted_by(|a, b| a < b) {
+        return Err(invalid_argument!(
+            "select_cols should be strictly increasing indices"
+        ));
+    }
+    let columns = picked.iter().map(|&c| usize::try_from(c));
+    let columns = columns
+        .collect::<std::result::Result<Vec<_>, _>>()
+        .map_err(|_| invalid_argument!("select_cols should be non-negative indices"))?;
     let &[delimiter] = attrs.str("field_delim")?.as_bytes() else {
         return Err(invalid_argument!("field_delim should be only 1 char"));
     };
-    let dtypes = build.outputs.to_vec();
-    let mut columns = Vec::new();
-    for column in attrs.ints("select_cols")? {
-        let column = usize::try_from(column).ok();
-        let column = column.filter(|c| columns.last().is_none_or(|last| last < c));
-        columns.push(column.ok_or_else(|| {
-            invalid_argument!("select_cols should be strictly increasing indices")
-        })?);
-    }
-    if !columns.is_empty() && columns.len() != dtypes.len() {
-        return Err(invalid_argument!("select_cols should match output size"));
-    }
     let csv = Csv {
         delimiter,
         quotes: attrs.bool("use_quote_delim")?,
@@ -79,6 +80,11 @@ impl Csv {
         let n = self.dtypes.len();
         for i in 0..n {
             let default = ctx.input(i + 1)?;
+            if default.shape().rank() > 1 {
+                return Err(invalid_argument!(
+                    "Each record default should be at most rank 1"
+                ));
+            }
             if default.num_elements() > 1 {
                 return Err(invalid_argument!(
                     "There should only be 1 default per field but field {i} has {}",
@@ -86,8 +92,27 @@ impl Csv {
                 ));
             }
         }
-        let mut rows = Vec::with_capacity(records.num_elements());
-        for (r, record) in records.strings()?.iter().enumerate() {
+        let (all, shape) = (records.strings()?, records.shape());
+        self.columns_of(ctx, all, 0, shape).or_else(|e| {
+            // Of several faults, that of the first record counts.
+            for (r, record) in all.iter().enumerate() {
+                self.columns_of(ctx, std::slice::from_ref(record), r, &[1].into())?;
+            }
+            Err(e)
+        })
+    }
+
+    /// Returns the columns of records, of which the first has the number `start`.
+    fn columns_of(
+        &self,
+        ctx: &KernelCtx,
+        records: &[Bytes],
+        start: usize,
+        shape: &Shape,
+    ) -> Result<Vec<Tensor>> {
+        let n = self.dtypes.len();
+        let mut rows = Vec::with_capacity(records.len());
+        for (r, record) in (start..).zip(records) {
             let fields = self.fields(record)?;
             let fields = match self.columns.as_slice() {
                 [] if fields.len() == n => fields,
@@ -116,15 +141,15 @@ impl Csv {
         let columns = self.dtypes.iter().enumerate();
         columns
             .map(|(f, dtype)| {
-                let (default, shape) = (ctx.input(f + 1)?, records.shape().clone());
+                let (default, shape) = (ctx.input(f + 1)?, shape.clone());
                 match dtype {
-                    DType::Float => self.numbers::<f32>(&rows, f, default, shape),
-                    DType::Double => self.numbers::<f64>(&rows, f, default, shape),
-                    DType::Int32 => self.numbers::<i32>(&rows, f, default, shape),
-                    DType::Int64 => self.numbers::<i64>(&rows, f, default, shape),
+                    DType::Float => self.numbers::<f32>(&rows, start, f, default, shape),
+                    DType::Double => self.numbers::<f64>(&rows, start, f, default, shape),
+                    DType::Int32 => self.numbers::<i32>(&rows, start, f, default, shape),
+                    DType::Int64 => self.numbers::<i64>(&rows, start, f, default, shape),
                     _ => {
                         let default = default.strings()?.first();
-                        let words = rows.iter().enumerate().map(|(r, row)| {
+                        let words = (start..).zip(&rows).map(|(r, row)| {
                             match (row.get(f).filter(|x| !self.is_missing(x)), default) {
                                 (Some(field), _) => Ok(Bytes::from(field.clone())),
                                 (None, Some(default)) => Ok(default.clone()),
@@ -145,13 +170,14 @@ impl Csv {
     fn numbers<T: ferroflow_tensor::Element + std::str::FromStr>(
         &self,
         rows: &[Vec<Vec<u8>>],
+        start: usize,
         f: usize,
         default: &Tensor,
         shape: Shape,
     ) -> Result<Tensor> {
         let default = default.slice::<T>()?.first();
         let mut values = Vec::with_capacity(rows.len());
-        for (r, row) in rows.iter().enumerate() {
+        for (r, row) in (start..).zip(rows) {
             let field = row.get(f).filter(|x| !self.is_missing(x));
             values.push(match (field, default) {
                 (Some(field), _) => {
@@ -175,7 +201,7 @@ impl Csv {
     fn fields(&self, record: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut fields = Vec::new();
         if record.is_empty() {
-            return Ok(vec![Vec::new()]);
+            return Ok(fields);
         }
         let mut rest = record;
         loop {

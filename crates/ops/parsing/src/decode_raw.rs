@@ -1,7 +1,7 @@
 //! DecodeRaw and DecodePaddedRaw (TensorFlow: `core/kernels/decode_padded_raw_op.cc` and
 //! `decode_raw_op.cc`).
 
-use ferroflow_base::{Result, Status, invalid_argument, resource_exhausted};
+use ferroflow_base::{Result, invalid_argument, resource_exhausted};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
@@ -32,8 +32,10 @@ pub(crate) const OPS: &[Op] = &[
         ctx.with_rank(1, 0)?;
         let size = ctx.attrs().dtype("out_type")?.size() as i64;
         let width = match ferroflow_functors::indices::constant_int(ctx, 1) {
-            Some(n) if n > 0 && n % size == 0 => usize::try_from(n / size).ok(),
-            Some(n) => return Err(bad_length(n, size)),
+            Some(n) => {
+                check_length(n, size)?;
+                usize::try_from(n / size).ok()
+            }
             None => None,
         };
         let input = ctx.input(0);
@@ -46,12 +48,18 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-#[cold]
-fn bad_length(length: i64, size: i64) -> Status {
-    invalid_argument!(
-        "fixed_length ({length}) must be greater than zero and a multiple of the size of out_type \
-         ({size})"
-    )
+fn check_length(length: i64, size: i64) -> Result<()> {
+    if length % size != 0 {
+        return Err(invalid_argument!(
+            "fixed_length ({length}) must be a multiple of the size of out_type ({size})"
+        ));
+    }
+    if length <= 0 {
+        return Err(invalid_argument!(
+            "fixed_length ({length}) must be greater than zero."
+        ));
+    }
+    Ok(())
 }
 
 /// Returns the kernel that reinterprets the bytes of strings as numbers: all of one length, or, if
@@ -72,9 +80,7 @@ fn raw(build: &KernelBuild, padded: bool) -> Result<Box<dyn OpKernel>> {
                     ));
                 }
                 let length = i64::from(length.to_scalar::<i32>()?);
-                if length <= 0 || length % size as i64 != 0 {
-                    return Err(bad_length(length, size as i64));
-                }
+                check_length(length, size as i64)?;
                 length as usize
             }
             false => strings.first().map_or(0, |s| s.len()),

@@ -77,19 +77,20 @@ macro_rules! float_steps {
 float_steps!(f32, f64);
 
 fn range<T: Step>(ctx: &mut KernelCtx, splits_dtype: DType) -> Result<()> {
-    let mut n_rows = None;
     for (i, name) in ["starts", "limits", "deltas"].into_iter().enumerate() {
-        let shape = ctx.shape(i)?;
-        match *shape.dims() {
-            [] => {}
-            [n] if n_rows.is_none_or(|rows| rows == n) => n_rows = Some(n),
-            [_] => {
-                return Err(invalid_argument!(
-                    "starts, limits, and deltas must have the same shape"
-                ));
-            }
-            _ => return Err(invalid_argument!("{name} must be a scalar or vector")),
+        if ctx.shape(i)?.rank() > 1 {
+            return Err(invalid_argument!("{name} must be a scalar or vector"));
         }
+    }
+    let mut n_rows = None;
+    for i in 0..3 {
+        let own = ctx.shape(i)?.first().copied();
+        if own.is_some() && n_rows.is_some() && n_rows != own {
+            return Err(invalid_argument!(
+                "starts, limits, and deltas must have the same shape"
+            ));
+        }
+        n_rows = n_rows.or(own);
     }
     let n_rows = n_rows.unwrap_or(1);
     let (starts, limits, deltas) = (ctx.slice::<T>(0)?, ctx.slice::<T>(1)?, ctx.slice::<T>(2)?);

@@ -44,7 +44,7 @@ fn mismatch() -> ferroflow_base::Status {
     )
 }
 
-fn checked_splits(ctx: &KernelCtx, n_splits: usize, n_values: usize) -> Result<Vec<Ints>> {
+fn checked_splits(ctx: &KernelCtx, n_splits: usize, n_values: Option<usize>) -> Result<Vec<Ints>> {
     let all = (0..n_splits).map(|i| ints(ctx.input(i)?));
     let all: Vec<Ints> = all.collect::<Result<_>>()?;
     let mut n_rows = None;
@@ -66,20 +66,19 @@ fn checked_splits(ctx: &KernelCtx, n_splits: usize, n_values: usize) -> Result<V
         }
         n_rows = splits.last().copied();
     }
-    match n_rows == Some(n_values as i64) {
-        true => Ok(all),
-        false => Err(mismatch()),
+    match n_values {
+        Some(n) if n_rows == Some(n as i64) => Ok(all),
+        Some(_) => Err(mismatch()),
+        None => Err(invalid_argument!(
+            "rt_dense_values must have at least one dimension"
+        )),
     }
 }
 
 fn to_sparse(ctx: &mut KernelCtx, n_splits: usize) -> Result<()> {
     let values = ctx.input(n_splits)?.clone();
-    let Some((&n_values, row)) = values.shape().split_first() else {
-        return Err(invalid_argument!(
-            "rt_dense_values must have at least one dimension"
-        ));
-    };
-    let all = checked_splits(ctx, n_splits, n_values)?;
+    let all = checked_splits(ctx, n_splits, values.shape().first().copied())?;
+    let row = &values.shape()[1..];
     let n = values.num_elements();
     let rank = n_splits + values.shape().rank();
     let mut indices = ctx.alloc(DType::Int64, shape_of([n, rank])?)?;

@@ -125,7 +125,10 @@ fn wanted_shape(shape: &Tensor) -> Result<PartialShape> {
         (0, _) => Err(invalid_argument!(
             "The only valid scalar shape tensor is the fully unknown shape specified as -1."
         )),
-        (1, dims) => PartialShape::from_tf(Some(dims)),
+        (1, dims) => match dims.iter().find(|&&d| d < -1) {
+            Some(d) => Err(invalid_argument!("Dimension {d} must be >= -1")),
+            None => PartialShape::from_tf(Some(dims)),
+        },
         (rank, _) => Err(invalid_argument!(
             "Shape must be at most rank 1 but is rank {rank}"
         )),
@@ -254,9 +257,9 @@ fn first_dimension(ctx: &KernelCtx, partitions: &Partitions) -> Result<i64> {
         ));
     }
     match partitions.types.first() {
-        Some(Partition::FirstDimSize) => int(first)
-            .filter(|_| first.shape().is_scalar())
-            .ok_or_else(|| invalid_argument!("FIRST_DIM_SIZE must be a scalar.")),
+        Some(Partition::FirstDimSize) => {
+            int(first).ok_or_else(|| invalid_argument!("FIRST_DIM_SIZE must be a scalar."))
+        }
         _ => Ok(first.shape().first().map_or(0, |&n| n as i64 - 1)),
     }
 }

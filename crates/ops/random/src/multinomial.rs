@@ -55,7 +55,7 @@ pub(crate) fn draw<I: Index>(
     let n = int(count).unwrap_or(-1);
     let Ok(n) = usize::try_from(n) else {
         return Err(invalid_argument!(
-            "num_samples should be nonnegative, got {n}"
+            "num_samples should be non-negative, got {n}"
         ));
     };
     if rows > 0 && classes == 0 {

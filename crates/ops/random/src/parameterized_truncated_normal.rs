@@ -8,6 +8,7 @@ use crate::stateless::seeded;
 use crate::truncated::{MAX_TRIES, TruncatedNormals};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::broadcast_shape;
+use ferroflow_functors::summarize::debug_string;
 use ferroflow_opdef::{Expr, GradientCtx, KernelCtx, Op};
 use ferroflow_tensor::{DType, Element, Shape, Tensor, dispatch, f16};
 use num_traits::Float;
@@ -45,6 +46,17 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(truncated_gradient),
 ];
 
+/// Returns the shape in input 0, which must be a vector.
+fn vector_shape(ctx: &KernelCtx) -> Result<Shape> {
+    match ctx.shape(0)?.rank() {
+        1 => wanted_shape(ctx),
+        _ => Err(invalid_argument!(
+            "Input shape should be a vector, got shape: {}",
+            ctx.shape(0)?
+        )),
+    }
+}
+
 /// Draws samples for the parameters in inputs 1 to 4, scalars or one per row.
 fn truncated<T: Element + Float>(ctx: &KernelCtx, node: &Seeded) -> Result<Tensor>
 where
@@ -52,9 +64,12 @@ where
     Normal: Distribution<T>,
 {
     const NAMES: [&str; 4] = ["means", "stddevs", "minvals", "maxvals"];
-    let shape = wanted_shape(ctx)?;
+    let shape = vector_shape(ctx)?;
     let &[rows, ..] = shape.dims() else {
-        return Err(invalid_argument!("Shape tensor must not be empty, got []"));
+        return Err(invalid_argument!(
+            "Shape tensor must not be empty, got {}",
+            debug_string(ctx.input(0)?)
+        ));
     };
     let inputs = [ctx.input(1)?, ctx.input(2)?, ctx.input(3)?, ctx.input(4)?];
     for (name, t) in NAMES.iter().zip(inputs) {
@@ -104,7 +119,7 @@ where
     Uniform: Distribution<T>,
     Normal: Distribution<T>,
 {
-    let shape = wanted_shape(ctx)?;
+    let mut random = seeded(ctx)?;
     let inputs = [ctx.input(2)?, ctx.input(3)?, ctx.input(4)?, ctx.input(5)?];
     let mut of = Shape::scalar();
     for t in inputs {
@@ -116,8 +131,8 @@ where
             )
         })?;
     }
+    let shape = vector_shape(ctx)?;
     check_end(&shape, &of)?;
-    let mut random = seeded(ctx)?;
     let n = of.num_elements();
     let [mean, deviation, min, max] = inputs.map(|t| broadcast(ctx, t, &of));
     let all = [mean?, deviation?, min?, max?];

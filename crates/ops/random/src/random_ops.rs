@@ -3,7 +3,7 @@
 
 use crate::distributions::{self, Distribution, Integers, Normal, Truncated, Uniform};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::indices::{ints, shape_input};
+use ferroflow_functors::indices::{shape_input, shape_vector};
 pub(crate) use ferroflow_functors::random_stream::NodeRandom as Seeded;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::philox::Philox;
@@ -67,14 +67,7 @@ pub(crate) fn wanted_shape(ctx: &KernelCtx) -> Result<Shape> {
 
 /// Returns the shape in input `i`.
 pub(crate) fn wanted_shape_at(ctx: &KernelCtx, i: usize) -> Result<Shape> {
-    let dims = ctx.input(i)?;
-    if dims.shape().rank() != 1 {
-        return Err(invalid_argument!(
-            "shape must be a vector of {{int32,int64}}, got shape {}",
-            dims.shape()
-        ));
-    }
-    Shape::checked(&ints(dims)?)
+    shape_vector(ctx.input(i)?)
 }
 
 /// A distribution of floats.

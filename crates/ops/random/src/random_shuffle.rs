@@ -17,27 +17,32 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .shape(shapes::unchanged)
 .kernel(|build| {
     let node = Seeded::new(build)?;
-    shuffle(build, move |ctx, n| {
-        node.reserve(ctx, n.div_ceil(4) as u128)
-    })
+    shuffle(
+        build,
+        |_| Ok(()),
+        move |(), ctx, n| node.reserve(ctx, n.div_ceil(4) as u128),
+    )
 })
 .not_differentiable()];
 
-/// Shuffles along the first dimension; `stream` returns the numbers for a count of rows.
-pub(crate) fn shuffle(
+/// Shuffles along the first dimension; `check` reads what `stream` makes the numbers for a count of
+/// rows of.
+pub(crate) fn shuffle<S: 'static>(
     build: &KernelBuild,
-    stream: impl Fn(&KernelCtx, usize) -> Result<Philox> + Send + Sync + 'static,
+    check: fn(&KernelCtx) -> Result<S>,
+    stream: impl Fn(&S, &KernelCtx, usize) -> Result<Philox> + Send + Sync + 'static,
 ) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(
         dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
+            let source = check(ctx)?;
             let value = ctx.input(0)?;
             let n = value.shape().dims().first().copied().unwrap_or(1);
             if n <= 1 || value.num_elements() == 0 {
                 let value = ctx.take_input(0)?;
                 return ctx.set_output(0, value);
             }
-            let mut stream = stream(ctx, n)?;
+            let mut stream = stream(&source, ctx, n)?;
             let order = distributions::permutation(&mut stream, n);
             let row = value.num_elements() / n;
             let mut out = ctx.alloc(dtype, value.shape().clone())?;

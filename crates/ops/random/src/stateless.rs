@@ -11,7 +11,7 @@ use ferroflow_functors::random_stream::{self, PHILOX};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::philox::{Philox, scrambled};
-use ferroflow_tensor::{PartialShape, Tensor, dispatch};
+use ferroflow_tensor::{PartialShape, Shape, Tensor, dispatch};
 
 /// StatelessRandomUniform, StatelessRandomNormal, StatelessTruncatedNormal,
 /// StatelessRandomUniformInt, StatelessRandomUniformFullInt, StatelessMultinomial, the same with a
@@ -25,7 +25,7 @@ pub(crate) const OPS: &[Op] = &[
          type {int32,int64} = int64",
     )
     .shape(seeded_shape)
-    .kernel(|b| floats(b, Floats::Uniform, seeded))
+    .kernel(|b| floats(b, Floats::Uniform, of_seed))
     .not_differentiable(),
     Op::new(
         "StatelessRandomNormal",
@@ -34,7 +34,7 @@ pub(crate) const OPS: &[Op] = &[
          type {int32,int64} = int64",
     )
     .shape(seeded_shape)
-    .kernel(|b| floats(b, Floats::Normal, seeded))
+    .kernel(|b| floats(b, Floats::Normal, of_seed))
     .not_differentiable(),
     Op::new(
         "StatelessTruncatedNormal",
@@ -43,7 +43,7 @@ pub(crate) const OPS: &[Op] = &[
          type {int32,int64} = int64",
     )
     .shape(seeded_shape)
-    .kernel(|b| floats(b, Floats::Truncated, seeded))
+    .kernel(|b| floats(b, Floats::Truncated, of_seed))
     .not_differentiable(),
     Op::new(
         "StatelessRandomUniformInt",
@@ -51,7 +51,7 @@ pub(crate) const OPS: &[Op] = &[
          type {int32,int64}; T: type {int32,int64}; Tseed: type {int32,int64} = int64",
     )
     .shape(seeded_shape)
-    .kernel(|_| uniform_int(2, seeded))
+    .kernel(|_| uniform_int(2, of_seed))
     .not_differentiable(),
     Op::new(
         "StatelessRandomUniformFullInt",
@@ -60,7 +60,7 @@ pub(crate) const OPS: &[Op] = &[
          type {int32,int64,uint32,uint64} = int64",
     )
     .shape(seeded_shape)
-    .kernel(|b| full_int(b, seeded))
+    .kernel(|b| full_int(b, of_seed))
     .not_differentiable(),
     Op::new(
         "StatelessMultinomial",
@@ -87,7 +87,7 @@ pub(crate) const OPS: &[Op] = &[
          = int32",
     )
     .shape(keyed_shape)
-    .kernel(|b| floats(b, Floats::Uniform, keyed))
+    .kernel(|b| floats(b, Floats::Uniform, of_key))
     .not_differentiable(),
     Op::new(
         "StatelessRandomNormalV2",
@@ -96,7 +96,7 @@ pub(crate) const OPS: &[Op] = &[
          = int32",
     )
     .shape(keyed_shape)
-    .kernel(|b| floats(b, Floats::Normal, keyed))
+    .kernel(|b| floats(b, Floats::Normal, of_key))
     .not_differentiable(),
     Op::new(
         "StatelessTruncatedNormalV2",
@@ -105,7 +105,7 @@ pub(crate) const OPS: &[Op] = &[
          = int32",
     )
     .shape(keyed_shape)
-    .kernel(|b| floats(b, Floats::Truncated, keyed))
+    .kernel(|b| floats(b, Floats::Truncated, of_key))
     .not_differentiable(),
     Op::new(
         "StatelessRandomUniformIntV2",
@@ -114,7 +114,7 @@ pub(crate) const OPS: &[Op] = &[
          Tshape: type {int32,int64} = int32",
     )
     .shape(keyed_shape)
-    .kernel(|_| uniform_int(4, keyed))
+    .kernel(|_| uniform_int(4, of_key))
     .not_differentiable(),
     Op::new(
         "StatelessRandomUniformFullIntV2",
@@ -123,7 +123,7 @@ pub(crate) const OPS: &[Op] = &[
          = int32",
     )
     .shape(keyed_shape)
-    .kernel(|b| full_int(b, keyed))
+    .kernel(|b| full_int(b, of_key))
     .not_differentiable(),
     Op::new(
         "StatelessShuffle",
@@ -133,7 +133,7 @@ pub(crate) const OPS: &[Op] = &[
         check_key(ctx)?;
         shapes::unchanged(ctx)
     })
-    .kernel(|build| shuffle(build, |ctx, _| keyed(ctx))),
+    .kernel(|build| shuffle(build, keyed, |stream, _, _| Ok(*stream))),
     Op::new(
         "StatelessRandomGetKeyCounter",
         "seed: Tseed -> key: uint64, counter: uint64 | Tseed: type {int32,int64} = \
@@ -221,26 +221,41 @@ pub(crate) fn keyed(ctx: &KernelCtx) -> Result<Philox> {
     random_stream::stateless_of_key(ctx.input(1)?, ctx.input(2)?, ctx.input(3)?)
 }
 
-fn floats(build: &KernelBuild, kind: Floats, source: StreamSource) -> Result<Box<dyn OpKernel>> {
+/// The shape and the stream of an op, from its inputs.
+type Sample = fn(&KernelCtx) -> Result<(Shape, Philox)>;
+
+fn of_seed(ctx: &KernelCtx) -> Result<(Shape, Philox)> {
+    Ok((wanted_shape(ctx)?, seeded(ctx)?))
+}
+
+/// Checks the key before the shape.
+fn of_key(ctx: &KernelCtx) -> Result<(Shape, Philox)> {
+    let stream = keyed(ctx)?;
+    Ok((wanted_shape(ctx)?, stream))
+}
+
+fn floats(build: &KernelBuild, kind: Floats, sample: Sample) -> Result<Box<dyn OpKernel>> {
     let dtype = build.output(0)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let out = kind.fill(ctx, dtype, wanted_shape(ctx)?, &source(ctx)?)?;
+        let (shape, from) = sample(ctx)?;
+        let out = kind.fill(ctx, dtype, shape, &from)?;
         ctx.set_output(0, out)
     }))
 }
 
-fn uniform_int(at: usize, source: StreamSource) -> Result<Box<dyn OpKernel>> {
+fn uniform_int(at: usize, sample: Sample) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let from = source(ctx)?;
-        let out = integers(ctx, at, wanted_shape(ctx)?, |_| Ok(from))?;
+        let (shape, from) = sample(ctx)?;
+        let out = integers(ctx, at, shape, |_| Ok(from))?;
         ctx.set_output(0, out)
     }))
 }
 
-fn full_int(build: &KernelBuild, source: StreamSource) -> Result<Box<dyn OpKernel>> {
+fn full_int(build: &KernelBuild, sample: Sample) -> Result<Box<dyn OpKernel>> {
     dispatch!(build.output(0)?, T in [i32, i64, u32, u64] => Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let (shape, from) = sample(ctx)?;
         let all = Integers { low: 0 as T, range: 0 };
-        let out = filled::<T, _>(ctx, wanted_shape(ctx)?, &source(ctx)?, &all)?;
+        let out = filled::<T, _>(ctx, shape, &from, &all)?;
         ctx.set_output(0, out)
     })), else Err(build.unsupported(build.output(0)?)))
 }

@@ -69,14 +69,14 @@ struct Sizes {
 
 /// Checks the inputs that both ops have.
 fn sizes(ctx: &KernelCtx, cell: Cell) -> Result<Sizes> {
-    let names = ["x", "cs_prev", "h_prev", "w", "wci", "wcf", "wco", "b"];
-    for (i, (name, rank)) in names.iter().zip([2, 2, 2, 2, 1, 1, 1, 1]).enumerate() {
-        let found = ctx.shape(i)?.rank();
-        if found != rank {
-            return Err(invalid_argument!(
-                "{name}_tensor must be rank {rank} but is rank {found}."
-            ));
-        }
+    let has_rank = |i: usize, name: &str, rank: usize| match ctx.shape(i)?.rank() {
+        found if found == rank => Ok(()),
+        found => Err(invalid_argument!(
+            "{name}_tensor must be rank {rank} but is rank {found}."
+        )),
+    };
+    for (i, name) in ["x", "cs_prev", "h_prev", "w"].into_iter().enumerate() {
+        has_rank(i, name, 2)?;
     }
     let dim = |i: usize, d: usize| Ok(ctx.shape(i)?[d]);
     let s = Sizes {
@@ -93,8 +93,10 @@ fn sizes(ctx: &KernelCtx, cell: Cell) -> Result<Sizes> {
         return Err(invalid_argument!("the cell size {} is too large", s.cell));
     };
     same(dim(3, 1)?, columns, "w.dim_size(1) != cell_size * 4")?;
-    same(dim(7, 0)?, columns, "b.dim_size(0) != cell_size * 4")?;
+    let biases = ctx.shape(7)?.first().copied().unwrap_or(1);
+    same(biases, columns, "b.dim_size(0) != cell_size * 4")?;
     for (i, name) in [(4, "wci"), (5, "wcf"), (6, "wco")] {
+        has_rank(i, name, 1)?;
         if cell.peephole {
             same(
                 dim(i, 0)?,
@@ -103,6 +105,7 @@ fn sizes(ctx: &KernelCtx, cell: Cell) -> Result<Sizes> {
             )?;
         }
     }
+    has_rank(7, "b", 1)?;
     Ok(s)
 }
 

@@ -98,9 +98,9 @@ impl Sets {
 
     fn dense(values: &Tensor) -> Result<Sets> {
         let shape = values.shape().to_i64().to_vec();
-        check_rank(&shape)?;
         let width = values.shape().last().copied().unwrap_or(1);
-        let outer = &values.shape()[..shape.len() - 1];
+        // The rank is checked when both sets have been read.
+        let outer = &values.shape()[..shape.len().saturating_sub(1)];
         let n = outer.iter().product();
         let group = |i: usize| {
             let (mut rest, mut at) = (i, vec![0; outer.len()]);

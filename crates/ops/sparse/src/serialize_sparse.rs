@@ -224,13 +224,24 @@ fn deserialize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 fn deserialize_all<W: Written>(ctx: &mut KernelCtx, dtype: DType) -> Result<()> {
     let serialized = ctx.input(0)?;
-    let Some((3, leading)) = serialized.shape().split_last() else {
+    let Some((&columns, leading)) = serialized.shape().split_last() else {
         return Err(invalid_argument!(
-            "Serialized sparse should have non-zero number of dimensions and 3 as the last \
-             dimension, got {}",
+            "Serialized sparse should have non-zero rank {}",
             serialized.shape()
         ));
     };
+    if columns != 3 {
+        return Err(invalid_argument!(
+            "Serialized sparse should have 3 as the last dimension {}",
+            serialized.shape()
+        ));
+    }
+    if serialized.num_elements() == 0 {
+        return Err(invalid_argument!(
+            "Serialized sparse should have at least 1 serialized tensor, but has a zero dimension {}",
+            serialized.shape()
+        ));
+    }
     let leading = Shape::from(leading);
     let read = serialized.items::<W>()?.chunks(3).map(|part| {
         let [at, values, shape] = part else {
@@ -254,12 +265,7 @@ fn deserialize_all<W: Written>(ctx: &mut KernelCtx, dtype: DType) -> Result<()> 
         ctx.set_output(1, values.clone())?;
         return ctx.set_output(2, shape.clone());
     }
-    let Some((.., rank)) = parts.first() else {
-        return Err(invalid_argument!(
-            "Must have at least 1 serialized SparseTensor, but input matrix has 0 rows"
-        ));
-    };
-    let rank = *rank;
+    let rank = parts.first().map_or(0, |part| part.4);
     let total: usize = parts.iter().map(|p| p.3).sum();
     let mut sizes: Vec<i64> = leading.to_i64().to_vec();
     sizes.resize(leading.rank() + rank, 0);

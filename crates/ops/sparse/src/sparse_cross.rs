@@ -99,6 +99,8 @@ fn sparse_cross(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 /// The inputs that are columns.
 struct Inputs {
     n_sparse: usize,
+    /// The number of inputs with values, which a call must have one for each sparse column.
+    n_values: usize,
     n_dense: usize,
     /// The dtype of features, if the op has it.
     internal: Option<DType>,
@@ -106,15 +108,9 @@ struct Inputs {
 
 impl Inputs {
     fn of(attrs: &Attrs, internal: Option<DType>) -> Result<Inputs> {
-        let n = attrs.int("N")?;
-        let n_values = attrs.dtypes("sparse_types")?.len();
-        if usize::try_from(n).ok() != Some(n_values) {
-            return Err(invalid_argument!(
-                "Expected {n} input values, got {n_values}"
-            ));
-        }
         Ok(Inputs {
-            n_sparse: n_values,
+            n_sparse: usize::try_from(attrs.int("N")?).unwrap_or(0),
+            n_values: attrs.dtypes("sparse_types")?.len(),
             n_dense: attrs.dtypes("dense_types")?.len(),
             internal,
         })
@@ -160,6 +156,12 @@ impl Inputs {
                     ));
                 }
             }
+        }
+        if n != self.n_values {
+            return Err(invalid_argument!(
+                "Expected {n} input values, got {}",
+                self.n_values
+            ));
         }
         // Messages name types by their numbers.
         for i in 0..n {

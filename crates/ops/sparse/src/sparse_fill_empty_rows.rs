@@ -3,8 +3,9 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::fill_empty_rows::{self, Rows};
+use ferroflow_functors::indices::list;
 use ferroflow_opdef::{KernelCtx, Op};
-use ferroflow_tensor::{Item, PartialShape, Shape, dispatch_items};
+use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -60,9 +61,11 @@ pub(crate) fn wanted(from: &Shape, sizes: &[i64]) -> Result<Shape> {
             ));
         }
         if total % product != 0 {
+            sizes[d] = 1;
             return Err(invalid_argument!(
                 "Input to reshape is a SparseTensor with {total} dense values, but the requested \
-                 shape requires a multiple of {product}. input_shape={from}"
+                 shape requires a multiple of {product}. input_shape={from} output_shape={}",
+                list(&sizes)
             ));
         }
         sizes[d] = total / product;
@@ -78,24 +81,20 @@ pub(crate) fn wanted(from: &Shape, sizes: &[i64]) -> Result<Shape> {
     Ok(to)
 }
 
+fn check_rank(must: &str, t: &Tensor, rank: usize) -> Result<()> {
+    match t.shape().rank() == rank {
+        true => Ok(()),
+        false => Err(invalid_argument!("{must}, saw: {}", t.shape())),
+    }
+}
+
 fn fill<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
     let (at, values) = (ctx.input(0)?, ctx.input(1)?);
     let (shape, default) = (ctx.input(2)?, ctx.input(3)?);
-    let [n, rank] = *at.shape().dims() else {
-        return Err(invalid_argument!(
-            "indices must be a matrix, saw: {}",
-            at.shape()
-        ));
-    };
-    for (name, t, wanted) in [
-        ("dense_shape must be a vector", shape, 1),
-        ("values must be a vector", values, 1),
-        ("default_value must be a scalar", default, 0),
-    ] {
-        if t.shape().rank() != wanted {
-            return Err(invalid_argument!("{name}, saw: {}", t.shape()));
-        }
-    }
+    check_rank("dense_shape must be a vector", shape, 1)?;
+    check_rank("indices must be a matrix", at, 2)?;
+    check_rank("values must be a vector", values, 1)?;
+    let [n, rank] = [0, 1].map(|i| at.shape()[i]);
     if values.num_elements() != n {
         return Err(invalid_argument!(
             "The length of `values` ({}) must match the first dimension of `indices` ({n}).",
@@ -108,6 +107,7 @@ fn fill<T: Item>(ctx: &mut KernelCtx) -> Result<()> {
             shape.num_elements()
         ));
     }
+    check_rank("default_value must be a scalar", default, 0)?;
     let Some(&n_rows) = shape.slice::<i64>()?.first() else {
         return Err(invalid_argument!("Dense shape cannot be empty."));
     };

@@ -40,6 +40,10 @@ fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         build.attrs.bool("adjoint_b")?,
     ];
     let dtype = build.output(0)?;
+    let has_kernel = dtype.is_floating() || dtype.is_complex() || dtype == DType::Int32;
+    if !has_kernel {
+        return Err(build.unsupported(dtype));
+    }
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (mut values, mut b) = (ctx.input(1)?.clone(), ctx.input(3)?.clone());
         let is_half = matches!(dtype, DType::Half | DType::Bfloat16);
