@@ -29,6 +29,7 @@ def cases():
     yield from substrings()
     yield from ngrams()
     yield from unicode()
+    yield from formats()
 
 
 def as_string(r):
@@ -61,6 +62,13 @@ def as_string(r):
             yield case(op, wide, precision=precision, **how)
         yield case(op, wide, precision=30, fill="#", **how)
     yield case(op, wide[-1:], precision=1200)
+    extremes = [5e-324, -5e-324, 2.2e-308, 2.3e-308, 1.1e-38, 1.2e-38]
+    for dtype, more in (("double", [1.7976931348623157e308, -1e16, 1e17]), ("float", [1e-45, -1e-45]), ("bfloat16", [1e-40])):
+        x = a(dtype, extremes + more)
+        for how in ({}, {"scientific": True}, {"shortest": True}, {"shortest": True, "precision": 17}, {"fill": "+"}):
+            yield case(op, x, **how)
+    yield case(op, a("complex128", [5e-324 - 5e-324j]), shortest=True)
+    yield case(op, a("complex64", [1e-45 - 1e-45j]), shortest=True)
     for dtype in COMPLEX:
         for how in ({}, {"precision": 2, "width": 7}, {"scientific": True}, {"shortest": True, "fill": "+"}):
             yield case(op, r(dtype, (3,)), **how)
@@ -276,3 +284,17 @@ def unicode():
     yield case("UnicodeScript", i32(*range(0x900, 0xb50, 3), *range(0xd00, 0xec0, 3), *range(0xf00, 0x1400, 3), *range(0x10000, 0x10400, 3)))
     yield case("UnicodeScript", np.int32(0x416))
     yield case("UnicodeScript", empty("int32", 0, 3))
+
+
+def formats():
+    """Bytes that are not UTF-8 and denormal numbers."""
+    op = "StringFormat"
+    raw = [b"\xff", b"\0", b"a\0b", "\u00e9\u4f60".encode(), b"\xc3", b"\n\t\r\v", b"\"'\\", b"\x7f\x80", b"\xffA1", b"\x001", b""]
+    yield case(op, [np.array(raw, object)], template="<{}>", placeholder="{}", summarize=-1)
+    for x in raw:
+        yield case(op, [np.array(x, object)], template="<{}>", placeholder="{}")
+        yield case(op, [np.array(x, object)], template=b"\xff<\xfe>\0\xfc", placeholder=b"\xfe")
+    yield case(op, [np.array(b"a", object), np.array([b"b"], object)], template=b"x\0\0y\0\0z\0", placeholder=b"\0\0")
+    for dtype, values in (("float", [1e-45, -1e-45, 1.2e-38]), ("double", [5e-324, -5e-324, 2.3e-308]),
+                          ("half", [6e-8, -6e-8]), ("bfloat16", [1e-40, -1e-40, 1.2e-38])):
+        yield case(op, [a(dtype, values)], template="{}", placeholder="{}", summarize=-1)
