@@ -15,6 +15,7 @@ mod draw_bounding_boxes;
 mod encode_jpeg;
 mod glimpse;
 mod jpeg;
+mod jpeg_writer;
 mod non_max_suppression;
 mod png;
 mod projective_transform;
