@@ -86,6 +86,9 @@ def contents():
     yield case("DecodeWebP", data, channels=3, fails=True)
     yield case("DecodeWebP", data, channels=1, fails=True)
     yield case("DecodeWebP", data[:14], fails=True)
+    # Files of JPEG XL are decoded in the tests of the feature `jxl`.
+    for wanted in (2, 5):
+        yield case("DecodeJxl", data, channels=wanted, fails=True)
 
 
 def files():

@@ -16,6 +16,7 @@ mod encode_jpeg;
 mod glimpse;
 mod jpeg;
 mod jpeg_writer;
+mod jxl;
 mod non_max_suppression;
 mod png;
 mod projective_transform;
