@@ -259,6 +259,15 @@ def fake_quant():
                              (-2, 5, dict(num_bits=3, narrow_range=True))):
         yield case(op, x, f(low), f(high), tol=0, **attrs)
         yield case(f"{op}Gradient", dy, x, f(low), f(high), **attrs)
+    # Limits in the wrong order.
+    for low, high in ((1, -1), (5, 1), (1, 0), (-1, -3)):
+        for attrs in ({}, {"num_bits": 2, "narrow_range": True}):
+            yield case(f"{op}Gradient", dy, x, f(low), f(high), **attrs)
+            channels = np.full(5, low, f), np.full(5, high, f)
+            yield case(f"{op}PerChannelGradient", dy, x, *channels, **attrs)
+    for low, high in ((np.nan, 1.0), (0.0, np.nan)):
+        yield case("FakeQuantWithMinMaxArgs", x, min=low, max=high, fails=True)
+        yield case("FakeQuantWithMinMaxArgsGradient", dy, x, min=low, max=high, fails=True)
     odd = np.array([np.nan, np.inf, -np.inf], f)
     yield case(op, odd, f(-1), f(1), tol=0)
     yield case(f"{op}Gradient", dy[0, :3], odd, f(-1), f(1))
