@@ -99,7 +99,7 @@ impl Buckets {
         }
     }
 
-    /// Gives a row another number.
+    /// Changes the number of a row.
     pub(crate) fn renumber(&mut self, hash: u64, row: usize, to: usize) {
         if let Some(slot) = self.slot(hash, row) {
             *slot = to as u32 + 1;

@@ -1,5 +1,7 @@
 //! Huffman codes (libjpeg: `jchuff.c`, `jstdhuff.c`).
 
+use std::cmp::Reverse;
+
 /// What symbols go to. Tables 0 and 1 are those of DC coefficients, 2 and 3 those of AC coefficients.
 pub(super) trait Sink {
     /// Adds a symbol and `n` further bits, up to 16.
@@ -99,9 +101,14 @@ impl Code {
         for (symbol, count) in with_last.filter(|(_, count)| *count > 0) {
             sets.push((count.into(), symbol, vec![symbol]));
         }
+        let rarest = |sets: &mut Vec<(u64, usize, Vec<usize>)>| {
+            let order =
+                |(_, (count, symbol, _)): &(usize, &(u64, usize, _))| (*count, Reverse(*symbol));
+            let found = sets.iter().enumerate().min_by_key(order);
+            found.map(|(i, _)| i).map(|i| sets.swap_remove(i))
+        };
         while sets.len() > 1 {
-            sets.sort_unstable_by_key(|(count, symbol, _)| (std::cmp::Reverse(*count), *symbol));
-            let (Some(first), Some(second)) = (sets.pop(), sets.pop()) else {
+            let (Some(first), Some(second)) = (rarest(&mut sets), rarest(&mut sets)) else {
                 break;
             };
             let both = [first.2, second.2].concat();
