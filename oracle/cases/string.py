@@ -227,7 +227,18 @@ EIGHT = strings(bytes(range(0, 128)), *[bytes(range(i, i + 16)) for i in range(1
 SINGLE = ["latin-1", "ISO-8859-1", "us-ascii", "ASCII", "iso-8859-2", "iso-8859-5", "iso-8859-7", "iso-8859-9", "ISO_8859-15",
           "windows-1250", "windows-1251", "windows-1252", "cp1252", "windows-1253", "windows-1254", "windows-1256", "windows-1257", "windows-1258", "windows-874", "koi8-r", "koi8-u",
           "ibm866", "macintosh", "x-mac-cyrillic", "tis-620", "iso-8859-3", "iso-8859-4", "iso-8859-6", "iso-8859-8",
-          "iso-8859-10", "iso-8859-13", "iso-8859-14"]
+          "iso-8859-10", "iso-8859-13", "iso-8859-14",
+          "cp437", "IBM-850", "cp00852", "cp864", "cp869", "IBM037", "ibm-1047", "ibm-1140", "ebcdic-xml-us", "hp-roman8",
+          "x-mac-greek", "iso-8859-11"]
+# Seven bits, with escapes: whole, cut off and damaged.
+SHIFTED = {
+    "UTF-7": ["naïve 你好 𝄞 a+b".encode("utf-7"), b"+AOk", b"+AOkx.a+-b", b"+", b"+AO", b"+AOk~", b"+2DTdHg-x", b"~\\\x80",
+              b"+AO\x80k-", b"+AOk.AOk+AOk-", b"+//8-\t", b"+!x+-"],
+    "HZ": ["汉字 abc 测试".encode("hz"), b"~~a~{VPND~}b", b"~", b"~x", b"~{V", b"~\nabc", b"~{!!~}", b"~{VP\x80~}"],
+    "SCSU": [bytes.fromhex("129cbec1bad1b2b0"), bytes.fromhex("d66c20666c6965df74"), b"\x0f\x4e\x00\xe0a", b"\x0f\xd8\x34\xdd\x1e\xf0\x30\x42\xe2\xb0",
+             b"\x0b\x00\x01\x80\xff\x08\x00\x02\xe9\x18\x69\xd0\x1f\xfb\x91", b"\x01"],
+    "ISO-2022-JP": ["日本語 abc".encode("iso-2022-jp"), b"\x1b(J\\~\x1b(Ba", b"\x80a"],
+}
 
 
 def unicode():
@@ -250,6 +261,8 @@ def unicode():
             for name in ("EUC-JP", "EUC-KR", "gb2312"):
                 yield case(op, strings(b"a\xe9\x82\xa0b\x80", b"\xb0\xa1\xb0", b"\xff\x9f"), input_encoding=name, **extra)
             yield case(op, strings(b"\x1a\x1c\x7f\xb1"), input_encoding="shift_jis", **extra)
+            for name, texts in SHIFTED.items():
+                yield case(op, strings(*texts), input_encoding=name, **extra)
             yield case(op, one(b"abc"), input_encoding="UTF-8", **extra)
             yield case(op, TEXTS[:4].reshape(2, 2), input_encoding="UTF8", **extra)
             yield case(op, empty("string", 0), input_encoding="UTF-8", **extra)
