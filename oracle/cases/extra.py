@@ -259,12 +259,13 @@ def fake_quant():
                              (-2, 5, dict(num_bits=3, narrow_range=True))):
         yield case(op, x, f(low), f(high), tol=0, **attrs)
         yield case(f"{op}Gradient", dy, x, f(low), f(high), **attrs)
-    # Limits in the wrong order.
-    for low, high in ((1, -1), (5, 1), (1, 0), (-1, -3)):
+    # Limits in the wrong order, denormal limits.
+    for low, high in ((1, -1), (5, 1), (1, 0), (-1, -3), (0, 1e-40), (-1e-40, 1), (-1, 1e-40)):
         for attrs in ({}, {"num_bits": 2, "narrow_range": True}):
             yield case(f"{op}Gradient", dy, x, f(low), f(high), **attrs)
             channels = np.full(5, low, f), np.full(5, high, f)
             yield case(f"{op}PerChannelGradient", dy, x, *channels, **attrs)
+            yield case(op, x, f(low), f(high), **attrs)
     for low, high in ((np.nan, 1.0), (0.0, np.nan)):
         yield case("FakeQuantWithMinMaxArgs", x, min=low, max=high, fails=True)
         yield case("FakeQuantWithMinMaxArgsGradient", dy, x, min=low, max=high, fails=True)

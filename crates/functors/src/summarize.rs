@@ -233,6 +233,7 @@ mod tests {
     /// Compares with lines of TensorFlow 2.21.
     #[test]
     fn forms() {
+        let nested = |t: &Tensor, edge: i64| String::from_utf8(summary_v2(t, edge)).unwrap();
         let t = Tensor::from_slice([3, 2], &[1i32, 2, 3, 4, 5, 6]).unwrap();
         assert_eq!(summary(&t, 5), "[1 2][3 4][5...]...");
         assert_eq!(summary(&t, -1), "[1 2][3 4][5 6]");
@@ -242,17 +243,21 @@ mod tests {
         assert_eq!(summary(&cube, 0), "...");
         let ten = Tensor::from_slice([10], &[0i32, 1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
         assert_eq!(summary(&ten, 3), "0 1 2...");
-        assert_eq!(summary_v2(&ten, 2), "[0 1 ... 8 9]");
-        assert_eq!(summary_v2(&ten, -1), "[0 1 2 3 4 5 6 7 8 9]");
+        assert_eq!(nested(&ten, 2), "[0 1 ... 8 9]");
+        assert_eq!(nested(&ten, -1), "[0 1 2 3 4 5 6 7 8 9]");
         let rows: Vec<i32> = (0..60).collect();
         let rows = Tensor::from_slice([5, 3, 4], &rows).unwrap();
         assert_eq!(
-            summary_v2(&rows, 1),
+            nested(&rows, 1),
             "[[[0 ... 3]\n  ...\n  [8 ... 11]]\n\n ...\n\n [[48 ... 51]\n  ...\n  [56 ... 59]]]"
         );
         assert_eq!(
-            summary_v2(&Tensor::from_slice::<f32>([0, 2], &[]).unwrap(), 3),
+            nested(&Tensor::from_slice::<f32>([0, 2], &[]).unwrap(), 3),
             "[]"
         );
+        let words =
+            Tensor::from_strings([2], vec![b"\xff\0".as_slice().into(), "é\"".into()]).unwrap();
+        assert_eq!(summary_v2(&words, 3), b"[\"\xff\\000\" \"\xc3\xa9\\\"\"]");
+        assert_eq!(summary(&words, 3), "\\377\\000 é\\\"");
     }
 }

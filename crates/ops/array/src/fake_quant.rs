@@ -167,6 +167,8 @@ struct Steps {
 
 impl Steps {
     fn new(min: f32, max: f32, Range(lowest, highest): Range) -> Steps {
+        // TensorFlow's threads flush denormal numbers.
+        let [min, max] = [min, max].map(|v| if v.is_subnormal() { 0.0 } else { v });
         let scale = (max - min) / (highest - lowest);
         let zero = lowest - min / scale;
         let zero = match () {
