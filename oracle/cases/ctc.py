@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from casekit import Rand, a, case, empty, i32, i64
+from casekit import NUMPY, Rand, a, case, empty, i32, i64
 
 
 def cases():
@@ -59,6 +59,12 @@ def losses(r):
     yield case(op, x, at, i32(0, 1, 4, 2, 0, 4), i32(8, 7, 6), tol=1e-5)
     yield case(op, r("float", (40, 1, 30)), np.array([[0, t] for t in range(17)], np.int64),
                r("int32", (17,), 0, 28), i32(40), tol=1e-5)
+    # Nothing but blanks.
+    for dtype in ("float", "double"):
+        for x1, length in ((np.zeros((2, 1, 4), NUMPY[dtype]), 2), (r(dtype, (6, 1, 4)), 6), (r(dtype, (6, 1, 4)), 3)):
+            for merge in (True, False):
+                yield case(op, x1, at[:1], i32(3), i32(length), ctc_merge_repeated=merge, tol=1e-5)
+        yield case(op, r(dtype, (6, 3, 4)), at, i32(3, 3, 4, 1, 7, 7), i32(6, 5, 2), tol=1e-5)
     good = (x, at, labels, i32(8, 5, 2))
 
     def with_(i, value):

@@ -144,6 +144,18 @@ def sparse():
 def quantized():
     r = Rand("quantized")
     zero = {t: a(t, 0) for t in FLOATS}
+    own = Rand("QuantizeAndDequantize")
+    for dtype in ("double", "float"):
+        x = own(dtype, (4, 6), -3, 3)
+        for bits in (1, 2, 5, 8):
+            for signed in (True, False):
+                how = {"num_bits": bits, "signed_input": signed}
+                yield case("QuantizeAndDequantize", x, **how)
+                yield case("QuantizeAndDequantize", x, range_given=True, input_min=-2, input_max=1.5, **how)
+                yield case("QuantizeAndDequantize", x, range_given=True, input_min=0.25, input_max=0.25, **how)
+        yield case("QuantizeAndDequantize", x[:0])
+    yield case("QuantizeAndDequantize", x, range_given=True, input_min=2, input_max=1.5, fails=True)
+    yield case("QuantizeAndDequantize", x, num_bits=63, fails=True)
     for dtype in ("float", "double"):
         x = r(dtype, (4, 6), -3, 3)
         lo, hi = a(dtype, -2), a(dtype, 1.5)
@@ -193,6 +205,16 @@ def summaries():
         yield case("ScalarSummary", tag(b"loss"), r(dtype, ()))
         yield case("ScalarSummary", strings(b"a", b"b"), r(dtype, (2,)))
         yield case("HistogramSummary", tag(b"h"), r(dtype, (4, 5)))
+    # Tags need not be UTF-8, but what summaries are merged from.
+    for name in (b"\xff", b"a\0b", b"", "\u00e9".encode(), b"x\xc3"):
+        yield case("ScalarSummary", tag(name), a("float", 1.5))
+        yield case("ScalarSummary", strings(name, b"b"), a("float", [1.5, 2.0]))
+        yield case("HistogramSummary", tag(name), a("float", [1.0]))
+        yield case("TensorSummaryV2", tag(name), a("float", 1.5), tag(b""))
+        yield case("AudioSummaryV2", tag(name), np.zeros((1, 3), np.float32), np.float32(8))
+        yield case("AudioSummaryV2", tag(name), np.zeros((2, 3), np.float32), np.float32(8), max_outputs=1)
+        one = tf.raw_ops.ScalarSummary(tags=[name], values=[1.0]).numpy()
+        yield case("MergeSummary", [tag(one)], fails=any(b > 127 for b in name) and name != "\u00e9".encode())
     yield case("HistogramSummary", tag(b"h"), a("float", [0.0, 1e-13, -3e5, 1e30, 1.0, 1.1]))
     yield case("HistogramSummary", tag(b"h"), a("float", [1.0, np.nan]), fails=True)
     yield case("HistogramSummary", tag(b"h"), a("float", [1.0, np.inf]), fails=True)
@@ -237,6 +259,16 @@ def fake_quant():
                              (-2, 5, dict(num_bits=3, narrow_range=True))):
         yield case(op, x, f(low), f(high), tol=0, **attrs)
         yield case(f"{op}Gradient", dy, x, f(low), f(high), **attrs)
+    # Limits in the wrong order, denormal limits.
+    for low, high in ((1, -1), (5, 1), (1, 0), (-1, -3), (0, 1e-40), (-1e-40, 1), (-1, 1e-40)):
+        for attrs in ({}, {"num_bits": 2, "narrow_range": True}):
+            yield case(f"{op}Gradient", dy, x, f(low), f(high), **attrs)
+            channels = np.full(5, low, f), np.full(5, high, f)
+            yield case(f"{op}PerChannelGradient", dy, x, *channels, **attrs)
+            yield case(op, x, f(low), f(high), **attrs)
+    for low, high in ((np.nan, 1.0), (0.0, np.nan)):
+        yield case("FakeQuantWithMinMaxArgs", x, min=low, max=high, fails=True)
+        yield case("FakeQuantWithMinMaxArgsGradient", dy, x, min=low, max=high, fails=True)
     odd = np.array([np.nan, np.inf, -np.inf], f)
     yield case(op, odd, f(-1), f(1), tol=0)
     yield case(f"{op}Gradient", dy[0, :3], odd, f(-1), f(1))

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from casekit import Rand, a, case, empty, i32, s32
+from casekit import Rand, a, case, empty, i32, i64, s32
 
 f32 = np.float32
 
@@ -119,6 +119,7 @@ def colors():
             yield case(op, image * 255, f32(amount))
     yield case("AdjustContrastv2", r("float", (3, 4, 5)), f32(2))
     yield case("AdjustContrastv2", r("float", (16, 21, 1), 0, 255), f32(1.5))
+    yield from first_versions()
     for op in ("AdjustContrastv2", "AdjustHue", "AdjustSaturation"):
         yield case(op, r("float", (4, 3)), f32(1), fails=True)
         yield case(op, r("float", (4, 4, 3)), a("float", [1]), fails=True)
@@ -131,6 +132,25 @@ TRANSFORMS = [
     [1, 0.2, -7.3, -0.1, 1, 9.4, 0, 0], [-1, 0, 3, 0, -1, 2.5, 0, 0], [1, 0, 0, 0, 1, 0, 0.05, -0.02],
     [1, 0, 0, 0, 1, 0, -0.5, 0], [2, 0, -20, 0, 3, 25.5, 0, 0],
 ]
+
+
+def first_versions():
+    """Ops that TensorFlow only runs in graphs of old producers."""
+    r = Rand("first versions")
+    for dtype in ("uint8", "int8", "int16", "int32", "int64", "float", "double"):
+        x = r(dtype, (2, 5, 4, 3), -100, 100)
+        yield case("AdjustContrast", x, f32(1.5), f32(-60), f32(90.5))
+        yield case("AdjustContrast", x[0], f32(0), f32(10), f32(0))
+        for size in ((2, 3), (5, 4), (0, 1), (5, 2), (1, 4)):
+            yield case("RandomCrop", x[0], i64(*size), seed=7, seed2=8)
+            yield case("RandomCrop", x[0], i64(*size), seed=1)
+    yield case("AdjustContrast", r("float", (0, 3, 2)), f32(2), f32(0), f32(1))
+    good = [x, f32(1), f32(0), f32(1)]
+    for i, bad in ((0, x[0, 0]), (1, good[1][None]), (2, good[1][None]), (3, good[1][None])):
+        yield case("AdjustContrast", *good[:i], bad, *good[i + 1:], fails=True)
+    for size in (i64(6, 2), i64(2, 5), i64(2), i64(1)[0]):
+        yield case("RandomCrop", x[0], size, seed=1, fails=True)
+    yield case("RandomCrop", x, i64(2, 2), seed=1, fails=True)
 
 
 def transforms():

@@ -86,6 +86,9 @@ def contents():
     yield case("DecodeWebP", data, channels=3, fails=True)
     yield case("DecodeWebP", data, channels=1, fails=True)
     yield case("DecodeWebP", data[:14], fails=True)
+    # Files of JPEG XL are decoded in the tests of the feature `jxl`.
+    for wanted in (2, 5):
+        yield case("DecodeJxl", data, channels=wanted, fails=True)
 
 
 def files():
@@ -169,6 +172,36 @@ def encoding():
     yield case("EncodeJpegVariableQuality", x, i32(50), fails=True)
     yield case("EncodeJpegVariableQuality", x, s32(101), fails=True)
     yield case("EncodeJpegVariableQuality", x[..., :2], s32(50), fails=True)
+    yield from jpegs(r)
+
+
+def jpegs(r):
+    """Files are TensorFlow's, byte by byte: sizes around those of blocks and units, smooth and not."""
+    y, xs = np.mgrid[0:40, 0:40]
+    waves = np.stack([np.sin(xs * a + y * b) for a, b in ((0.11, 0.07), (0.05, -0.13), (-0.08, 0.04))], -1) * 90 + 128
+    smooth = np.clip(waves + r("float", waves.shape, -4, 4), 0, 255).astype(np.uint8)
+    noise = r("uint8", (24, 24, 3), 0, 255)
+    options = [{"progressive": p, "optimize_size": o, "chroma_downsampling": c}
+               for p in (False, True) for o in (False, True) for c in (False, True)]
+    for how in options:
+        yield case("EncodeJpeg", smooth[:17, :23], **how)
+        yield case("EncodeJpeg", noise[:9, :8], quality=100, **how)
+        yield case("EncodeJpeg", noise[:16, :17], quality=75, **how)
+        yield case("EncodeJpeg", smooth[:23, :9, :1], quality=60, **how)
+    for quality in (0, 1, 20, 50, 90, 100):
+        yield case("EncodeJpeg", smooth[:18, :15], quality=quality)
+        yield case("EncodeJpegVariableQuality", smooth[:15, :18], s32(quality))
+    for height, width in ((1, 1), (1, 17), (16, 1), (8, 8), (24, 24), (25, 7)):
+        yield case("EncodeJpeg", smooth[:height, :width])
+        yield case("EncodeJpeg", smooth[:height, :width, 1:2], progressive=True)
+    # Runs of empty blocks and of zeros; bytes of ones.
+    dots = np.zeros((40, 48, 3), np.uint8)
+    dots[5, 7], dots[30, 40] = 255, (255, 0, 0)
+    for how in options:
+        yield case("EncodeJpeg", dots, **how)
+    yield case("EncodeJpeg", noise, quality=5, progressive=True)
+    yield case("EncodeJpeg", smooth[:8, :8], format="rgb", density_unit="cm", x_density=7, y_density=70000)
+    yield case("EncodeJpeg", smooth[:8, :8, :1], format="grayscale", xmp_metadata="<x:xmpmeta/>")
 
 
 def cases():

@@ -186,7 +186,15 @@ def pictures():
 def words():
     texts = (b"1", b" 12\t", b"-3", b"1.5", b"1e3", b"nan", b"inf", b"-Infinity", b"0x10", b"-0X1f", b"", b"+5",
              b"99999999999", b"1e400", b"1_0", "\u0663".encode(), b"1.", b".5", b"1e", b"infinit", b"1f", b"1.0e-50",
-             b"4294967295", b"-0", b"18446744073709551615", b"- 1", b"--1")
+             b"4294967295", b"-0", b"18446744073709551615", b"- 1", b"--1",
+             # Hexadecimal numbers: to the nearest, ties to even, out of range, no digits.
+             b"0x1p3", b" -0X1.8P-2\v", b"+0x.8", b"0x1.", b"0x1.8", b"0x", b"0x.", b"0xp1", b"0x1p", b"0x1p+", b"0x1p 3",
+             b"0x1.2.3", b"0x1.0000010p0", b"0x1.000001p0", b"0x1.0000030p0", b"0x1.0000011p0", b"0x1.00000000000008p0",
+             b"0x1.00000000000018p0", b"0x1.000000000000080000000000000001p0", b"0x1.fffffefp127", b"0x1.ffffffp127",
+             b"0x1.fffffffffffff7p1023", b"0x1.fffffffffffff8p1023", b"0x1p-149", b"0x1p-150", b"0x1.8p-150", b"0x1p-1074",
+             b"0x1p-1075", b"0x1.8p-1075", b"0x1.8p-1074", b"0x1p99999999999999999999", b"0x1p-99999999999999999999",
+             b"0x0p99999999999999999999", b"0x" + b"f" * 40, b"0x" + b"f" * 300, b"0x0." + b"0" * 300 + b"1p1200",
+             b"nan(12_aB)", b"NaN()", b"nan(", b"nan)", b"nan(-)", b"-nan", b"+INFINITY", b"infinityx", b"0b1", "1\u00a0".encode())
     for dtype in ("float", "double", "int32", "int64", "uint32", "uint64"):
         parse = tf.raw_ops.StringToNumber
         good = []

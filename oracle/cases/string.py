@@ -29,6 +29,7 @@ def cases():
     yield from substrings()
     yield from ngrams()
     yield from unicode()
+    yield from formats()
 
 
 def as_string(r):
@@ -61,6 +62,13 @@ def as_string(r):
             yield case(op, wide, precision=precision, **how)
         yield case(op, wide, precision=30, fill="#", **how)
     yield case(op, wide[-1:], precision=1200)
+    extremes = [5e-324, -5e-324, 2.2e-308, 2.3e-308, 1.1e-38, 1.2e-38]
+    for dtype, more in (("double", [1.7976931348623157e308, -1e16, 1e17]), ("float", [1e-45, -1e-45]), ("bfloat16", [1e-40])):
+        x = a(dtype, extremes + more)
+        for how in ({}, {"scientific": True}, {"shortest": True}, {"shortest": True, "precision": 17}, {"fill": "+"}):
+            yield case(op, x, **how)
+    yield case(op, a("complex128", [5e-324 - 5e-324j]), shortest=True)
+    yield case(op, a("complex64", [1e-45 - 1e-45j]), shortest=True)
     for dtype in COMPLEX:
         for how in ({}, {"precision": 2, "width": 7}, {"scientific": True}, {"shortest": True, "fill": "+"}):
             yield case(op, r(dtype, (3,)), **how)
@@ -219,7 +227,18 @@ EIGHT = strings(bytes(range(0, 128)), *[bytes(range(i, i + 16)) for i in range(1
 SINGLE = ["latin-1", "ISO-8859-1", "us-ascii", "ASCII", "iso-8859-2", "iso-8859-5", "iso-8859-7", "iso-8859-9", "ISO_8859-15",
           "windows-1250", "windows-1251", "windows-1252", "cp1252", "windows-1253", "windows-1254", "windows-1256", "windows-1257", "windows-1258", "windows-874", "koi8-r", "koi8-u",
           "ibm866", "macintosh", "x-mac-cyrillic", "tis-620", "iso-8859-3", "iso-8859-4", "iso-8859-6", "iso-8859-8",
-          "iso-8859-10", "iso-8859-13", "iso-8859-14"]
+          "iso-8859-10", "iso-8859-13", "iso-8859-14",
+          "cp437", "IBM-850", "cp00852", "cp864", "cp869", "IBM037", "ibm-1047", "ibm-1140", "ebcdic-xml-us", "hp-roman8",
+          "x-mac-greek", "iso-8859-11"]
+# Seven bits, with escapes: whole, cut off and damaged.
+SHIFTED = {
+    "UTF-7": ["naïve 你好 𝄞 a+b".encode("utf-7"), b"+AOk", b"+AOkx.a+-b", b"+", b"+AO", b"+AOk~", b"+2DTdHg-x", b"~\\\x80",
+              b"+AO\x80k-", b"+AOk.AOk+AOk-", b"+//8-\t", b"+!x+-"],
+    "HZ": ["汉字 abc 测试".encode("hz"), b"~~a~{VPND~}b", b"~", b"~x", b"~{V", b"~\nabc", b"~{!!~}", b"~{VP\x80~}"],
+    "SCSU": [bytes.fromhex("129cbec1bad1b2b0"), bytes.fromhex("d66c20666c6965df74"), b"\x0f\x4e\x00\xe0a", b"\x0f\xd8\x34\xdd\x1e\xf0\x30\x42\xe2\xb0",
+             b"\x0b\x00\x01\x80\xff\x08\x00\x02\xe9\x18\x69\xd0\x1f\xfb\x91", b"\x01"],
+    "ISO-2022-JP": ["日本語 abc".encode("iso-2022-jp"), b"\x1b(J\\~\x1b(Ba", b"\x80a"],
+}
 
 
 def unicode():
@@ -242,6 +261,8 @@ def unicode():
             for name in ("EUC-JP", "EUC-KR", "gb2312"):
                 yield case(op, strings(b"a\xe9\x82\xa0b\x80", b"\xb0\xa1\xb0", b"\xff\x9f"), input_encoding=name, **extra)
             yield case(op, strings(b"\x1a\x1c\x7f\xb1"), input_encoding="shift_jis", **extra)
+            for name, texts in SHIFTED.items():
+                yield case(op, strings(*texts), input_encoding=name, **extra)
             yield case(op, one(b"abc"), input_encoding="UTF-8", **extra)
             yield case(op, TEXTS[:4].reshape(2, 2), input_encoding="UTF8", **extra)
             yield case(op, empty("string", 0), input_encoding="UTF-8", **extra)
@@ -276,3 +297,17 @@ def unicode():
     yield case("UnicodeScript", i32(*range(0x900, 0xb50, 3), *range(0xd00, 0xec0, 3), *range(0xf00, 0x1400, 3), *range(0x10000, 0x10400, 3)))
     yield case("UnicodeScript", np.int32(0x416))
     yield case("UnicodeScript", empty("int32", 0, 3))
+
+
+def formats():
+    """Bytes that are not UTF-8 and denormal numbers."""
+    op = "StringFormat"
+    raw = [b"\xff", b"\0", b"a\0b", "\u00e9\u4f60".encode(), b"\xc3", b"\n\t\r\v", b"\"'\\", b"\x7f\x80", b"\xffA1", b"\x001", b""]
+    yield case(op, [np.array(raw, object)], template="<{}>", placeholder="{}", summarize=-1)
+    for x in raw:
+        yield case(op, [np.array(x, object)], template="<{}>", placeholder="{}")
+        yield case(op, [np.array(x, object)], template=b"\xff<\xfe>\0\xfc", placeholder=b"\xfe")
+    yield case(op, [np.array(b"a", object), np.array([b"b"], object)], template=b"x\0\0y\0\0z\0", placeholder=b"\0\0")
+    for dtype, values in (("float", [1e-45, -1e-45, 1.2e-38]), ("double", [5e-324, -5e-324, 2.3e-308]),
+                          ("half", [6e-8, -6e-8]), ("bfloat16", [1e-40, -1e-40, 1.2e-38])):
+        yield case(op, [a(dtype, values)], template="{}", placeholder="{}", summarize=-1)

@@ -1,4 +1,4 @@
-"""Images that are encoded and decoded again: files need not be the same, pixels nearly."""
+"""Images that are encoded, and decoded again."""
 
 import numpy as np
 import tensorflow as tf
@@ -21,24 +21,11 @@ def jpeg_attrs(b):
     def encoded(image=color, **attrs):
         return raw.EncodeJpeg(image=image, **attrs)
 
-    def pixels(file):
-        return tf.cast(raw.DecodeJpeg(contents=file), tf.float32)
-
-    whole = {"chroma_downsampling": False}
-    for attrs in (whole, {**whole, "progressive": True}, {**whole, "optimize_size": True}, {**whole, "quality": 60},
-                  {**whole, "format": "rgb"}):
-        b.step(pixels(encoded(**attrs)), tol=4 / 160)
+    for attrs in ({}, {"chroma_downsampling": False}, {"progressive": True}, {"optimize_size": True}, {"quality": 60},
+                  {"format": "rgb"}, {"density_unit": "cm", "x_density": 7, "y_density": 1000},
+                  {"xmp_metadata": "<x:xmpmeta/>"}):
+        b.step(encoded(**attrs))
     for attrs in ({"quality": 80}, {"format": "grayscale"}, {"progressive": True}):
-        b.step(pixels(encoded(gray, **attrs)), tol=4 / 160)
-    # The header has the density; metadata follow it.
-    for attrs in ({}, {"density_unit": "cm", "x_density": 7, "y_density": 1000}):
-        b.step(raw.Substr(input=encoded(**attrs), pos=13, len=5))
-    words = "<x:xmpmeta/>"
-    b.step(raw.Substr(input=encoded(xmp_metadata=words), pos=20, len=4 + 29 + len(words)))
-    # Each of these makes another file, the optimized one a smaller one.
-    plain = raw.StringLength(input=encoded())
-    for attrs in ({"optimize_size": True}, {"quality": 50}):
-        b.step(tf.less(raw.StringLength(input=encoded(**attrs)), plain))
-    b.step(tf.less(plain, raw.StringLength(input=encoded(**whole))))
+        b.step(raw.DecodeJpeg(contents=encoded(gray, **attrs)))
     b.step(encoded(gray, format="rgb"), error="format rgb expects 3 channels, got [16,24,1]")
     b.step(encoded(quality=101), error="quality must be in [0,100], got 101")

@@ -207,3 +207,29 @@ def sampled_losses(b):
     for _ in range(2):
         b.step([nce, softmax, *tf.gradients(softmax, inputs)],
                {inputs: rng.normal(size=(5, 8)), labels: [[0], [1], [2], [30], [49]]}, tol=1e-5)
+
+
+@case("v1")
+def generator_with_algorithm(b):
+    """The first op on generators, whose state begins with the algorithm; only in graphs of old producers."""
+    state = v1.get_variable("state", initializer=tf.constant([1, 5, 2, -77], tf.int64), use_resource=True)
+    b.step(targets=state.initializer)
+
+    def normal(shape, dtype, handle=state.handle):
+        graph = v1.GraphDef()
+        graph.versions.producer = 28
+        for name, kind in (("r", tf.resource), ("s", tf.int64)):
+            graph.node.add(name=name, op="Placeholder").attr["dtype"].type = kind.as_datatype_enum
+        node = graph.node.add(name="op", op="StatefulStandardNormal", input=["r", "s"])
+        node.attr["dtype"].type, node.attr["shape_dtype"].type = dtype.as_datatype_enum, tf.int64.as_datatype_enum
+        inputs = {"r": handle, "s": tf.constant(shape, tf.int64)}
+        return tf.graph_util.import_graph_def(graph, inputs, ["op:0"], name="")[0]
+
+    for dtype in FLOATS:
+        b.step(normal([2, 3], dtype), tol=1e-15)
+    b.step(state.read_value())
+    for i, (value, error) in enumerate((([1, 5, 2], "size of state must be at least 4; got 3"),
+                                        ([7, 5, 2, 3], "Unsupported algorithm id: 7"))):
+        other = v1.get_variable(f"other{i}", initializer=tf.constant(value, tf.int64), use_resource=True)
+        b.step(targets=other.initializer)
+        b.step(normal([2], tf.float32, other.handle), error=error)

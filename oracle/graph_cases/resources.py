@@ -478,6 +478,42 @@ def dense_tables(b):
 
 
 @case("v1")
+def dense_tables_by_bucket(b):
+    """Where TensorFlow has keys in exports, from which it probes them after an import."""
+    for dtype, value, empty, deleted in ((tf.int64, tf.int64, -1, -2), (tf.int32, tf.float32, -1, -2),
+                                         (tf.string, tf.int64, "", "-")):
+        k, v = b.feed(dtype, None), b.feed(value, None)
+        t = dense(tf.constant(empty, dtype), tf.constant(deleted, dtype), value, initial_num_buckets=8)
+        insert = raw.LookupTableInsertV2(table_handle=t, keys=k, values=v).name
+        remove = raw.LookupTableRemoveV2(table_handle=t, keys=k).name
+        keys, values = raw.LookupTableExportV2(table_handle=t, Tkeys=dtype, Tvalues=value)
+
+        def of(numbers):
+            return [f"key {n}" for n in numbers] if dtype == tf.string else list(numbers)
+
+        b.step([keys, values])
+        for numbers in ([9, 1, 17], [25, 33, 2, 3], [-7, 8, 16], range(100, 120), [100] * 30):
+            b.step(targets=insert, feeds={k: of(numbers), v: list(range(len(numbers)))})
+            b.step([keys, values])
+        for numbers in ([1, 17], [105, 1000], [119]):
+            b.step(targets=remove, feeds={k: of(numbers)})
+            b.step(keys)
+        b.step(targets=insert, feeds={k: of([41, 105]), v: [1, 2]})
+        b.step(keys)
+        # Keys of two dimensions are refused.
+        find = raw.LookupTableFindV2(table_handle=t, keys=k, default_value=tf.cast(0, value))
+        b.step(find, {k: [of([41]), of([4])]})
+        for shape in ([of([1, 2])], [of([1, 2]), of([3, 4])]):
+            b.step(find, {k: shape}, error="Expected key shape")
+            b.step(targets=remove, feeds={k: shape}, error="Expected key shape")
+    k = b.feed(tf.int64, None)
+    t = dense(i64(0, 0), i64(1, 1), value_shape=[3], initial_num_buckets=4)
+    b.step(targets=raw.LookupTableInsertV2(table_handle=t, keys=k, values=tf.ones([5, 3], tf.int64)).name,
+           feeds={k: [[n, n * n] for n in range(2, 7)]})
+    b.step(list(raw.LookupTableExportV2(table_handle=t, Tkeys=tf.int64, Tvalues=tf.int64)))
+
+
+@case("v1")
 def dense_tables_of_vectors(b):
     t = dense(i64(0, 0), i64(1, 1), tf.float32, value_shape=[2], initial_num_buckets=8)
     k, v = i64(1, 2, 2, 1), tf.constant([[1.0, 2.0], [3.0, 4.0]])

@@ -25,6 +25,7 @@ pub mod hash;
 pub mod index_shuffle;
 pub mod indices;
 pub mod matmul;
+pub mod number_text;
 pub mod numeric;
 pub mod optional;
 pub mod prepack;

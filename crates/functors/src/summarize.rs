@@ -13,7 +13,7 @@ pub fn summary(t: &Tensor, max: i64) -> String {
     let limit = usize::try_from(max).map_or(n, |m| m.min(n));
     let mut out = String::new();
     match t.shape().dims() {
-        [] if limit > 0 => out += &elements.text(0),
+        [] if limit > 0 => out += &String::from_utf8_lossy(&elements.text(0)),
         [] => {}
         dims => brackets(dims, 0, limit, &elements, &mut 0, &mut out),
     }
@@ -52,7 +52,7 @@ fn brackets(
             if i > 0 {
                 out.push(' ');
             }
-            *out += &elements.text(*at);
+            *out += &String::from_utf8_lossy(&elements.text(*at));
             *at += 1;
         } else {
             out.push('[');
@@ -66,16 +66,16 @@ fn brackets(
 /// separate lines: the format of `tf.print`.
 ///
 /// Source: `Tensor::SummarizeValue` with `print_v2`.
-pub fn summary_v2(t: &Tensor, edge: i64) -> String {
+pub fn summary_v2(t: &Tensor, edge: i64) -> Vec<u8> {
     let elements = Elements::of(t, true);
     let dims = t.shape().dims();
     if dims.is_empty() {
         return match edge {
-            0 => "...".to_string(),
+            0 => b"...".to_vec(),
             _ => elements.text(0),
         };
     }
-    let mut out = String::new();
+    let mut out = Vec::new();
     let n = t.num_elements();
     let edge = usize::try_from(edge).map_or(n, |edge| edge.min(n));
     nested(dims, 0, 0, edge, &elements, &mut out);
@@ -88,10 +88,10 @@ fn nested(
     offset: usize,
     edge: usize,
     elements: &Elements,
-    out: &mut String,
+    out: &mut Vec<u8>,
 ) {
     let Some((&n, inner)) = dims.get(depth).zip(dims.get(depth + 1..)) else {
-        *out += &elements.text(offset);
+        out.extend(elements.text(offset));
         return;
     };
     let stride: usize = inner.iter().product();
@@ -100,24 +100,24 @@ fn nested(
         0 => " ".to_string(),
         deep => "\n".repeat(deep) + &" ".repeat(depth + 1),
     };
-    out.push('[');
+    out.push(b'[');
     let whole = edge.checked_mul(2).is_none_or(|shown| n <= shown);
     let (head, tail) = if whole { (n, n) } else { (edge, n - edge) };
     for i in 0..head {
         if i > 0 {
-            *out += &separator;
+            out.extend(separator.as_bytes());
         }
         nested(dims, depth + 1, offset + i * stride, edge, elements, out);
     }
     if !whole {
-        *out += &separator;
-        *out += "...";
+        out.extend(separator.as_bytes());
+        out.extend(b"...");
     }
     for i in tail..n {
-        *out += &separator;
+        out.extend(separator.as_bytes());
         nested(dims, depth + 1, offset + i * stride, edge, elements, out);
     }
-    out.push(']');
+    out.push(b']');
 }
 
 /// The elements of a tensor, formatted one by one.
@@ -131,9 +131,9 @@ impl<'a> Elements<'a> {
         Elements { tensor, quoted }
     }
 
-    fn text(&self, i: usize) -> String {
+    fn text(&self, i: usize) -> Vec<u8> {
         let t = self.tensor;
-        match t.dtype() {
+        let text = match t.dtype() {
             DType::Float => of_slice(t, i, |v: &f32| float(*v)),
             DType::Half => of_slice(t, i, |v: &f16| float(v.to_f32())),
             DType::Bfloat16 => of_slice(t, i, |v: &bf16| float(v.to_f32())),
@@ -141,15 +141,12 @@ impl<'a> Elements<'a> {
             DType::Bool => of_slice(t, i, |v: &bool| u8::from(*v).to_string()),
             DType::String => {
                 let text = t.strings().ok().and_then(|s| s.get(i));
-                let text = text.map_or(&b""[..], |s| s);
-                match self.quoted {
-                    true => format!("\"{}\"", escaped(text)),
-                    false => escaped(text),
-                }
+                return escaped(text.map_or(&b""[..], |s| s), self.quoted);
             }
             dtype => dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64]
                 => of_slice(t, i, |v: &T| v.to_string()), else "?".to_string()),
-        }
+        };
+        text.into_bytes()
     }
 }
 
@@ -162,8 +159,13 @@ fn of_slice<T: ferroflow_tensor::Element>(
     value.map_or_else(|| "?".to_string(), text)
 }
 
-/// Formats with 6 digits if they identify the float, else with 9.
+/// Formats with 6 digits if they identify the float, else with 9. Denormal numbers are zero on TensorFlow's threads.
 pub fn float(v: f32) -> String {
+    let v = if v.is_subnormal() {
+        0.0f32.copysign(v)
+    } else {
+        v
+    };
     let short = general(f64::from(v), 6);
     match short.parse::<f32>() {
         Ok(same) if same == v => short,
@@ -171,8 +173,13 @@ pub fn float(v: f32) -> String {
     }
 }
 
-/// Formats with 15 digits if they identify the double, else with 17.
+/// Formats with 15 digits if they identify the double, else with 17. Denormal numbers are zero on TensorFlow's threads.
 pub fn double(v: f64) -> String {
+    let v = if v.is_subnormal() {
+        0.0f64.copysign(v)
+    } else {
+        v
+    };
     let short = general(v, 15);
     match short.parse::<f64>() {
         Ok(same) if same == v => short,
@@ -180,26 +187,31 @@ pub fn double(v: f64) -> String {
     }
 }
 
-/// Escapes text like C, except for UTF-8.
-fn escaped(text: &[u8]) -> String {
-    let mut out = String::new();
+/// Escapes text like C, except for UTF-8. In quotes, all bytes from 128 on stay, also those that are not UTF-8.
+fn escaped(text: &[u8], quoted: bool) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len() + 2);
+    let quote = quoted.then_some(b'"');
+    out.extend(quote);
     for chunk in text.utf8_chunks() {
-        for c in chunk.valid().chars() {
-            match c {
-                '\n' => out += "\\n",
-                '\r' => out += "\\r",
-                '\t' => out += "\\t",
-                '"' => out += "\\\"",
-                '\'' => out += "\\'",
-                '\\' => out += "\\\\",
-                c if c.is_ascii_control() => out += &format!("\\{:03o}", c as u32),
-                c => out.push(c),
+        for &byte in chunk.valid().as_bytes() {
+            match byte {
+                b'\n' => out.extend(b"\\n"),
+                b'\r' => out.extend(b"\\r"),
+                b'\t' => out.extend(b"\\t"),
+                b'"' | b'\'' | b'\\' => out.extend([b'\\', byte]),
+                byte if byte.is_ascii_control() => out.extend(format!("\\{byte:03o}").bytes()),
+                _ => out.push(byte),
             }
         }
-        for byte in chunk.invalid() {
-            out += &format!("\\{byte:03o}");
+        match quoted {
+            true => out.extend(chunk.invalid()),
+            false => {
+                let invalid = chunk.invalid().iter();
+                out.extend(invalid.flat_map(|byte| format!("\\{byte:03o}").into_bytes()));
+            }
         }
     }
+    out.extend(quote);
     out
 }
 
@@ -230,6 +242,7 @@ mod tests {
     /// Compares with lines of TensorFlow 2.21.
     #[test]
     fn forms() {
+        let nested = |t: &Tensor, edge: i64| String::from_utf8(summary_v2(t, edge)).unwrap();
         let t = Tensor::from_slice([3, 2], &[1i32, 2, 3, 4, 5, 6]).unwrap();
         assert_eq!(summary(&t, 5), "[1 2][3 4][5...]...");
         assert_eq!(summary(&t, -1), "[1 2][3 4][5 6]");
@@ -239,17 +252,21 @@ mod tests {
         assert_eq!(summary(&cube, 0), "...");
         let ten = Tensor::from_slice([10], &[0i32, 1, 2, 3, 4, 5, 6, 7, 8, 9]).unwrap();
         assert_eq!(summary(&ten, 3), "0 1 2...");
-        assert_eq!(summary_v2(&ten, 2), "[0 1 ... 8 9]");
-        assert_eq!(summary_v2(&ten, -1), "[0 1 2 3 4 5 6 7 8 9]");
+        assert_eq!(nested(&ten, 2), "[0 1 ... 8 9]");
+        assert_eq!(nested(&ten, -1), "[0 1 2 3 4 5 6 7 8 9]");
         let rows: Vec<i32> = (0..60).collect();
         let rows = Tensor::from_slice([5, 3, 4], &rows).unwrap();
         assert_eq!(
-            summary_v2(&rows, 1),
+            nested(&rows, 1),
             "[[[0 ... 3]\n  ...\n  [8 ... 11]]\n\n ...\n\n [[48 ... 51]\n  ...\n  [56 ... 59]]]"
         );
         assert_eq!(
-            summary_v2(&Tensor::from_slice::<f32>([0, 2], &[]).unwrap(), 3),
+            nested(&Tensor::from_slice::<f32>([0, 2], &[]).unwrap(), 3),
             "[]"
         );
+        let words =
+            Tensor::from_strings([2], vec![b"\xff\0".as_slice().into(), "é\"".into()]).unwrap();
+        assert_eq!(summary_v2(&words, 3), b"[\"\xff\\000\" \"\xc3\xa9\\\"\"]");
+        assert_eq!(summary(&words, 3), "\\377\\000 é\\\"");
     }
 }

@@ -64,6 +64,7 @@ fn is_missing(op: &str, types: &[(&str, DType)]) -> bool {
         || op.starts_with("Resource") && op.contains("Apply") && has(DType::is_complex)
         || op.starts_with("ResourceScatterNd") && has(|t| t == DType::Bool)
         || op == "RandomGamma" && has(|t| t == DType::Bfloat16)
+        || op == "DecodeJxl" && !cfg!(feature = "jxl")
 }
 
 /// Returns whether the op has a kernel for these types.

@@ -21,5 +21,6 @@ pub mod sparse_tensors;
 pub mod sqlite;
 pub mod string_handle;
 pub mod table;
+mod table_buckets;
 mod table_index;
 pub mod waiting;

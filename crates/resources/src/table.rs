@@ -1,13 +1,13 @@
 //! Lookup tables: maps from keys to rows of values (TensorFlow: `core/kernels/lookup_table_op.cc`).
 //!
 //! Keys and values are stored in two tensors in order of insertion, so that an export is a copy; an
-//! index maps a key to its row. The last row fills the gap of a removed one.
+//! index maps a key to its row. The last row fills the gap of a removed one. Dense tables know the bucket of each row.
 
 use crate::resource::{Resource, resolve};
+use crate::table_buckets::{Buckets, hash_of};
 use crate::table_index::{Key, TableIndex, copy_row, move_row, rows_of};
 use ferroflow_base::{
-    Result, aborted, failed_precondition, invalid_argument, not_found, resource_exhausted,
-    unimplemented_error,
+    Result, aborted, failed_precondition, invalid_argument, not_found, unimplemented_error,
 };
 use ferroflow_opdef::KernelCtx;
 use ferroflow_tensor::{
@@ -59,7 +59,8 @@ struct TableState {
     n: usize,
     keys: Tensor,
     values: Tensor,
-    n_buckets: usize,
+    /// Those of a dense table.
+    buckets: Buckets,
 }
 
 impl Resource for Table {
@@ -122,7 +123,7 @@ impl Table {
                 n: 0,
                 keys: Tensor::zeros(key, rows_of(0, &key_shape))?,
                 values: Tensor::zeros(value, rows_of(0, &value_shape))?,
-                n_buckets,
+                buckets: Buckets::new(n_buckets),
             }),
             key_shape,
             value_shape,
@@ -178,6 +179,14 @@ impl Table {
                 self.key_shape
             ));
         };
+        if let (TableKind::Dense(_), [first, _, ..]) = (&self.kind, &shape[..outer])
+            && shape[..outer].iter().product::<usize>() != *first
+        {
+            return Err(invalid_argument!(
+                "Expected key shape {} got {shape}",
+                rows_of(*first, &self.key_shape)
+            ));
+        }
         let dims = shape[..outer].iter().chain(self.value_shape.iter());
         Ok((shape[..outer].iter().product(), dims.copied().collect()))
     }
@@ -311,14 +320,25 @@ impl Table {
         }
         let n = self.check_values(keys, values)?;
         self.check_keys(keys, n)?;
-        let mut state = self.write();
+        let state = &mut *self.write();
+        let width = self.key_shape.num_elements();
+        if let TableKind::Dense(dense) = &self.kind {
+            let hash = |row| hash_of(&state.keys, row, width);
+            // TensorFlow expects all keys to be new.
+            let all = state.n + n;
+            state.buckets.grow_for(all, dense.max_load, hash)?;
+        }
         for i in 0..n {
             let key = self.key_at(keys, i)?;
-            self.put(&mut state, key, keys, values, i)?;
+            let new = self.put(state, key, keys, values, i)?;
+            if let (TableKind::Dense(_), Some(row)) = (&self.kind, new) {
+                state.buckets.place(hash_of(keys, i, width)?, row)?;
+            }
         }
         Ok(())
     }
 
+    /// Returns the row, if it is a new one.
     fn put(
         &self,
         state: &mut TableState,
@@ -326,12 +346,13 @@ impl Table {
         keys: &Tensor,
         values: &Tensor,
         i: usize,
-    ) -> Result<()> {
+    ) -> Result<Option<usize>> {
         let (key_width, width) = (
             self.key_shape.num_elements(),
             self.value_shape.num_elements(),
         );
-        let row = match state.index.get(&key) {
+        let found = state.index.get(&key);
+        let row = match found {
             Some(row) => row,
             None => {
                 let row = state.n;
@@ -343,15 +364,7 @@ impl Table {
             }
         };
         copy_row(&mut state.values, row, values, i, width)?;
-        if let TableKind::Dense(dense) = &self.kind {
-            while state.n as f64 > f64::from(dense.max_load) * state.n_buckets as f64 {
-                state.n_buckets = state
-                    .n_buckets
-                    .checked_mul(2)
-                    .ok_or_else(|| resource_exhausted!("the table has too many buckets"))?;
-            }
-        }
-        Ok(())
+        Ok(Some(row).filter(|_| found.is_none()))
     }
 
     /// Allocates space for `n` rows.
@@ -391,18 +404,27 @@ impl Table {
         }
         let (n, _) = self.extent(keys)?;
         self.check_keys(keys, n)?;
-        let mut state = self.write();
+        let state = &mut *self.write();
+        let is_dense = matches!(self.kind, TableKind::Dense(_));
+        let width = self.key_shape.num_elements();
         for i in 0..n {
             let Some(row) = state.index.remove(&self.key_at(keys, i)?) else {
                 continue;
             };
             let last = state.n - 1;
             state.n = last;
+            if is_dense {
+                state.buckets.remove(hash_of(keys, i, width)?, row);
+            }
             if row != last {
                 let moved = self.key_at(&state.keys, last)?;
                 state.index.insert(moved, row);
+                if is_dense {
+                    let hash = hash_of(&state.keys, last, width)?;
+                    state.buckets.renumber(hash, last, row);
+                }
             }
-            move_row(&mut state.keys, last, row, self.key_shape.num_elements())?;
+            move_row(&mut state.keys, last, row, width)?;
             move_row(
                 &mut state.values,
                 last,
@@ -432,7 +454,8 @@ impl Table {
             TableKind::Mutable,
         )?;
         let mut state = fresh.write();
-        state.n_buckets = n.max(1);
+        // The buckets that were exported, whatever the number of their entries.
+        state.buckets = Buckets::new(n.max(1));
         for i in 0..n {
             let key = self.key_at(keys, i)?;
             // Skip exported buckets without an entry.
@@ -442,10 +465,12 @@ impl Table {
             {
                 continue;
             }
-            self.put(&mut state, key, keys, values, i)?;
+            if let Some(row) = self.put(&mut state, key, keys, values, i)?
+                && let TableKind::Dense(_) = self.kind
+            {
+                state.buckets.set(i, row)?;
+            }
         }
-        // The buckets that were exported, whatever the number of their entries.
-        state.n_buckets = n.max(1);
         std::mem::swap(&mut *self.write(), &mut *state);
         Ok(())
     }
@@ -461,12 +486,12 @@ impl Table {
         if !state.ready {
             return Err(aborted!("HashTable is not initialized."));
         }
-        let n = match self.kind {
-            TableKind::Dense(_) => state.n_buckets,
-            _ => state.n,
-        };
+        if let TableKind::Dense(dense) = &self.kind {
+            let reserved = [&dense.empty, &dense.deleted];
+            return state.buckets.export([&state.keys, &state.values], reserved);
+        }
         let copy = |from: &Tensor, row: &Shape| -> Result<Tensor> {
-            let mut out = Tensor::zeros(from.dtype(), rows_of(n, row))?;
+            let mut out = Tensor::zeros(from.dtype(), rows_of(state.n, row))?;
             let used = state.n * row.num_elements();
             dispatch_items!(from.dtype(), T => {
                 let to = out.items_mut::<T>()?;
@@ -474,22 +499,8 @@ impl Table {
             });
             Ok(out)
         };
-        let mut keys = copy(&state.keys, &self.key_shape)?;
-        let values = copy(&state.values, &self.value_shape)?;
-        if let TableKind::Dense(dense) = &self.kind {
-            let width = self.key_shape.num_elements();
-            for i in state.n..n {
-                copy_row(&mut keys, i, &dense.empty, 0, width)?;
-            }
-            if self.key_shape.is_scalar() {
-                // TensorFlow's dense tables treat keys as vectors.
-                keys = keys.with_shape(Shape::from([n, 1]))?;
-            }
-            if self.value_shape.is_scalar() {
-                return Ok((keys, values.with_shape(Shape::from([n, 1]))?));
-            }
-        }
-        Ok((keys, values))
+        let keys = copy(&state.keys, &self.key_shape)?;
+        Ok((keys, copy(&state.values, &self.value_shape)?))
     }
 
     /// Initializes a static table. Initializing it again is allowed with the same number of

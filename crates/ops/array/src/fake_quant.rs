@@ -1,12 +1,13 @@
 //! FakeQuantWithMinMaxArgs and related ops: numbers rounded to quantization steps, for
 //! quantization-aware training (TensorFlow: `core/kernels/fake_quant_ops.cc`).
 
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, general, invalid_argument};
 use ferroflow_functors::agreement::{Agreement, without_broadcast};
 use ferroflow_opdef::{Attrs, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+use std::cmp::Ordering;
 
 /// FakeQuantWithMinMaxArgs, FakeQuantWithMinMaxVars, FakeQuantWithMinMaxVarsPerChannel, and for
 /// each its Gradient.
@@ -169,6 +170,8 @@ struct Steps {
 
 impl Steps {
     fn new(min: f32, max: f32, Range(lowest, highest): Range) -> Steps {
+        // TensorFlow's threads flush denormal numbers.
+        let [min, max] = [min, max].map(|v| if v.is_subnormal() { 0.0 } else { v });
         let scale = (max - min) / (highest - lowest);
         let zero = lowest - min / scale;
         let zero = match () {
@@ -189,7 +192,8 @@ impl Steps {
 
     fn of_attrs(attrs: &Attrs) -> Result<Steps> {
         let (min, max) = (attrs.float("min")?, attrs.float("max")?);
-        if min >= max {
+        if min.partial_cmp(&max) != Some(Ordering::Less) {
+            let [min, max] = [min, max].map(|v| general(v.into(), 6));
             return Err(invalid_argument!(
                 "min has to be smaller than max, was: {min} >= {max}"
             ));
@@ -320,9 +324,13 @@ fn gradient(ctx: &KernelCtx, steps: &[Steps]) -> Result<[Tensor; 3]> {
         *out = 0.0;
         if steps.none || (*x >= steps.min && *x <= steps.max) {
             *out = *dy;
-        } else if *x < steps.min {
+            continue;
+        }
+        // Both, if the limits are in the wrong order.
+        if *x < steps.min {
             below[channel] += f64::from(*dy);
-        } else if *x > steps.max {
+        }
+        if *x > steps.max {
             above[channel] += f64::from(*dy);
         }
     }

@@ -3,7 +3,7 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::Promote;
-use ferroflow_functors::indices;
+use ferroflow_functors::{indices, shapes};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{PartialShape, Shape, Tensor, bf16, dispatch, f16};
 
@@ -15,9 +15,17 @@ macro_rules! rounded_floats {
     )*};
 }
 
-/// QuantizeAndDequantizeV2, QuantizeAndDequantizeV3, QuantizeAndDequantizeV4,
+/// QuantizeAndDequantize, QuantizeAndDequantizeV2, QuantizeAndDequantizeV3, QuantizeAndDequantizeV4,
 /// QuantizeAndDequantizeV4Grad.
 pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "QuantizeAndDequantize",
+        "input: T -> output: T | signed_input: bool = true; num_bits: int = 8; range_given: bool = false; \
+         input_min: float = 0.0; input_max: float = 0.0; T: type {bfloat16,half,float,double}",
+    )
+    .shape(shapes::unchanged)
+    .kernel(quantize_by_attrs)
+    .gradient(pass),
     Op::new(
         "QuantizeAndDequantizeV2",
         "input: T, input_min: T, input_max: T -> output: T | signed_input: bool = \
@@ -138,7 +146,7 @@ fn quantize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 bits.shape().rank()
             ))?;
             check_bits(bits, spec.signed, "`signed_input_`")?;
-            return quantized::<T>(ctx, spec, bits);
+            return quantized::<T>(ctx, spec, bits, None);
         };
         check_axis(spec.axis, rank, Form::BitsAttr)?;
         for (i, name) in [(1, "input_min"), (2, "input_max")] {
@@ -146,7 +154,7 @@ fn quantize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 return Err(invalid_argument!("{name} must be a scalar."));
             }
         }
-        quantized::<T>(ctx, spec, bits)
+        quantized::<T>(ctx, spec, bits, None)
     }), else return Err(build.unsupported(dtype))),
     )
 }
@@ -182,6 +190,31 @@ fn check_axis(axis: i64, rank: usize, form: Form) -> Result<()> {
              {axis}"
         ),
     })
+}
+
+/// The first version, which has the range as attrs.
+fn quantize_by_attrs(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let attrs = build.attrs;
+    let spec = QuantizeSpec {
+        signed: attrs.bool("signed_input")?,
+        narrow: false,
+        given: attrs.bool("range_given")?,
+        half_up: false,
+        axis: -1,
+    };
+    let bits = attrs.int("num_bits")?;
+    check_bits(bits, spec.signed, "signed_input_")?;
+    let (min, max) = (attrs.float("input_min")?, attrs.float("input_max")?);
+    if spec.given && (min > max || min.is_nan() || max.is_nan()) {
+        return Err(invalid_argument!(
+            "Invalid range: input_min {min} > input_max {max}"
+        ));
+    }
+    let dtype = build.input(0)?;
+    dispatch!(dtype, T in [f32, f64, f16, bf16] => Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let range = [min, max].map(|v| T::demote(v.into()));
+        quantized::<T>(ctx, spec, bits, Some(range))
+    })), else Err(build.unsupported(dtype)))
 }
 
 fn check_bits(bits: i64, signed: bool, name: &str) -> Result<()> {
@@ -237,11 +270,20 @@ fn limits<T: RoundedFloat>(
     ])
 }
 
-fn quantized<T: RoundedFloat>(ctx: &mut KernelCtx, spec: QuantizeSpec, bits: i64) -> Result<()> {
+/// Writes the rounded input, in the range of attrs or of inputs if it is given.
+fn quantized<T: RoundedFloat>(
+    ctx: &mut KernelCtx,
+    spec: QuantizeSpec,
+    bits: i64,
+    range: Option<[T; 2]>,
+) -> Result<()> {
     let shape = ctx.shape(0)?.clone();
     let [before, depth, after] = channels(&shape, spec.axis);
     let ranges: Vec<(T, T)> = if spec.given {
-        let [min, max] = limits::<T>(ctx, 1, depth, spec.axis)?;
+        let [min, max] = match range {
+            Some([min, max]) => [vec![min], vec![max]],
+            None => limits::<T>(ctx, 1, depth, spec.axis)?,
+        };
         for (min, max) in min.iter().zip(&max) {
             if min.promote() > max.promote() {
                 return Err(invalid_argument!(

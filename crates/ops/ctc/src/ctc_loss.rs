@@ -327,7 +327,8 @@ fn backward<T: Logarithm>(logs: &[T], sequence: &[usize], merge: bool) -> Vec<T>
     let u = sequence.len();
     let n = logs.len() / u.max(1);
     let mut all = vec![T::LOWEST; logs.len()];
-    for to in all.iter_mut().rev().take(u.min(2)) {
+    // A sequence of one blank has one position; as in TensorFlow, its second end is the step before.
+    for to in all.iter_mut().rev().take(2) {
         *to = T::ZERO;
     }
     let blank = sequence.first();
@@ -339,9 +340,9 @@ fn backward<T: Logarithm>(logs: &[T], sequence: &[usize], merge: bool) -> Vec<T>
             pair.map_or(T::LOWEST, |(a, log)| a.add(*log))
         };
         for i in reachable(u, t, n) {
-            let mut sum = T::LOWEST;
+            let mut sum = now.get(t * u + i).copied().unwrap_or(T::LOWEST);
             if merge || sequence.get(i) == blank {
-                sum = get(i);
+                sum = sum.log_sum(get(i));
             }
             if i + 1 < u {
                 sum = sum.log_sum(get(i + 1));

@@ -4,6 +4,7 @@
 use crate::common::{flag, make, n_of, names, number, some, text};
 use crate::files::{Files, Format, Records};
 use ferroflow_base::{Result, Status, data_loss, invalid_argument};
+use ferroflow_functors::number_text::Number;
 use ferroflow_functors::shapes;
 use ferroflow_model::{RecordCompression, open_decompressed};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
@@ -12,7 +13,6 @@ use ferroflow_resources::file_system::{io_error, local_path};
 use ferroflow_tensor::{DType, Tensor};
 use std::io::Read;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// The ops of this file.
@@ -391,10 +391,10 @@ impl Layout {
             return Ok(());
         }
         let value = match dtype {
-            DType::Int32 => parsed::<i32>(field).map(Tensor::scalar),
-            DType::Int64 => parsed::<i64>(field).map(Tensor::scalar),
-            DType::Float => parsed::<f32>(field).map(Tensor::scalar),
-            DType::Double => parsed::<f64>(field).map(Tensor::scalar),
+            DType::Int32 => i32::parse(field).map(Tensor::scalar),
+            DType::Int64 => i64::parse(field).map(Tensor::scalar),
+            DType::Float => f32::parse(field).map(Tensor::scalar),
+            DType::Double => f64::parse(field).map(Tensor::scalar),
             DType::String => Some(Tensor::string(field.to_vec())),
             _ => {
                 return Err(invalid_argument!(
@@ -408,10 +408,6 @@ impl Layout {
         })?);
         Ok(())
     }
-}
-
-fn parsed<T: FromStr>(field: &[u8]) -> Option<T> {
-    std::str::from_utf8(field).ok()?.trim().parse().ok()
 }
 
 impl Records for Rows {

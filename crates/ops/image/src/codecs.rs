@@ -1,6 +1,6 @@
 //! Decoding of images (TensorFlow: `core/kernels/image/decode_image_op.cc`).
 
-use crate::{animated, jpeg, png};
+use crate::{animated, jpeg, jxl, png};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::indices::{int_vector, shape_of};
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -82,6 +82,13 @@ pub(crate) const OPS: &[Op] = &[
         .cost(Cost::Expensive)
         .kernel(decode),
     Op::new(
+        "DecodeJxl",
+        "contents: string -> image: dtype | channels: int = 0; dtype: type {uint8} = uint8",
+    )
+    .shape(image_shape)
+    .cost(Cost::Expensive)
+    .kernel(decode),
+    Op::new(
         "DecodeWebP",
         "contents: string -> image: dtype | channels: int = 0; dtype: type {uint8} = uint8",
     )
@@ -129,6 +136,9 @@ fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         return Err(invalid_argument!(
             "`channels` must be 0, 1, 3 or 4 but got {channels}"
         ));
+    }
+    if build.def.name == "DecodeJxl" {
+        jxl::check_built()?;
     }
     let decode = Decode {
         op: build.def.name.to_string(),
@@ -273,6 +283,13 @@ impl Decode {
         }
         if contents.starts_with(&[0xff, 0xd8, 0xff]) {
             return self.jpeg(contents, window);
+        }
+        if jxl::is_jxl(contents) {
+            if self.dtype != DType::Uint8 {
+                return Err(invalid_argument!("JXL only supports uint8 for dtype"));
+            }
+            let picture = jxl::decode(contents, self.channels)?;
+            return Tensor::from_slice(shape_of(picture.dims)?, &picture.samples);
         }
         if !png::is_png(contents) {
             return Err(invalid_argument!(

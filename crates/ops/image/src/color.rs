@@ -7,13 +7,20 @@ use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::vectorized;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
-use ferroflow_tensor::{DType, Element, PartialShape, Tensor};
-use num_traits::Float;
+use ferroflow_tensor::{DType, Element, PartialShape, Tensor, dispatch};
+use num_traits::{AsPrimitive, Float};
 
 const CONVERSION: &str = "images: T -> output: T | T: type {half,bfloat16,float,double} = float";
 
-/// AdjustContrastv2, AdjustHue, AdjustSaturation, RGBToHSV, HSVToRGB.
+/// AdjustContrast, AdjustContrastv2, AdjustHue, AdjustSaturation, RGBToHSV, HSVToRGB.
 pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "AdjustContrast",
+        "images: T, contrast_factor: float, min_value: float, max_value: float -> output: float | \
+         T: type {uint8,int8,int16,int32,int64,float,double} |",
+    )
+    .shape(adjusted_shape)
+    .kernel(limited_contrast),
     Op::new(
         "AdjustContrastv2",
         "images: T, contrast_factor: float -> output: T | T: type {half,float} = float",
@@ -84,7 +91,11 @@ fn adjust(
 
 /// Returns input 1, a scalar.
 fn amount(ctx: &KernelCtx, name: &str) -> Result<f32> {
-    let amount = ctx.input(1)?;
+    amount_at(ctx, 1, name)
+}
+
+fn amount_at(ctx: &KernelCtx, i: usize, name: &str) -> Result<f32> {
+    let amount = ctx.input(i)?;
     match amount.shape().is_scalar() {
         true => amount.to_scalar::<f32>(),
         false => Err(invalid_argument!(
@@ -117,6 +128,29 @@ fn contrast(ctx: &mut KernelCtx) -> Result<Tensor> {
         );
     });
     Ok(image)
+}
+
+/// The first version of contrast: of more types, with limits.
+fn limited_contrast(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.input(0)?;
+    dispatch!(dtype, T in [u8, i8, i16, i32, f32, f64] => Ok(Box::new(|ctx: &mut KernelCtx| {
+        let shape = ctx.shape(0)?.clone();
+        let &[.., height, width, channels] = shape.dims() else {
+            return Err(invalid_argument!("input must be at least 3-D, got shape{shape}"));
+        };
+        let factor = amount_at(ctx, 1, "contrast_factor")?;
+        let (min, max) = (amount_at(ctx, 2, "min_value")?, amount_at(ctx, 3, "max_value")?);
+        let mut out = ctx.alloc(DType::Float, shape.clone())?;
+        let images = out.slice_mut::<f32>()?;
+        for (to, &from) in images.iter_mut().zip(ctx.slice::<T>(0)?) {
+            *to = from.as_();
+        }
+        for image in images.chunks_exact_mut((height * width * channels).max(1)) {
+            contrast_of_channels(image, channels, factor);
+            image.iter_mut().for_each(|x| *x = x.min(max).max(min));
+        }
+        ctx.set_output(0, out)
+    })), else Err(build.unsupported(dtype)))
 }
 
 /// Rows of numbers that are summed in single precision.

@@ -1,13 +1,10 @@
 //! Encoding of JPEG images (TensorFlow: `core/kernels/image/encode_jpeg_op.cc`).
 
+use crate::jpeg_writer::{self, MOST};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::int;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{PartialShape, Tensor};
-use jpeg_encoder::{
-    ChromaSubsamplingMethod, ColorType, Encoder, EncodingError, PixelDensity, PixelDensityUnit,
-    SamplingFactor,
-};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -48,38 +45,15 @@ const MAX_METADATA: usize = 65533;
 struct Options {
     /// The number of channels, where the format demands one.
     channels: Option<usize>,
-    quality: u8,
-    is_progressive: bool,
-    optimizes_size: bool,
-    subsamples_chroma: bool,
-    density: PixelDensity,
-    /// The segment of XMP metadata, if any.
-    xmp: Vec<u8>,
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Options {
-            channels: None,
-            quality: 95,
-            is_progressive: false,
-            optimizes_size: false,
-            subsamples_chroma: true,
-            density: PixelDensity {
-                density: (300, 300),
-                unit: PixelDensityUnit::Inches,
-            },
-            xmp: Vec::new(),
-        }
-    }
+    file: jpeg_writer::Options,
 }
 
 impl Options {
     fn of(build: &KernelBuild) -> Result<Options> {
         let attrs = build.attrs;
         let unit = match attrs.str("density_unit")? {
-            "cm" => PixelDensityUnit::Centimeters,
-            _ => PixelDensityUnit::Inches,
+            "cm" => 2,
+            _ => 1,
         };
         // The file's fields have 16 bits.
         let [x, y] = [attrs.int("x_density")?, attrs.int("y_density")?].map(|n| n as u16);
@@ -100,15 +74,15 @@ impl Options {
                 "rgb" => Some(3),
                 _ => None,
             },
-            quality: check_quality(attrs.int("quality")?)?,
-            is_progressive: attrs.bool("progressive")?,
-            optimizes_size: attrs.bool("optimize_size")?,
-            subsamples_chroma: attrs.bool("chroma_downsampling")?,
-            density: PixelDensity {
-                density: (x, y),
+            file: jpeg_writer::Options {
+                quality: check_quality(attrs.int("quality")?)?,
+                progressive: attrs.bool("progressive")?,
+                optimized: attrs.bool("optimize_size")?,
+                smaller_chroma: attrs.bool("chroma_downsampling")?,
                 unit,
+                density: [x, y],
+                metadata: xmp,
             },
-            xmp,
         })
     }
 }
@@ -129,8 +103,16 @@ fn variable_quality(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         }
         let quality = check_quality(int(quality).unwrap_or(-1))?;
         let options = Options {
-            quality,
-            ..Options::default()
+            channels: None,
+            file: jpeg_writer::Options {
+                quality,
+                progressive: false,
+                optimized: false,
+                smaller_chroma: true,
+                unit: 1,
+                density: [300, 300],
+                metadata: Vec::new(),
+            },
         };
         encode(ctx, &options)
     }))
@@ -156,44 +138,23 @@ fn encode(ctx: &mut KernelCtx, options: &Options) -> Result<()> {
             image.shape()
         ));
     }
-    let color = match channels {
-        1 => ColorType::Luma,
-        3 => ColorType::Rgb,
-        _ => {
-            return Err(invalid_argument!(
-                "image must have 1 or 3 channels, got {}",
-                image.shape()
-            ));
-        }
-    };
-    let sizes = u16::try_from(height).ok().zip(u16::try_from(width).ok());
-    let sizes = sizes.filter(|(h, w)| *h > 0 && *w > 0);
-    let (h, w) = sizes
-        .ok_or_else(|| invalid_argument!("cannot encode an image of {height} by {width} pixels"))?;
-    let out = write(image.slice::<u8>()?, [w, h], color, options)
-        .map_err(|e| invalid_argument!("JPEG encoding failed: {e}"))?;
-    ctx.set_output(0, Tensor::string(out))
-}
-
-fn write(
-    pixels: &[u8],
-    [width, height]: [u16; 2],
-    color: ColorType,
-    options: &Options,
-) -> std::result::Result<Vec<u8>, EncodingError> {
-    let mut out = Vec::new();
-    let mut encoder = Encoder::new(&mut out, options.quality.max(1));
-    encoder.set_density(options.density);
-    encoder.set_progressive(options.is_progressive);
-    encoder.set_optimized_huffman_tables(options.optimizes_size);
-    encoder.set_chroma_subsampling_method(ChromaSubsamplingMethod::Average);
-    encoder.set_sampling_factor(match options.subsamples_chroma {
-        true => SamplingFactor::F_2_2,
-        false => SamplingFactor::F_1_1,
-    });
-    if !options.xmp.is_empty() {
-        encoder.add_app_segment(1, options.xmp.clone())?;
+    if !matches!(channels, 1 | 3) {
+        return Err(invalid_argument!(
+            "image must have 1 or 3 channels, got {}",
+            image.shape()
+        ));
     }
-    encoder.encode(pixels, width, height, color)?;
-    Ok(out)
+    let fits = |n: usize| (1..=MOST).contains(&n);
+    if !fits(height) || !fits(width) || height * width >= 1 << 29 {
+        return Err(invalid_argument!(
+            "cannot encode an image of {height} by {width} pixels"
+        ));
+    }
+    let out = jpeg_writer::encode(
+        image.slice::<u8>()?,
+        [height, width],
+        channels,
+        &options.file,
+    );
+    ctx.set_output(0, Tensor::string(out))
 }

@@ -15,10 +15,13 @@ mod draw_bounding_boxes;
 mod encode_jpeg;
 mod glimpse;
 mod jpeg;
+mod jpeg_writer;
+mod jxl;
 mod non_max_suppression;
 mod png;
 mod projective_transform;
 mod quantized_resize;
+mod random_crop;
 mod resize;
 mod resize_grad;
 mod scale_and_translate;
@@ -39,6 +42,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("png", png::OPS),
     ("projective_transform", projective_transform::OPS),
     ("quantized_resize", quantized_resize::OPS),
+    ("random_crop", random_crop::OPS),
     ("resize", resize::OPS),
     ("resize_grad", resize_grad::OPS),
     ("scale_and_translate", scale_and_translate::OPS),

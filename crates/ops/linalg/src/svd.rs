@@ -36,7 +36,7 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let full = ctx.attrs().bool("full_matrices")?;
     let none = match vectors {
         true => PartialShape::unknown(),
-        false => PartialShape::of([Some(0)]),
+        false => PartialShape::of([]),
     };
     let (mut s, mut u, mut v) = (PartialShape::unknown(), none.clone(), none);
     if let Some([batch @ .., m, n]) = input.dims() {
@@ -65,7 +65,8 @@ fn svd<T: Decomposed>(ctx: &mut KernelCtx, vectors: bool, full: bool) -> Result<
         (true, true) => ComputeSvdVectors::Full,
     };
     let mut s_out = ctx.alloc(T::DTYPE, of(&[p])?)?;
-    let none = || Tensor::zeros(T::DTYPE, Shape::from([0]));
+    // TensorFlow returns scalars without a meaning.
+    let none = || Tensor::zeros(T::DTYPE, Shape::scalar());
     let (mut u_out, mut v_out) = match vectors {
         true => (
             ctx.alloc(T::DTYPE, of(&[m, columns_u])?)?,

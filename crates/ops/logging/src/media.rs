@@ -6,7 +6,7 @@ use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::{shapes, wav};
 use ferroflow_model::proto::summary::{Audio, Image, Value, value};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{DType, Tensor, f16};
+use ferroflow_tensor::{Bytes, DType, Tensor, f16};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -36,9 +36,9 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
 ];
 
-fn tag_of(ctx: &KernelCtx, name: &str) -> Result<String> {
+fn tag_of(ctx: &KernelCtx, name: &str) -> Result<Bytes> {
     match ctx.input(0)?.strings()? {
-        [tag] if ctx.shape(0)?.is_scalar() => Ok(String::from_utf8_lossy(tag).into_owned()),
+        [tag] if ctx.shape(0)?.is_scalar() => Ok(tag.clone()),
         _ => Err(invalid_argument!("{name} must be a scalar")),
     }
 }
@@ -54,8 +54,8 @@ fn image_summary(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let tag = tag_of(ctx, "Tags")?;
-        let values = images(ctx.input(1)?, &tag, most, &bad_color)?;
-        set(ctx, values)
+        let values = images(ctx.input(1)?, "", most, &bad_color)?;
+        set(ctx, values.into_iter().map(|value| (&tag[..], value)))
     }))
 }
 
@@ -82,8 +82,8 @@ fn audio_summary(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 }
             },
         };
-        let values = sounds(ctx.input(1)?, &tag, most, rate)?;
-        set(ctx, values)
+        let values = sounds(ctx.input(1)?, "", most, rate)?;
+        set(ctx, values.into_iter().map(|value| (&tag[..], value)))
     }))
 }
 

@@ -65,10 +65,27 @@ pub(crate) fn doubles(par: &dyn Parallelism, t: &Tensor) -> Result<Vec<f64>> {
     }
 }
 
-/// Sets the output to a message with these values.
-pub(crate) fn set(ctx: &mut KernelCtx, value: Vec<summary::Value>) -> Result<()> {
-    let message = Summary { value }.encode_to_vec();
+/// Sets the output to a message with these values. The bytes of each, UTF-8 or not, come before its tag.
+pub(crate) fn set<'a>(
+    ctx: &mut KernelCtx,
+    values: impl IntoIterator<Item = (&'a [u8], summary::Value)>,
+) -> Result<()> {
+    let mut message = Vec::new();
+    for (start, mut value) in values {
+        let tag = [start, std::mem::take(&mut value.tag).as_bytes()].concat();
+        let tag = if tag.is_empty() { tag } else { field(&tag)? };
+        message.extend(field(&[tag, value.encode_to_vec()].concat())?);
+    }
     ctx.set_output(0, Tensor::string(message))
+}
+
+/// Encodes bytes as the first field of a message.
+fn field(bytes: &[u8]) -> Result<Vec<u8>> {
+    let mut out = vec![0x0a];
+    prost::encode_length_delimiter(bytes.len(), &mut out)
+        .map_err(|e| invalid_argument!("the summary is too long: {e}"))?;
+    out.extend_from_slice(bytes);
+    Ok(out)
 }
 
 fn scalars(ctx: &mut KernelCtx) -> Result<()> {
@@ -86,16 +103,12 @@ fn scalars(ctx: &mut KernelCtx) -> Result<()> {
             values.shape()
         ));
     }
-    let tags = tags.strings()?.iter();
-    let value = tags
-        .zip(doubles(ctx.par(), ctx.input(1)?)?)
-        .map(|(tag, value)| summary::Value {
-            tag: String::from_utf8_lossy(tag).into_owned(),
-            value: Some(summary::value::Value::SimpleValue(value as f32)),
-            ..Default::default()
-        });
-    let value = value.collect();
-    set(ctx, value)
+    let (tags, values) = (tags.clone(), doubles(ctx.par(), values)?);
+    let values = values.into_iter().map(|value| summary::Value {
+        value: Some(summary::value::Value::SimpleValue(value as f32)),
+        ..Default::default()
+    });
+    set(ctx, tags.strings()?.iter().map(|tag| &tag[..]).zip(values))
 }
 
 fn tensor(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -111,11 +124,7 @@ fn tensor(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         };
         // In the order of field numbers, as TensorFlow writes them; prost writes oneofs first.
         let fields = [named.encode_to_vec(), value.encode_to_vec()].concat();
-        let mut message = vec![0x0a];
-        prost::encode_length_delimiter(fields.len(), &mut message)
-            .map_err(|e| invalid_argument!("the summary is too long: {e}"))?;
-        message.extend(fields);
-        ctx.set_output(0, Tensor::string(message))
+        ctx.set_output(0, Tensor::string(field(&fields)?))
     }))
 }
 
@@ -131,7 +140,6 @@ fn tensor_with_tag(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             Ok(words.first().map(|w| &w[..]).unwrap_or_default())
         };
         let value = summary::Value {
-            tag: String::from_utf8_lossy(text(0)?).into_owned(),
             // What is not a message counts as an empty one, as in TensorFlow.
             metadata: Some(SummaryMetadata::decode(text(2)?).unwrap_or_default()),
             value: Some(summary::value::Value::Tensor(tensor_to_proto(
@@ -139,7 +147,9 @@ fn tensor_with_tag(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             )?)),
             ..Default::default()
         };
-        set(ctx, vec![value])
+        let tag = ctx.input(0)?.clone();
+        let tag = tag.strings()?.first().map(|tag| &tag[..]);
+        set(ctx, [(tag.unwrap_or_default(), value)])
     }))
 }
 
@@ -161,18 +171,17 @@ fn merge(ctx: &mut KernelCtx) -> Result<()> {
             }
         }
     }
-    set(ctx, all)
+    set(ctx, all.into_iter().map(|value| (&[][..], value)))
 }
 
 fn histogram(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let limits = limits();
     let node = build.node.to_string();
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let tag = ctx.input(0)?;
+        let tag = ctx.input(0)?.clone();
         let [tag] = tag.strings()? else {
             return Err(invalid_argument!("tags must be scalar"));
         };
-        let tag = String::from_utf8_lossy(tag).into_owned();
         let values = doubles(ctx.par(), ctx.input(1)?)?;
         if values.iter().any(|v| v.is_nan()) {
             return Err(invalid_argument!("Nan in summary histogram for: {node}"));
@@ -180,15 +189,11 @@ fn histogram(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         if values.iter().any(|v| v.is_infinite()) {
             return Err(invalid_argument!("Infinity in Histogram for: {node}"));
         }
-        let histogram = counted(&limits, &values);
-        set(
-            ctx,
-            vec![summary::Value {
-                tag,
-                value: Some(summary::value::Value::Histo(histogram)),
-                ..Default::default()
-            }],
-        )
+        let value = summary::Value {
+            value: Some(summary::value::Value::Histo(counted(&limits, &values))),
+            ..Default::default()
+        };
+        set(ctx, [(&tag[..], value)])
     }))
 }
 

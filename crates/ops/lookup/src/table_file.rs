@@ -1,10 +1,10 @@
 //! Text files that initialize tables, one entry per line.
 
 use ferroflow_base::{Result, invalid_argument, not_found, out_of_range};
+use ferroflow_functors::number_text::Number;
 use ferroflow_opdef::Attrs;
 use ferroflow_resources::file_system::{files, local_path};
 use ferroflow_tensor::{Bytes, DType, Tensor, dispatch};
-use std::str::FromStr;
 
 /// The whole line, as a column number.
 const WHOLE_LINE: i64 = -2;
@@ -141,10 +141,9 @@ fn column(
         else Err(invalid_argument!("Data type {dtype} not supported.")))
 }
 
-fn numbers<T: FromStr>(fields: &[Bytes], dtype: DType) -> Result<Vec<T>> {
+fn numbers<T: Number>(fields: &[Bytes], dtype: DType) -> Result<Vec<T>> {
     let number = |(i, field): (usize, &Bytes)| {
-        let text = std::str::from_utf8(field).ok();
-        text.and_then(|t| t.trim().parse().ok()).ok_or_else(|| {
+        T::parse(field).ok_or_else(|| {
             let field = String::from_utf8_lossy(field);
             invalid_argument!("Field {field} in line {i} is not a valid {dtype}.")
         })

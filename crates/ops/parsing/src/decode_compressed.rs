@@ -1,6 +1,8 @@
 //! DecodeCompressed (TensorFlow: `core/kernels/decode_compressed_op.cc`).
 
-use ferroflow_base::{Result, data_loss, invalid_argument, unimplemented_error};
+use ferroflow_base::{
+    Result, data_loss, invalid_argument, resource_exhausted, unimplemented_error,
+};
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_sync::par_chunks_mut;
@@ -68,17 +70,31 @@ fn decoded(bytes: &Bytes, compression: Compression) -> Result<Bytes> {
             "inflate() failed with error -3: incorrect header check"
         ));
     }
-    let mut out = Vec::new();
-    let most = i32::MAX as u64;
-    let read = match compression {
-        Compression::None => return Ok(bytes.clone()),
-        Compression::Zlib => ZlibDecoder::new(&bytes[..])
-            .take(most)
-            .read_to_end(&mut out),
-        Compression::Gzip => MultiGzDecoder::new(&bytes[..])
-            .take(most)
-            .read_to_end(&mut out),
-    };
+    let all = bytes.len();
+    match compression {
+        Compression::None => Ok(bytes.clone()),
+        Compression::Zlib => inflated(ZlibDecoder::new(&bytes[..]), all, |d| d.get_ref().len()),
+        Compression::Gzip => inflated(MultiGzDecoder::new(&bytes[..]), all, |d| d.get_ref().len()),
+    }
+}
+
+/// Bytes after which the size of the result is estimated.
+const START: usize = 16 << 20;
+
+/// Reads all that `n` compressed bytes stand for, of which `left` are not read yet. The size of large results is
+/// estimated from their start, so that they do not take twice the memory while they grow.
+fn inflated<D: Read>(mut from: D, n: usize, left: impl Fn(&D) -> usize) -> Result<Bytes> {
+    let mut out = Vec::with_capacity(n.saturating_mul(4).clamp(256, START));
+    let mut read = from.by_ref().take(START as u64).read_to_end(&mut out);
+    if out.len() == START && read.is_ok() {
+        let most = i32::MAX as usize;
+        let used = n.saturating_sub(left(&from)).max(1);
+        let expected = START as u128 * n as u128 / used as u128;
+        let more = (expected / 16 * 17).min(most as u128) as usize;
+        out.try_reserve_exact(more.saturating_sub(START))
+            .map_err(|_| resource_exhausted!("OOM when inflating {n} bytes to {expected}"))?;
+        read = from.take((most - START) as u64).read_to_end(&mut out);
+    }
     match read {
         Ok(_) => Ok(Bytes::from(out)),
         Err(e) if e.kind() == ErrorKind::UnexpectedEof => Ok(Bytes::from(out)),

@@ -1,6 +1,7 @@
 //! DecodeCSV (TensorFlow: `core/kernels/decode_csv_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::number_text::Number;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{Bytes, DType, Shape, Tensor};
 
@@ -167,7 +168,7 @@ impl Csv {
         field.is_empty() || field == self.missing.as_bytes()
     }
 
-    fn numbers<T: ferroflow_tensor::Element + std::str::FromStr>(
+    fn numbers<T: ferroflow_tensor::Element + Number>(
         &self,
         rows: &[Vec<Vec<u8>>],
         start: usize,
@@ -180,16 +181,13 @@ impl Csv {
         for (r, row) in (start..).zip(rows) {
             let field = row.get(f).filter(|x| !self.is_missing(x));
             values.push(match (field, default) {
-                (Some(field), _) => {
-                    let text = String::from_utf8_lossy(field);
-                    let number = text.trim().parse::<T>();
-                    number.map_err(|_| {
-                        invalid_argument!(
-                            "Field {f} in record {r} is not a valid {}: {text}",
-                            T::DTYPE
-                        )
-                    })?
-                }
+                (Some(field), _) => T::parse(field).ok_or_else(|| {
+                    invalid_argument!(
+                        "Field {f} in record {r} is not a valid {}: {}",
+                        T::DTYPE,
+                        String::from_utf8_lossy(field)
+                    )
+                })?,
                 (None, Some(default)) => *default,
                 _ => return Err(required(f, r)),
             });

@@ -15,9 +15,16 @@ use ferroflow_resources::resource::{value_mut, variable};
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, dispatch, f16};
 use std::hash::{BuildHasher, RandomState};
 
-/// StatefulStandardNormalV2, StatefulUniform, StatefulTruncatedNormal, StatefulUniformInt,
+/// StatefulStandardNormal, StatefulStandardNormalV2, StatefulUniform, StatefulTruncatedNormal, StatefulUniformInt,
 /// StatefulUniformFullInt, StatefulRandomBinomial, RngSkip, RngReadAndSkip, NonDeterministicInts.
 pub(crate) const OPS: &[Op] = &[
+    Op::new(
+        "StatefulStandardNormal",
+        "resource: resource, shape: shape_dtype -> output: dtype | dtype: type = float; shape_dtype: type = int64 \
+         | stateful",
+    )
+    .shape(|ctx| shape_from_input_at(ctx, 1))
+    .kernel(normals_by_state),
     Op::new("StatefulStandardNormalV2", FLOATS)
         .shape(|ctx| shape_from_input_at(ctx, 2))
         .kernel(|build| floats(build, Floats::Normal)),
@@ -147,18 +154,29 @@ fn scalar(t: &Tensor, i: usize) -> Result<&Tensor> {
 /// next user.
 fn reserve(ctx: &KernelCtx, n: u64) -> Result<Reserved> {
     check_algorithm(ctx.input(1)?)?;
+    reserve_after(ctx, n, 0)
+}
+
+/// Advances the generator in input 0, whose state follows `skipped` words of the variable: the algorithm, if any.
+fn reserve_after(ctx: &KernelCtx, n: u64, skipped: usize) -> Result<Reserved> {
     let var = variable(ctx, 0)?;
     let mut value = var.write();
     if let Some(state) = value.as_ref() {
         check_state(state)?;
     }
     let state = value_mut(ctx, 0, &mut value, DType::Int64)?.slice_mut::<i64>()?;
-    let n_given = state.len();
-    let Some(words) = state.first_chunk_mut::<STATE>() else {
-        return Err(invalid_argument!(
-            "For the Philox algorithm, the size of state must be at least {STATE}; got {n_given}"
-        ));
-    };
+    let (n_given, least) = (state.len(), skipped + STATE);
+    if let Some(algorithm) = state[..skipped.min(n_given)].first() {
+        check_algorithm(&Tensor::scalar(*algorithm))?;
+    }
+    let words = state
+        .get_mut(skipped..)
+        .and_then(<[i64]>::first_chunk_mut::<STATE>);
+    let words = words.ok_or_else(|| {
+        invalid_argument!(
+            "For the Philox algorithm, the size of state must be at least {least}; got {n_given}"
+        )
+    })?;
     let before = *words;
     let [low, high, key] = before.map(|word| word as u64);
     let counter = u128::from(low) | u128::from(high) << 64;
@@ -198,6 +216,18 @@ fn floats(build: &KernelBuild, kind: Floats) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (shape, from) = reserved(ctx, dtype)?;
         let out = kind.fill(ctx, dtype, shape, &from)?;
+        ctx.set_output(0, out)
+    }))
+}
+
+/// The first version, whose state begins with the algorithm.
+fn normals_by_state(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(0)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let shape = wanted_shape_at(ctx, 1)?;
+        ctx.alloc(dtype, shape.clone())?;
+        let from = reserve_after(ctx, shape.num_elements() as u64, 1)?.now;
+        let out = Floats::Normal.fill(ctx, dtype, shape, &from)?;
         ctx.set_output(0, out)
     }))
 }

@@ -46,12 +46,29 @@ text! {
     i32: v, f, out => f.signed(v.into(), out);
     i64: v, f, out => f.signed(v, out);
     f16: v, f, out => f.float(f64::from(v), out);
-    bf16: v, f, out => f.float(f64::from(v), out);
-    f32: v, f, out => f.float(f64::from(v), out);
-    f64: v, f, out => f.float(v, out);
+    bf16: v, f, out => f.float(flushed(v.into()), out);
+    f32: v, f, out => f.float(flushed(v), out);
+    f64: v, f, out => f.float(flushed_double(v), out);
     bool: v, _f, out => out.extend_from_slice(if v { b"true" } else { b"false" });
-    Complex32: v, f, out => complex([v.re.into(), v.im.into()], f, out);
-    Complex64: v, f, out => complex([v.re, v.im], f, out);
+    Complex32: v, f, out => complex([flushed(v.re), flushed(v.im)], f, out);
+    Complex64: v, f, out => complex([flushed_double(v.re), flushed_double(v.im)], f, out);
+}
+
+/// Denormal numbers are zero on TensorFlow's threads.
+fn flushed(v: f32) -> f64 {
+    f64::from(if v.is_subnormal() {
+        0f32.copysign(v)
+    } else {
+        v
+    })
+}
+
+fn flushed_double(v: f64) -> f64 {
+    if v.is_subnormal() {
+        0f64.copysign(v)
+    } else {
+        v
+    }
 }
 
 fn complex(parts: [f64; 2], format: &Format, out: &mut Vec<u8>) {

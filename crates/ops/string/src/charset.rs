@@ -4,6 +4,10 @@
 //! from ICU in a few bytes (see `exception`), in characters for private use, and in how many bytes an
 //! invalid sequence has.
 
+mod scsu;
+mod shifted;
+mod single;
+
 use encoding_rs::{DecoderResult, Encoding};
 
 /// One character of a text, or one sequence of bytes that is not a character.
@@ -38,6 +42,10 @@ pub(crate) enum Charset {
     Legacy(&'static Encoding),
     /// Two bytes of the upper half for each character; the encoding has more than those.
     Euc(&'static Encoding),
+    Single(&'static single::Table),
+    Utf7,
+    Hz,
+    Scsu,
 }
 
 /// Names without punctuation, in lower case.
@@ -188,7 +196,16 @@ const NAMES: &[(&[&str], Charset)] = &[
         Charset::Legacy(encoding_rs::X_MAC_CYRILLIC),
     ),
     (
-        &["shiftjis", "sjis", "mskanji", "xsjis", "windows31j"],
+        &[
+            "shiftjis",
+            "sjis",
+            "mskanji",
+            "xsjis",
+            "windows31j",
+            "cp932",
+            "windows932",
+            "cp943c",
+        ],
         Charset::Legacy(encoding_rs::SHIFT_JIS),
     ),
     (
@@ -200,7 +217,28 @@ const NAMES: &[(&[&str], Charset)] = &[
         Charset::Legacy(encoding_rs::GBK),
     ),
     (&["gb2312", "euccn"], Charset::Euc(encoding_rs::GBK)),
-    (&["gb18030"], Charset::Legacy(encoding_rs::GB18030)),
+    (&["utf7"], Charset::Utf7),
+    (&["scsu"], Charset::Scsu),
+    (&["hz", "hzgb2312"], Charset::Hz),
+    (
+        &["iso2022jp", "csiso2022jp"],
+        Charset::Legacy(encoding_rs::ISO_2022_JP),
+    ),
+    (
+        &[
+            "windows949",
+            "ksc56011987",
+            "ksc56011989",
+            "csksc56011987",
+            "korean",
+            "isoir149",
+        ],
+        Charset::Legacy(encoding_rs::EUC_KR),
+    ),
+    (
+        &["gb18030", "windows54936"],
+        Charset::Legacy(encoding_rs::GB18030),
+    ),
     (
         &["big5", "windows950", "cp950"],
         Charset::Legacy(encoding_rs::BIG5),
@@ -211,10 +249,21 @@ const NAMES: &[(&[&str], Charset)] = &[
 impl Charset {
     /// Returns the encoding of that name; punctuation and case do not matter.
     pub(crate) fn named(name: &str) -> Option<Charset> {
-        let name: String = name.chars().filter(char::is_ascii_alphanumeric).collect();
-        let name = name.to_ascii_lowercase();
-        let found = NAMES.iter().find(|(names, _)| names.contains(&&name[..]));
-        found.map(|(_, charset)| *charset)
+        let (mut kept, mut is_number) = (String::new(), false);
+        for (i, c) in name.char_indices() {
+            let next = name.as_bytes().get(i + 1);
+            // Nor do zeros before a number.
+            let is_kept = c != '0' || is_number || !next.is_some_and(u8::is_ascii_digit);
+            if is_kept && c.is_ascii_alphanumeric() {
+                kept.push(c.to_ascii_lowercase());
+            }
+            is_number = is_kept && c.is_ascii_digit();
+        }
+        let found = NAMES.iter().find(|(names, _)| names.contains(&&kept[..]));
+        match found {
+            Some((_, charset)) => Some(*charset),
+            None => single::named(&kept).map(Charset::Single),
+        }
     }
 
     /// Calls `each` with the characters of `text`, in order, until it fails.
@@ -229,6 +278,15 @@ impl Charset {
             Charset::Utf32(order) => utf32(text, order, each),
             Charset::Legacy(encoding) => legacy(encoding, text, each),
             Charset::Euc(encoding) => euc(encoding, text, each),
+            Charset::Utf7 => shifted::utf7(text, each),
+            Charset::Hz => shifted::hz(text, each),
+            Charset::Scsu => scsu::scsu(text, each),
+            Charset::Single(table) => text.iter().try_for_each(|&b| {
+                each(match table[usize::from(b)] {
+                    REPLACEMENT => error(1),
+                    code_point => character(code_point, 1),
+                })
+            }),
             Charset::Ascii | Charset::Latin1 | Charset::Latin5 => text.iter().try_for_each(|&b| {
                 each(match self {
                     Charset::Ascii if b >= 0x80 => error(1),
@@ -253,6 +311,14 @@ fn error(len: usize) -> Decoded {
         code_point: REPLACEMENT,
         len,
         is_error: true,
+    }
+}
+
+/// Passes on what ICU makes of `len` bytes at the end that are no character: the code that no character has.
+fn decoded_to<E>(len: usize, each: &mut impl FnMut(Decoded) -> Result<(), E>) -> Result<(), E> {
+    match len {
+        0 => Ok(()),
+        len => each(character(0xffff, len)),
     }
 }
 
@@ -364,6 +430,22 @@ fn exception(encoding: &'static Encoding, byte: u8) -> Option<u32> {
     })
 }
 
+/// Returns a character of GB 2312.
+fn gb2312(bytes: [u8; 2]) -> Option<u32> {
+    match bytes {
+        [0xa1, 0xa4] => Some(0x30fb),
+        [0xa1, 0xaa] => Some(0x2015),
+        _ => {
+            let (decoded, is_bad) = encoding_rs::GBK.decode_without_bom_handling(&bytes);
+            let mut characters = decoded.chars();
+            let c = characters
+                .next()
+                .filter(|_| characters.next().is_none() && !is_bad);
+            c.map(u32::from)
+        }
+    }
+}
+
 /// Decodes characters of two bytes from `0xa1` on, or of three in Japanese; control characters of
 /// the upper half are themselves.
 fn euc<E>(
@@ -387,9 +469,14 @@ fn euc<E>(
             .filter(|bytes| bytes[1..].iter().all(is_upper));
         let decoded = match character_bytes {
             Some([byte]) => character((*byte).into(), 1),
-            // In GB 2312 itself.
-            Some([0xa1, 0xa4]) if encoding == encoding_rs::GBK => character(0x30fb, 2),
-            Some([0xa1, 0xaa]) if encoding == encoding_rs::GBK => character(0x2015, 2),
+            Some(&[lead, trail])
+                if encoding == encoding_rs::GBK && !matches!(lead, 0xa0 | 0xff) =>
+            {
+                match gb2312([lead, trail]) {
+                    Some(c) => character(c, 2),
+                    None => error(2),
+                }
+            }
             Some(bytes) if lead != 0xa0 && lead != 0xff => {
                 let (decoded, is_bad) = encoding.decode_without_bom_handling(bytes);
                 let mut characters = decoded.chars();
@@ -446,5 +533,5 @@ fn legacy<E>(
             each(error(len))?;
         }
     }
-    Ok(())
+    decoded_to(pending, &mut each)
 }

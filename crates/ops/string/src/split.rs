@@ -167,7 +167,7 @@ fn split_v2(
 }
 
 /// Returns the first place of `wanted`, which is not empty, in `text`.
-fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
+pub(crate) fn find(text: &[u8], wanted: &[u8]) -> Option<usize> {
     match wanted {
         [byte] => text.iter().position(|b| b == byte),
         _ => text.windows(wanted.len()).position(|part| part == wanted),

@@ -1,9 +1,10 @@
 //! StringFormat (TensorFlow: `core/kernels/string_format_op.cc`).
 
+use crate::split::find;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::summarize::summary_v2;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{PartialShape, Shape, Tensor};
+use ferroflow_tensor::{PartialShape, Tensor};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -18,14 +19,18 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(string_format)];
 
 fn string_format(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let (template, placeholder) = (
-        build.attrs.str("template")?,
-        build.attrs.str("placeholder")?,
+    let (mut rest, mark) = (
+        &build.attrs.bytes("template")?[..],
+        build.attrs.bytes("placeholder")?,
     );
-    let parts: Vec<String> = match placeholder {
-        "" => vec![template.to_string()],
-        mark => template.split(mark).map(str::to_string).collect(),
-    };
+    let mut parts: Vec<Vec<u8>> = Vec::new();
+    while !mark.is_empty()
+        && let Some(at) = find(rest, mark)
+    {
+        parts.push(rest[..at].to_vec());
+        rest = &rest[at + mark.len()..];
+    }
+    parts.push(rest.to_vec());
     if parts.len() != build.inputs.len() + 1 {
         return Err(invalid_argument!(
             "num placeholders in template and num inputs must match: {} vs. {}",
@@ -37,10 +42,9 @@ fn string_format(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let mut text = parts.first().cloned().unwrap_or_default();
         for (i, part) in parts.iter().skip(1).enumerate() {
-            text += &summary_v2(ctx.input(i)?, summarize);
-            text += part;
+            text.extend(summary_v2(ctx.input(i)?, summarize));
+            text.extend(part);
         }
-        let text = Tensor::from_strings(Shape::scalar(), vec![text.into_bytes().into()])?;
-        ctx.set_output(0, text)
+        ctx.set_output(0, Tensor::string(text))
     }))
 }
