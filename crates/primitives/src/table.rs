@@ -364,6 +364,17 @@ macro_rules! isa {
     };
 }
 
+// CPUs without AVX2 are rare: the code for four rows takes half the space of that for six.
+#[cfg(target_arch = "x86_64")]
+isa!(
+    portable,
+    crate::vector::portable::Portable = crate::vector::portable::Portable,
+    crate::vector::portable::PortableDouble = crate::vector::portable::PortableDouble,
+    [],
+    [1 2 3 4],
+    []
+);
+#[cfg(not(target_arch = "x86_64"))]
 isa!(
     portable,
     crate::vector::portable::Portable = crate::vector::portable::Portable,
