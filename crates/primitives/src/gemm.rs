@@ -6,6 +6,7 @@
 //! Geijn, TOMS 2015): the right side is packed in panels as wide as the kernel; blocks of the
 //! reduction are sized to the first-level cache, blocks of rows to the second.
 
+pub(crate) mod dots;
 pub(crate) mod drive;
 pub(crate) mod kernel;
 mod pack;
@@ -35,6 +36,8 @@ pub trait GemmElement: Plain + Sealed {
     fn from_f32(x: f32) -> Self;
     /// Applies an activation to a row.
     fn apply(op: UnaryOp, row: &mut [Self]);
+    /// Computes `scale · x + offset` of a row.
+    fn affine(row: &mut [Self], scale: Self, offset: Self);
 }
 
 /// The part of [`GemmElement`] that is private to the crate.
@@ -55,6 +58,9 @@ impl GemmElement for f32 {
     fn apply(op: UnaryOp, row: &mut [f32]) {
         unary_in_place(op, row);
     }
+    fn affine(row: &mut [f32], scale: f32, offset: f32) {
+        unary_in_place(UnaryOp::Affine(scale, offset), row);
+    }
 }
 impl Sealed for f64 {
     fn table() -> &'static GemmTable<f64> {
@@ -70,6 +76,9 @@ impl GemmElement for f64 {
         for x in row {
             *x = super::scalar::unary_f64(op, *x);
         }
+    }
+    fn affine(row: &mut [f64], scale: f64, offset: f64) {
+        row.iter_mut().for_each(|x| *x = x.mul_add(scale, offset));
     }
 }
 
@@ -166,6 +175,15 @@ pub fn gemm_packed<T: GemmElement>(
     ep: &Epilogue<'_, T>,
 ) {
     check(out.len(), m, b.n(), ldc, "output");
+    if dots::suits(b.n(), b.k(), ldc, ep) {
+        check(a.len(), m, b.k(), lda, "left-hand matrix");
+        check_epilogue(ep, m, 1);
+        let (mut scratch, width) = (Scratch::take(), 2 * b.table().lanes);
+        let column = scratch.alloc::<T>(b.k());
+        let rows = b.panel(0).iter().step_by(width);
+        column.iter_mut().zip(rows).for_each(|(to, x)| *to = *x);
+        return dots::multiply(par, (a, lda), column, &mut out[..m], ep);
+    }
     let out = Out::Matrix(SendPtr(out.as_mut_ptr()), ldc);
     // SAFETY: the size was just checked; `out` is exclusively borrowed.
     unsafe { multiply(par, (a, lda), m, b.into(), out, ep) }
@@ -262,6 +280,11 @@ pub fn gemm<T: GemmElement>(
     ep: &Epilogue<'_, T>,
 ) {
     check(out.len(), s.m, s.n, s.ldc, "output");
+    if !s.trans_a && (s.trans_b || s.ldb == 1) && dots::suits(s.n, s.k, s.ldc, ep) {
+        check(a.len(), s.m, s.k, s.lda, "left-hand matrix");
+        check_epilogue(ep, s.m, 1);
+        return dots::multiply(par, (a, s.lda), &b[..s.k], &mut out[..s.m], ep);
+    }
     // Transposing a short product takes longer than packing the larger matrix.
     let moves_less = s.n * s.k >= 2 * (s.k + s.n) * s.m;
     if s.trans_b && !s.trans_a && s.n >= WIDE * s.m && moves_less && ep.is_none() {

@@ -8,6 +8,7 @@ use super::depthwise::kernel::{
     DepthwiseJob, FilterGradientJob, LONG, PIXELS, filter_gradient, tiles,
 };
 use super::functions as f;
+use super::gemm::dots::{DotsJob, dots};
 use super::gemm::kernel::{PackJob, Sweep, pack_rows, sweep};
 use super::isa::Isa;
 use super::math::{Fun, Side, map, pow_const, pow_loop, scale_offset_row, zip};
@@ -28,6 +29,7 @@ pub(crate) struct GemmTable<T: 'static> {
     pub kernels: &'static [[SweepFn<T>; 2]],
     /// Copies rows of a panel.
     pub pack: unsafe fn(&PackJob<T>),
+    pub dots: unsafe fn(&DotsJob<T>),
 }
 
 /// Computes neighboring pixels of a convolution; see [`slide`].
@@ -310,6 +312,7 @@ macro_rules! isa {
                     lanes: <One as Lanes>::N,
                     kernels: &[$([kernel!(One, $new, $mr, 1), kernel!(One, $new, $mr, 2)],)*],
                     pack: job!(pack_rows::<One>, PackJob<f32>),
+                    dots: job!(dots::<One>, DotsJob<f32>),
                 },
                 gemm_double: GemmTable {
                     lanes: <Two as Lanes>::N,
@@ -318,6 +321,7 @@ macro_rules! isa {
                         kernel!(Two, $new_double, $mr, 2),
                     ],)*],
                     pack: job!(pack_rows::<Two>, PackJob<f64>, Two, $new_double),
+                    dots: job!(dots::<Two>, DotsJob<f64>, Two, $new_double),
                 },
                 slide: &[$(SlideKernel {
                     pixels: $pixels,

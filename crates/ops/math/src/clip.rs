@@ -98,22 +98,12 @@ fn clip<T: Element>(
 /// Clips 16-bit floats.
 fn clip_half<H: Half>(ctx: &mut KernelCtx) -> Result<()> {
     clip(ctx, limited::<H>, |values, lo, hi| {
-        let (wide_lo, wide_hi) = (lo.wide(), hi.wide());
         let mut wide = [0.0; HALF_BLOCK];
         for values in values.chunks_mut(HALF_BLOCK) {
             let wide = &mut wide[..values.len()];
             H::widen(values, wide);
-            vectorized(
-                #[inline(always)]
-                || {
-                    for (x, wide) in values.iter_mut().zip(wide.iter()) {
-                        let above = wide_hi < *wide;
-                        let limited = if above { wide_hi } else { *wide };
-                        let y = if above { hi } else { *x };
-                        *x = if limited < wide_lo { lo } else { y };
-                    }
-                },
-            );
+            limit_all(wide, lo.wide(), hi.wide());
+            H::narrow_all(wide, values);
         }
     })
 }

@@ -53,6 +53,11 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         attrs.float("beta")?,
     );
     let dtype = build.input(0)?;
+    let power = match beta {
+        0.5 => UnaryOp::Rsqrt,
+        1.0 => UnaryOp::Reciprocal,
+        beta => UnaryOp::Pow(-beta),
+    };
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let shape = ctx.shape(0)?.clone();
         if shape.rank() != 4 {
@@ -76,7 +81,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                     .for_each(|(o, square)| *o += square);
             }
             out.iter_mut().for_each(|o| *o = bias + alpha * *o);
-            unary_in_place(UnaryOp::Pow(-beta), out);
+            unary_in_place(power, out);
             binary_left(BinaryOp::Mul, out, x);
         });
         ctx.set_output(0, narrowed(ctx.par(), out, dtype)?)

@@ -36,6 +36,47 @@ fn close(got: f32, want: f64, k: usize, what: &dyn std::fmt::Debug) {
 }
 
 #[test]
+fn columns_of_every_length() {
+    let (scale, bias) = ([0.5], [2.0]);
+    each_isa(|isa| {
+        for (m, k) in [(1, 32), (3, 33), (4, 64), (9, 100), (130, 1000), (2, 31)] {
+            let (a, b) = (noise(m * (k + 3), 1), noise(k, 2));
+            let mut s = GemmShape::dense(m, 1, k, false, false);
+            s.lda = k + 3;
+            let want = naive(&s, &a, &b);
+            let packed = PackedB::from_rows(&Inline, &b, 1, k, 1);
+            for par in [&Inline as &dyn Parallelism, &TwoThreads] {
+                let mut outs = vec![vec![7.0; m]; 3];
+                gemm(par, &s, &a, &b, &mut outs[0], &Epilogue::none());
+                gemm_packed(
+                    par,
+                    &a,
+                    s.lda,
+                    m,
+                    &packed,
+                    &mut outs[1],
+                    1,
+                    &Epilogue::none(),
+                );
+                let ep = Epilogue {
+                    scale: Some(&scale[..]),
+                    bias: Some(&bias),
+                    side: None,
+                    act: Activation::Clamp(1.0, 2.5),
+                };
+                gemm_packed(par, &a, s.lda, m, &packed, &mut outs[2], 1, &ep);
+                for i in 0..m {
+                    let all = (isa, m, k, i);
+                    close(outs[0][i], want[i], k, &all);
+                    close(outs[1][i], want[i], k, &all);
+                    close(outs[2][i], (0.5 * want[i] + 2.0).clamp(1.0, 2.5), k, &all);
+                }
+            }
+        }
+    });
+}
+
+#[test]
 fn products_of_every_shape() {
     let sizes = [
         (0, 3, 4),
