@@ -117,7 +117,9 @@ where
         let (x, width) = (x.slice::<T>()?, n / 2 + 1);
         let group = (BLOCK / n).max(1);
         if n.is_multiple_of(2) {
-            let plan = planned(&self.half, n, || Arc::new(HalfLength::new(n)));
+            let plan = planned(&self.half, n, || {
+                Arc::new(HalfLength::new(n, FftDirection::Forward))
+            });
             let to = out.slice_mut::<Complex<T>>()?;
             par_chunks_mut(ctx.par(), to, group * width, 1, &|block, spectra| {
                 let mut scratch = plan.scratch();
@@ -158,10 +160,25 @@ where
         shape: Shape,
         scale: T,
     ) -> Result<Tensor> {
-        let plan = planned(&self.to_real, n, || T::complex_to_real(n));
         let mut out = ctx.alloc(T::DTYPE, shape)?;
         let (x, width) = (x.slice::<Complex<T>>()?, n / 2 + 1);
         let group = (BLOCK / n).max(1);
+        if n.is_multiple_of(2) {
+            let plan = planned(&self.half, n, || {
+                Arc::new(HalfLength::new(n, FftDirection::Inverse))
+            });
+            let to = out.slice_mut::<T>()?;
+            par_chunks_mut(ctx.par(), to, group * n, 1, &|block, signals| {
+                let (mut spectrum, mut scratch) = (vec![Complex::default(); width], plan.scratch());
+                let spectra = x[block * group * width..].chunks_exact(width);
+                for (from, to) in spectra.zip(signals.chunks_exact_mut(n)) {
+                    spectrum.copy_from_slice(from);
+                    plan.invert(&mut spectrum, to, scale, &mut scratch);
+                }
+            });
+            return Ok(out);
+        }
+        let plan = planned(&self.to_real, n, || T::complex_to_real(n));
         let failed = Mutex::new(None);
         par_chunks_mut(
             ctx.par(),
@@ -175,9 +192,6 @@ where
                     spectrum.copy_from_slice(from);
                     // The spectrum of a real signal is real there; what is not is ignored.
                     spectrum[0].im = T::zero();
-                    if n.is_multiple_of(2) {
-                        spectrum[width - 1].im = T::zero();
-                    }
                     if let Err(e) = plan.process_with_scratch(&mut spectrum, to, &mut scratch) {
                         *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
                     }
