@@ -1,6 +1,6 @@
 //! The functions of each instruction set behind one table of pointers.
 
-use super::conv::slide::slide;
+use super::conv::slide::{MAX_STRIDE, slide};
 use super::conv::winograd::tile::{
     GradientJob, InputJob, OutputJob, gradient_tile, input_tile, output_tile,
 };
@@ -36,8 +36,8 @@ pub(crate) struct GemmTable<T: 'static> {
 pub(crate) struct SlideKernel {
     /// Output pixels at a time.
     pub pixels: usize,
-    /// For one vector of channels, and for two if there are registers for them.
-    pub run: &'static [SweepFn<f32>],
+    /// By stride, from one on: for one vector of channels, and for two if there are registers for them.
+    pub run: [&'static [SweepFn<f32>]; MAX_STRIDE],
 }
 
 /// The functions compiled for one instruction set.
@@ -325,7 +325,10 @@ macro_rules! isa {
                 },
                 slide: &[$(SlideKernel {
                     pixels: $pixels,
-                    run: &[$(job!(slide::<One, $pixels, $vectors>, Sweep<f32>)),*],
+                    run: [
+                        &[$(job!(slide::<One, $pixels, $vectors, 1>, Sweep<f32>)),*],
+                        &[$(job!(slide::<One, $pixels, $vectors, 2>, Sweep<f32>)),*],
+                    ],
                 }),*],
                 depthwise: [
                     job!(tiles::<One, 3, 1, PIXELS>, DepthwiseJob),

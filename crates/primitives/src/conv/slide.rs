@@ -19,16 +19,26 @@ const TAPS: usize = 3;
 /// Input channels up to which the filter stays in the first-level cache, and up to which more than
 /// one vector of output channels is faster than a product of matrices.
 const MAX_CHANNELS: (usize, usize) = (48, 8);
+/// Input pixels from one output to the next that there are kernels for, at most.
+pub(crate) const MAX_STRIDE: usize = 2;
 /// Multiply-adds that make a task worth dispatching to another thread.
 const MIN_TASK: usize = 64 * 1024;
 
-/// Computes `MR` neighboring output pixels: `s.rows` has a pointer for each row of the filter, to
-/// `MR + TAPS - 1` neighboring input pixels of `s.len` channels.
+/// Returns the neighboring input pixels that `pixels` outputs see.
+const fn columns(pixels: usize, stride: usize) -> usize {
+    (pixels - 1) * stride + TAPS
+}
+
+/// Computes `MR` neighboring output pixels, `ST` input pixels apart: `s.rows` has a pointer for each
+/// row of the filter, to [`columns`] neighboring input pixels of `s.len` channels.
 ///
 /// # Safety
 /// As for [`sweep`](crate::gemm::kernel::sweep), of one tile.
 #[inline(always)]
-pub(crate) unsafe fn slide<L: Lanes, const MR: usize, const NV: usize>(l: L, s: &Sweep<L::T>) {
+pub(crate) unsafe fn slide<L: Lanes, const MR: usize, const NV: usize, const ST: usize>(
+    l: L,
+    s: &Sweep<L::T>,
+) {
     let nr = 2 * L::N;
     let mut acc = [[l.zero(); NV]; MR];
     // SAFETY: the caller promises `n_offsets` pointers to as many pixels, and the panel.
@@ -40,18 +50,26 @@ pub(crate) unsafe fn slide<L: Lanes, const MR: usize, const NV: usize>(l: L, s: 
                 let w: [[L::V; NV]; TAPS] =
                     array(|tap| array(|v| l.load(b.add((tap * s.len + k) * nr + v * L::N))));
                 let mut pixel = 0;
-                while pixel < MR + TAPS - 1 {
-                    let x = l.splat(*x.add(pixel * s.len + k));
+                if ST == 1 {
+                    while pixel < columns(MR, ST) {
+                        let x = l.splat(*x.add(pixel * s.len + k));
+                        let mut tap = 0;
+                        while tap < TAPS {
+                            if pixel >= tap && pixel - tap < MR {
+                                add(l, &mut acc[pixel - tap], x, &w[tap]);
+                            }
+                            tap += 1;
+                        }
+                        pixel += 1;
+                    }
+                    continue;
+                }
+                // By output, which is less to unroll; outputs next to each other load an input once.
+                while pixel < MR {
                     let mut tap = 0;
                     while tap < TAPS {
-                        if pixel >= tap && pixel - tap < MR {
-                            let acc = &mut acc[pixel - tap];
-                            let mut v = 0;
-                            while v < NV {
-                                acc[v] = l.fma(x, w[tap][v], acc[v]);
-                                v += 1;
-                            }
-                        }
+                        let x = l.splat(*x.add((pixel * ST + tap) * s.len + k));
+                        add(l, &mut acc[pixel], x, &w[tap]);
                         tap += 1;
                     }
                     pixel += 1;
@@ -62,17 +80,28 @@ pub(crate) unsafe fn slide<L: Lanes, const MR: usize, const NV: usize>(l: L, s: 
     }
 }
 
+/// Adds an input times the weights of a tap to the sums of an output.
+#[inline(always)]
+fn add<L: Lanes, const NV: usize>(l: L, acc: &mut [L::V; NV], x: L::V, w: &[L::V; NV]) {
+    let mut v = 0;
+    while v < NV {
+        acc[v] = l.fma(x, w[v], acc[v]);
+        v += 1;
+    }
+}
+
 /// Returns the kernel that computes the rows of a convolution with the fewest pixels too many, if
 /// sliding suits the convolution.
 pub(super) fn kernel(s: &Conv2dShape, ep: &Epilogue<'_>) -> Option<&'static SlideKernel> {
     let table = DispatchTable::current();
     let vectors = s.out_c.div_ceil(table.gemm.lanes).min(2);
     let suits = s.filter_w == TAPS
-        && [s.stride_h, s.stride_w, s.dil_h, s.dil_w, s.groups] == [1; 5]
+        && [s.dil_h, s.dil_w, s.groups] == [1; 3]
+        && s.stride_w <= MAX_STRIDE
         && s.in_c <= MAX_CHANNELS.0
         && (s.in_c <= MAX_CHANNELS.1 || vectors == 1)
         && ep.act.function().is_none();
-    let fits = |k: &&SlideKernel| suits && k.pixels <= s.out_w && vectors <= k.run.len();
+    let fits = |k: &&SlideKernel| suits && k.pixels <= s.out_w && vectors <= k.run[0].len();
     let computed = |k: &&SlideKernel| s.out_w.next_multiple_of(k.pixels);
     table.slide.iter().filter(fits).min_by_key(computed)
 }
@@ -93,7 +122,7 @@ pub(super) unsafe fn run(
 ) {
     let terms = s.out_w * s.filter_h * TAPS * s.in_c * s.out_c;
     let rows_per_task = (MIN_TASK / terms.max(1)).max(1);
-    let columns = kernel.pixels + TAPS - 1;
+    let columns = columns(kernel.pixels, s.stride_w);
     let tiles = Tiles {
         s,
         kernel,
@@ -145,6 +174,7 @@ impl Windows<'_> {
     fn go_to(&mut self, row: usize) -> Range<usize> {
         let s = self.s;
         let (image, y) = (row / s.out_h, row % s.out_h);
+        let y = y * s.stride_h;
         self.top = (image * s.in_h + y) as isize - s.pad_top as isize;
         let first = s.pad_top.saturating_sub(y).min(s.filter_h);
         first
@@ -166,6 +196,7 @@ impl Windows<'_> {
     fn pixels(&mut self, row: usize, x: usize, filter_row: usize) -> *const f32 {
         let (s, channels) = (self.s, self.s.in_c);
         let line = &self.input[row * s.in_w * channels..][..s.in_w * channels];
+        let x = x * s.stride_w;
         let before = s.pad_left.saturating_sub(x).min(self.columns);
         let start = (x + before).saturating_sub(s.pad_left).min(s.in_w);
         let inside = (s.in_w - start).min(self.columns - before);
@@ -222,7 +253,7 @@ impl Tiles<'_> {
                 limits: ep.act.limits(),
             };
             // SAFETY: the caller's promise.
-            unsafe { (self.kernel.run[usize::from(width > lanes)])(&sweep) };
+            unsafe { (self.kernel.run[s.stride_w - 1][usize::from(width > lanes)])(&sweep) };
         }
     }
 }

@@ -167,12 +167,14 @@ fn sliding_along_rows() {
         ([2, 11], [8, 70], [5, 3], true),
         ([2, 37], [48, 5], [3, 3], true),
     ] {
-        let mut s = plane(hw, c, f, 1, same);
-        compare(&s.solid());
-        s.batch = 2;
-        (s.pad_top, s.pad_left) = (4, 14);
-        (s.out_h, s.out_w) = (s.out_h + 5, s.out_w + 19);
-        compare(&s.solid());
+        for stride in [1, 2] {
+            let mut s = plane(hw, c, f, stride, same);
+            compare(&s.solid());
+            s.batch = 2;
+            (s.pad_top, s.pad_left) = (4, 14);
+            (s.out_h, s.out_w) = (s.out_h + 5, s.out_w + 19);
+            compare(&s.solid());
+        }
     }
 }
 
