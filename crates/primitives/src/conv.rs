@@ -162,7 +162,7 @@ impl PackedFilter {
     /// # Panics
     /// If `filter` is too short or the channels do not divide into the groups.
     pub fn for_one_use(par: &dyn Parallelism, filter: &[f32], s: &Conv2dShape) -> Self {
-        Self::with_transform(par, filter, s, winograd::fastest_transform(s))
+        Self::with_transform(par, filter, s, winograd::transform_for_one_use(s))
     }
 
     fn with_transform(

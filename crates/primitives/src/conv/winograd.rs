@@ -161,12 +161,17 @@ pub(super) fn transform(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
 /// Output pixels below which transforming a filter takes longer than its product saves.
 const MANY_PIXELS: usize = 256;
 
-/// Returns the transform with the fewest multiplications, for known sizes, a filter that is used once
-/// and if some accuracy may be lost.
-pub(super) fn fastest_transform(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
-    if s.batch * s.out_h * s.out_w < MANY_PIXELS {
-        return None;
+/// Returns [`fastest_transform`] unless transforming a filter for one use takes longer.
+pub(super) fn transform_for_one_use(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
+    match s.batch * s.out_h * s.out_w {
+        MANY_PIXELS.. => fastest_transform(s),
+        _ => None,
     }
+}
+
+/// Returns the transform with the fewest multiplications, for known sizes and if some accuracy
+/// may be lost.
+pub(super) fn fastest_transform(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
     let is_paid = |f: &&WinogradTransform| f.tile < 8 || Grid::new(f, s).tiles() >= MANY_TILES;
     applicable(s).filter(is_paid).min_by_key(|f| f.rows(s))
 }
