@@ -2,7 +2,7 @@
 //! complex element types, and the wide types to compute in.
 
 use crate::numeric::{Num, Ordered};
-use ferroflow_primitives::special;
+use ferroflow_primitives::{double, special};
 use ferroflow_tensor::{Complex, Complex32, Complex64, Element, bf16, f16};
 use num_complex::ComplexFloat;
 use std::ops::{Add, Neg, Sub};
@@ -58,7 +58,7 @@ pub trait Field: Num {
     /// Returns the absolute value.
     fn magnitude(self) -> f64;
     /// `1 / (1 + exp(-x))`.
-    #[inline]
+    #[inline(always)]
     fn sigmoid(self) -> Self {
         Self::ONE.div(Self::ONE.add(self.neg().exp()))
     }
@@ -155,14 +155,14 @@ promote! {
 }
 
 macro_rules! reals {
-    ($($ty:ident, $erf:path, $erfc:path;)*) => {$(
+    ($($ty:ident, [$exp:path, $ln:path, $tanh:path], $erf:path, $erfc:path;)*) => {$(
         impl Field for $ty {
-            #[inline]
-            fn exp(self) -> Self { $ty::exp(self) }
+            #[inline(always)]
+            fn exp(self) -> Self { $exp(self) }
             #[inline]
             fn exp_m1(self) -> Self { $ty::exp_m1(self) }
-            #[inline]
-            fn ln(self) -> Self { $ty::ln(self) }
+            #[inline(always)]
+            fn ln(self) -> Self { $ln(self) }
             #[inline]
             fn ln_1p(self) -> Self { $ty::ln_1p(self) }
             #[inline]
@@ -185,8 +185,8 @@ macro_rules! reals {
             fn sinh(self) -> Self { $ty::sinh(self) }
             #[inline]
             fn cosh(self) -> Self { $ty::cosh(self) }
-            #[inline]
-            fn tanh(self) -> Self { $ty::tanh(self) }
+            #[inline(always)]
+            fn tanh(self) -> Self { $tanh(self) }
             #[inline]
             fn asinh(self) -> Self { $ty::asinh(self) }
             #[inline]
@@ -303,8 +303,8 @@ macro_rules! reals {
     )*};
 }
 reals! {
-    f32, libm::erff, libm::erfcf;
-    f64, special::erf, libm::erfc;
+    f32, [f32::exp, f32::ln, f32::tanh], libm::erff, libm::erfcf;
+    f64, [double::exp, double::ln, double::tanh], special::erf, libm::erfc;
 }
 
 /// Returns `1 - z` and `1 + z`, with the sign of an imaginary part that is zero.

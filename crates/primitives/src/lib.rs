@@ -18,6 +18,7 @@ mod aligned;
 pub mod columns;
 pub mod conv;
 pub mod depthwise;
+pub mod double;
 pub mod each;
 mod epilogue;
 mod functions;

@@ -110,11 +110,11 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(sqrt_grad),
     unary_op("Rsqrt", FIELD, vector_op!(field_op!(rsqrt, Rsqrt), Field::rsqrt))
     .gradient(rsqrt_grad),
-    unary_op("Exp", FIELD, field_op!(exp, Exp))
+    unary_op("Exp", FIELD, vector_op!(field_op!(exp, Exp), Field::exp))
     .gradient(exp_grad),
     unary_op("Expm1", FIELD, field_op!(exp_m1, Expm1))
     .gradient(expm1_grad),
-    unary_op("Log", FIELD, field_op!(ln, Log))
+    unary_op("Log", FIELD, vector_op!(field_op!(ln, Log), Field::ln))
     .gradient(log_grad),
     unary_op("Log1p", FIELD, field_op!(ln_1p, Log1p))
     .gradient(log1p_grad),
@@ -134,7 +134,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(sinh_grad),
     unary_op("Cosh", FIELD, field_op!(cosh))
     .gradient(cosh_grad),
-    unary_op("Tanh", FIELD, field_op!(tanh, Tanh))
+    unary_op("Tanh", FIELD, vector_op!(field_op!(tanh, Tanh), Field::tanh))
     .gradient(tanh_grad),
     unary_op("Asinh", FIELD, field_op!(asinh))
     .gradient(asinh_grad),
@@ -142,7 +142,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(acosh_grad),
     unary_op("Atanh", FIELD, field_op!(atanh))
     .gradient(atanh_grad),
-    unary_op("Sigmoid", FIELD, field_op!(sigmoid, Sigmoid))
+    unary_op("Sigmoid", FIELD, vector_op!(field_op!(sigmoid, Sigmoid), Field::sigmoid))
     .gradient(sigmoid_grad),
     unary_op("Erf", FLOATS, real_op!(COSTLY, erf, Erf))
     .gradient(erf_grad),

@@ -5,7 +5,7 @@ use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::shapes;
 use ferroflow_functors::unary::float_input;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_primitives::rows;
+use ferroflow_primitives::{double, rows, vectorized};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::DType;
 
@@ -78,19 +78,28 @@ pub(crate) fn each_row<T: Send>(
     par_chunks_mut(par, out, n, (4096 / n.max(1)).max(1), &f);
 }
 
+#[inline(always)]
 pub(crate) fn largest(x: &[f64]) -> f64 {
     x.iter().fold(f64::NEG_INFINITY, |a, b| a.max(*b))
 }
 
 /// Computes `out = e^(x - max x)`; returns the sum.
 pub(crate) fn exponentials(x: &[f64], out: &mut [f64]) -> f64 {
-    let max = largest(x);
-    let mut sum = 0.0;
-    for (o, x) in out.iter_mut().zip(x) {
-        *o = (x - max).exp();
-        sum += *o;
-    }
-    sum
+    vectorized(
+        #[inline(always)]
+        || {
+            let max = largest(x);
+            for (o, x) in out.iter_mut().zip(x) {
+                *o = double::exp(x - max);
+            }
+            let (blocks, rest) = out.as_chunks::<8>();
+            let mut sums = [0.0; 8];
+            for block in blocks {
+                sums.iter_mut().zip(block).for_each(|(sum, x)| *sum += x);
+            }
+            sums.iter().chain(rest).sum()
+        },
+    )
 }
 
 pub(crate) fn last_sum<'g>(x: Expr<'g>) -> Expr<'g> {
