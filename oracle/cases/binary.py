@@ -48,6 +48,8 @@ def arithmetic():
 
 
 def dividing():
+    for dtype in ("half", "bfloat16"):
+        yield case("FloorDiv", a(dtype, [3, 30, -4.2, 2.1, 3]), a(dtype, [0.3, 0.3, 0.1, 0.7, 0.1]))
     for op in DIVIDING:
         r = Rand(op)
         yield from broadcasting(op, r, 1, 9)

@@ -66,6 +66,10 @@ def arg_ops():
         yield case(op, r("float", (3, 4)), np.int64(0))
         yield case(op, r("float", (3, 300)), s32(1), output_type="uint16" if op == "ArgMax" else "int32")
         yield case(op, a("float", [[1, 3, 3], [2, 2, 1], [0, -0.0, 0]]), s32(1))
+        for dtype in ("float", "half", "double"):
+            yield case(op, a(dtype, [[np.nan, 1, 2], [np.nan, np.inf, -np.inf], [np.nan, -np.inf, np.nan]]), s32(1))
+            yield case(op, a(dtype, [[np.nan, 1, np.nan], [1, np.nan, np.nan]]), s32(0))
+            yield case(op, a(dtype, [[np.nan] * 3 + [0, 5, 5] * 23]), s32(1))
         yield case(op, empty("float", 0, 3), s32(1))
         yield case(op, empty("float", 0, 3), s32(0), fails=True)
         yield case(op, r("float", (2, 3)), s32(2), fails=True)

@@ -51,6 +51,11 @@ def maths():
         for dtype in ("int32", "int64"):
             yield case(op, a(dtype, [1, 2, 3, 4, 5, 9]))
     # On both sides of the branch cuts.
+    yield case("Tan", a("complex64", [1.5738 + 0j, 1.57 + 0j, 0.3 - 2j]))
+    yield case("Atanh", a("float", [-0.99999994, -0.999999, -0.999, 0.999, 0.999999]))
+    yield case("Atanh", a("double", [-0.9999999, -0.999999, 0.999999]))
+    for op in ("Asinh", "Acosh"):
+        yield case(op, a("float", [3e38, 1.5, 2e19]))
     for op in ("Asin", "Acos", "Atanh", "Asinh", "Acosh", "Atan", "Sqrt", "Log"):
         for dtype in COMPLEX:
             cuts = [complex(x, y) for x in (-2.0, 2.0, -0.5, 0.5) for y in (0.0, -0.0)]

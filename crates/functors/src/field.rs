@@ -188,11 +188,13 @@ macro_rules! reals {
             #[inline(always)]
             fn tanh(self) -> Self { $tanh(self) }
             #[inline]
-            fn asinh(self) -> Self { $ty::asinh(self) }
+            // In f64: squares of large numbers are finite.
+            fn asinh(self) -> Self { f64::from(self).asinh() as $ty }
             #[inline]
-            fn acosh(self) -> Self { $ty::acosh(self) }
+            fn acosh(self) -> Self { f64::from(self).acosh() as $ty }
             #[inline]
-            fn atanh(self) -> Self { $ty::atanh(self) }
+            // The library's is inexact near -1.
+            fn atanh(self) -> Self { $ty::atanh(self.abs()).copysign(self) }
             #[inline]
             fn pow(self, e: Self) -> Self { self.powf(e) }
             #[inline]
@@ -253,9 +255,9 @@ macro_rules! reals {
             fn sin(self) -> Self { ComplexFloat::sin(self) }
             fn cos(self) -> Self { ComplexFloat::cos(self) }
             fn tan(self) -> Self {
-                // tan z = -i tanh iz
-                let t = Field::tanh(Complex::new(-self.im, self.re));
-                Complex::new(t.im, -t.re)
+                // tan z = -i tanh iz, in double precision: it is a quotient of differences near a pole.
+                let t = Field::tanh(Complex64::new(-f64::from(self.im), self.re.into()));
+                Complex::new(t.im as $ty, -t.re as $ty)
             }
             // Kahan, "Branch cuts for complex elementary functions" (1987): the sign of a zero says on which side of the
             // cut a number is.

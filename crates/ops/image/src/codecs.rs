@@ -405,9 +405,10 @@ impl Image16 {
     }
 }
 
+/// TensorFlow does not say why, either.
 #[cold]
-fn invalid_jpeg(why: impl std::fmt::Display) -> Status {
-    invalid_argument!("jpeg::Uncompress failed. Invalid JPEG data or crop window. ({why})")
+fn invalid_jpeg<E>(_: E) -> Status {
+    invalid_argument!("jpeg::Uncompress failed. Invalid JPEG data or crop window.")
 }
 
 /// Returns whether a PNG file without an alpha channel has one transparent color. TensorFlow

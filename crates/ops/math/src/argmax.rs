@@ -177,7 +177,9 @@ fn arg_row<T: Arg, const LARGEST: bool>(x: &[T]) -> usize {
     let least = if LARGEST { T::LEAST } else { T::MOST };
     let (blocks, rest) = x.as_chunks::<LANES>();
     let mut lanes = [least; LANES];
-    lanes[..rest.len()].copy_from_slice(rest);
+    for (lane, x) in lanes.iter_mut().zip(rest) {
+        *lane = better(*x, *lane);
+    }
     for block in blocks {
         for (lane, x) in lanes.iter_mut().zip(block) {
             *lane = better(*x, *lane);
@@ -192,6 +194,10 @@ fn arg_row<T: Arg, const LARGEST: bool>(x: &[T]) -> usize {
         half /= 2;
     }
     let best = lanes[0];
+    if best == least {
+        // Nothing beats the least number: they all are, or not numbers.
+        return 0;
+    }
     let has_best = |block: &[T; LANES]| block.iter().fold(false, |has, x| has | (*x == best));
     let start = LANES * blocks.iter().position(has_best).unwrap_or(blocks.len());
     let found = x[start..].iter().position(|x| *x == best);

@@ -137,7 +137,7 @@ pub(crate) const OPS: &[Op] = &[
          {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", binary_of!(DIVIDE, Num::div, [f64, Complex32, Complex64]))
     .gradient(div_grad),
     binary_op("FloorDiv", "x: T, y: T -> z: T | T: type \
-         {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", division!(Ordered::floor_div, [f64], no_zero, int32::floor_div))
+         {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", floor_div)
     .not_differentiable(),
     binary_op("TruncateDiv", "x: T, y: T -> z: T | T: type \
          {bfloat16,half,float,double,uint8,int8,uint16,int16,int32,uint32,uint64,int64,complex64,complex128}", division!(Ordered::trunc_div, [f64], no_zero_internal))
@@ -289,6 +289,19 @@ fn maximum_grad(g: &mut GradientCtx) -> Result<()> {
 
 fn minimum_grad(g: &mut GradientCtx) -> Result<()> {
     picked_grad(g, "LessEqual")
+}
+
+/// The factory of FloorDiv: quotients of 16-bit floats are rounded to them, then down.
+fn floor_div(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    match build.input(0)? {
+        DType::Half => half_binary_kernel::<f16>(BinaryFn(|x: f32, y: f32| {
+            f16::from_f32(x / y).to_f32().floor()
+        })),
+        DType::Bfloat16 => half_binary_kernel::<bf16>(BinaryFn(|x: f32, y: f32| {
+            bf16::from_f32(x / y).to_f32().floor()
+        })),
+        _ => (division!(Ordered::floor_div, [f64], no_zero, int32::floor_div))(build),
+    }
 }
 
 fn floor_mod_grad(g: &mut GradientCtx) -> Result<()> {
