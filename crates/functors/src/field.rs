@@ -306,7 +306,7 @@ macro_rules! reals {
 }
 reals! {
     f32, [f32::exp, f32::ln, f32::tanh], libm::erff, libm::erfcf;
-    f64, [double::exp, double::ln, double::tanh], special::erf, libm::erfc;
+    f64, [double::exp, double::ln, f64::tanh], special::erf, libm::erfc;
 }
 
 /// Returns `1 - z` and `1 + z`, with the sign of an imaginary part that is zero.

@@ -99,38 +99,6 @@ pub fn ln(x: f64) -> f64 {
     if x >= 0.0 { y } else { f64::NAN }
 }
 
-/// Returns the hyperbolic tangent.
-#[inline(always)]
-pub fn tanh(x: f64) -> f64 {
-    let z = x * x;
-    let p = poly(
-        z,
-        [
-            -9.643_991_794_250_523e-1,
-            -9.928_772_310_019_186e1,
-            -1.614_687_684_417_084_5e3,
-        ],
-    );
-    let q = poly(
-        z,
-        [
-            1.0,
-            1.128_116_784_916_329_3e2,
-            2.235_488_390_601_004_5e3,
-            4.844_063_053_251_255e3,
-        ],
-    );
-    let small = x + x * (z * (p / q));
-    let large = (1.0 - 2.0 / (exp(2.0 * x.abs()) + 1.0)).copysign(x);
-    if x.abs() < 0.625 { small } else { large }
-}
-
-/// Returns `1 / (1 + e^-x)`.
-#[inline(always)]
-pub fn sigmoid(x: f64) -> f64 {
-    1.0 / (1.0 + exp(-x))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,7 +151,5 @@ mod tests {
     fn functions_are_the_library_s() {
         check("exp", exp, f64::exp);
         check("ln", ln, f64::ln);
-        check("tanh", tanh, f64::tanh);
-        check("sigmoid", sigmoid, |x| 1.0 / (1.0 + (-x).exp()));
     }
 }

@@ -63,10 +63,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "tests/table_files.rs: they read files",
         "InitializeTableFromTextFile InitializeTableFromTextFileV2",
     ),
-    (
-        "ops/tests/remap.rs: they read files",
-        "GenerateVocabRemapping LoadAndRemapMatrix",
-    ),
+    ("ops/tests/remap.rs: they read files", "LoadAndRemapMatrix"),
     (
         "ops/tests/datasets.rs: they write files",
         "SaveDataset SaveDatasetV2 SnapshotDataset SnapshotDatasetV2 SnapshotNestedDatasetReader",

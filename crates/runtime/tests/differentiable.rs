@@ -26,9 +26,9 @@ const UNSAID: &str = "TensorArrayGrad TensorArrayGradV2 TensorArrayGradV3 Tensor
 
 /// Ops with a gradient that no graph of `tests/gradients` has, but `variable_gradients.rs`, or that
 /// fail on purpose; TensorFlow's of BlockLSTMV2 takes the gates in the order of BlockLSTM, and that of
-/// the debugging identities asks a debugger.
+/// the debugging identities asks a debugger; TensorFlow builds no graph of QuantizeAndDequantize.
 const WITHOUT_ROWS: &str = "
-    BlockLSTMV2 DebugGradientIdentity DebugGradientRefIdentity DebugIdentityV2 PreventGradient ReadVariableOp RefIdentity ResourceGather ResourceGatherNd
+    BlockLSTMV2 DebugGradientIdentity DebugGradientRefIdentity DebugIdentityV2 PreventGradient QuantizeAndDequantize ReadVariableOp RefIdentity ResourceGather ResourceGatherNd
     SparseDenseCwiseAdd SparseSparseMaximum SparseSparseMinimum
 ";
 

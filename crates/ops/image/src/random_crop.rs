@@ -12,7 +12,8 @@ pub(crate) const OPS: &[Op] = &[Op::new(
      seed2: int = 0 | stateful",
 )
 .shape(shape)
-.kernel(random_crop)];
+.kernel(random_crop)
+.not_differentiable()];
 
 fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let image = ctx.with_rank(0, 3)?;

@@ -134,7 +134,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(sinh_grad),
     unary_op("Cosh", FIELD, field_op!(cosh))
     .gradient(cosh_grad),
-    unary_op("Tanh", FIELD, vector_op!(field_op!(tanh, Tanh), Field::tanh))
+    unary_op("Tanh", FIELD, field_op!(tanh, Tanh))
     .gradient(tanh_grad),
     unary_op("Asinh", FIELD, field_op!(asinh))
     .gradient(asinh_grad),
