@@ -228,13 +228,7 @@ impl<H: Half, R: Element, M: BinaryFunctor<f32, R>> BinaryFunctor<H, R> for Wide
         self.0.apply(a.wide(), b.wide())
     }
     fn apply_slice(&self, a: Side<H>, b: Side<H>, out: &mut [R]) {
-        let (mut wide_a, mut wide_b) = ([0.0; HALF_BLOCK], [0.0; HALF_BLOCK]);
-        for (i, out) in out.chunks_mut(HALF_BLOCK).enumerate() {
-            let range = i * HALF_BLOCK..i * HALF_BLOCK + out.len();
-            let a = widen_side(a, range.clone(), &mut wide_a);
-            let b = widen_side(b, range, &mut wide_b);
-            self.0.apply_slice(a, b, out);
-        }
+        each_widened(a, b, out, |a, b, out| self.0.apply_slice(a, b, out));
     }
     fn assign_left(&self, _: &mut [R], _: Side<H>) {}
     fn assign_right(&self, _: Side<H>, _: &mut [R]) {}
@@ -251,21 +245,33 @@ impl<H: Half> BinaryFunctor<H, H> for HalfBinary {
         H::narrow(self.0.apply(a.wide(), b.wide()))
     }
     fn apply_slice(&self, a: Side<H>, b: Side<H>, out: &mut [H]) {
-        let (mut wide_a, mut wide_b, mut wide) =
-            ([0.0; HALF_BLOCK], [0.0; HALF_BLOCK], [0.0; HALF_BLOCK]);
-        for (i, out) in out.chunks_mut(HALF_BLOCK).enumerate() {
-            let range = i * HALF_BLOCK..i * HALF_BLOCK + out.len();
-            let a = widen_side(a, range.clone(), &mut wide_a);
-            let b = widen_side(b, range, &mut wide_b);
+        let mut wide = [0.0; HALF_BLOCK];
+        each_widened(a, b, out, |a, b, out| {
             let wide = &mut wide[..out.len()];
             self.0.apply_slice(a, b, wide);
             H::narrow_all(wide, out);
-        }
+        });
     }
     fn assign_left(&self, _: &mut [H], _: Side<H>) {}
     fn assign_right(&self, _: Side<H>, _: &mut [H]) {}
     fn in_place(&self) -> bool {
         false
+    }
+}
+
+/// Calls `f` with each block of `out` and of the operands in single precision.
+fn each_widened<H: Half, R>(
+    a: Side<H>,
+    b: Side<H>,
+    out: &mut [R],
+    mut f: impl FnMut(Side<f32>, Side<f32>, &mut [R]),
+) {
+    let (mut wide_a, mut wide_b) = ([0.0; HALF_BLOCK], [0.0; HALF_BLOCK]);
+    for (i, out) in out.chunks_mut(HALF_BLOCK).enumerate() {
+        let range = i * HALF_BLOCK..i * HALF_BLOCK + out.len();
+        let a = widen_side(a, range.clone(), &mut wide_a);
+        let b = widen_side(b, range, &mut wide_b);
+        f(a, b, out);
     }
 }
 

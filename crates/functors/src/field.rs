@@ -155,7 +155,7 @@ promote! {
 }
 
 macro_rules! reals {
-    ($($ty:ident, [$exp:path, $ln:path, $tanh:path], $erf:path, $erfc:path;)*) => {$(
+    ($($ty:ident, $exp:path, $ln:path, $erf:path, $erfc:path;)*) => {$(
         impl Field for $ty {
             #[inline(always)]
             fn exp(self) -> Self { $exp(self) }
@@ -185,8 +185,8 @@ macro_rules! reals {
             fn sinh(self) -> Self { $ty::sinh(self) }
             #[inline]
             fn cosh(self) -> Self { $ty::cosh(self) }
-            #[inline(always)]
-            fn tanh(self) -> Self { $tanh(self) }
+            #[inline]
+            fn tanh(self) -> Self { $ty::tanh(self) }
             #[inline]
             // In f64: squares of large numbers are finite.
             fn asinh(self) -> Self { f64::from(self).asinh() as $ty }
@@ -305,8 +305,8 @@ macro_rules! reals {
     )*};
 }
 reals! {
-    f32, [f32::exp, f32::ln, f32::tanh], libm::erff, libm::erfcf;
-    f64, [double::exp, double::ln, f64::tanh], special::erf, libm::erfc;
+    f32, f32::exp, f32::ln, libm::erff, libm::erfcf;
+    f64, double::exp, double::ln, special::erf, libm::erfc;
 }
 
 /// Returns `1 - z` and `1 + z`, with the sign of an imaginary part that is zero.

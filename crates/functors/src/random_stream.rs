@@ -100,7 +100,7 @@ pub fn stateless(seed: &Tensor) -> Result<Philox> {
 /// Returns the stream of a key and a counter, by the number of an algorithm.
 ///
 /// # Errors
-/// INVALID_ARGUMENT if the shapes are others, or there is no such algorithm.
+/// INVALID_ARGUMENT for other shapes and unknown algorithms.
 pub fn stateless_of_key(key: &Tensor, counter: &Tensor, algorithm: &Tensor) -> Result<Philox> {
     let Some(least) = scalar(algorithm) else {
         return Err(invalid_argument!(

@@ -73,6 +73,7 @@ impl<A: Element, F: Fn(A) -> A + Send + Sync> UnaryFunctor<A, A> for UnaryFn<F> 
 }
 
 impl<A: Element, F: Fn(A) -> A + Send + Sync> InPlace<A> for UnaryFn<F> {
+    #[inline(always)]
     fn overwrite(&self, y: &mut [A]) {
         for y in y {
             *y = (self.0)(*y);

@@ -1,8 +1,9 @@
 //! Functors whose loops are compiled for each instruction set.
 
 use crate::binary::{BinaryFunctor, Side};
-use crate::unary::UnaryFunctor;
+use crate::unary::{ConvertFn, InPlace, UnaryFn, UnaryFunctor};
 use ferroflow_primitives::vectorized;
+use ferroflow_tensor::Element;
 
 /// A functor whose loops over slices use the best vector instructions of the CPU.
 ///
@@ -10,7 +11,37 @@ use ferroflow_primitives::vectorized;
 /// compilation target computes more slowly than memory delivers.
 pub struct Vectorized<Z>(pub Z);
 
-impl<A, R, Z: UnaryFunctor<A, R>> UnaryFunctor<A, R> for Vectorized<Z> {
+impl<A: Element, F: Fn(A) -> A + Send + Sync> UnaryFunctor<A, A> for Vectorized<UnaryFn<F>> {
+    #[inline]
+    fn apply(&self, x: A) -> A {
+        self.0.apply(x)
+    }
+    fn apply_slice(&self, x: &[A], y: &mut [A]) {
+        vectorized(
+            #[inline(always)]
+            || self.0.apply_slice(x, y),
+        );
+    }
+    fn in_place(&self) -> Option<&dyn InPlace<A>> {
+        Some(self)
+    }
+}
+
+impl<A: Element, F: Fn(A) -> A + Send + Sync> InPlace<A> for Vectorized<UnaryFn<F>> {
+    fn overwrite(&self, y: &mut [A]) {
+        vectorized(
+            #[inline(always)]
+            || self.0.overwrite(y),
+        );
+    }
+}
+
+impl<A, R, F> UnaryFunctor<A, R> for Vectorized<ConvertFn<F>>
+where
+    A: Element,
+    R: Element,
+    F: Fn(A) -> R + Send + Sync,
+{
     #[inline]
     fn apply(&self, x: A) -> R {
         self.0.apply(x)

@@ -262,21 +262,22 @@ fn asin_small<S: Simd>(s: S, a: S::V, square: S::V) -> S::V {
     s.fma(s.mul(p, square), a, a)
 }
 
-/// Half of one less `a`, and its root: the sine and its square of half an angle.
+/// Where `x` is above a half, and the arcsine of `small`, which is `x` or `|x|`; above a half, the
+/// arcsine of the sine of half the angle between `|x|` and one.
 #[inline(always)]
-fn half_angle<S: Simd>(s: S, a: S::V) -> (S::V, S::V) {
-    let square = s.mul(s.splat(0.5), s.sub(s.splat(1.0), a));
-    (s.sqrt(square), square)
+fn asin_parts<S: Simd>(s: S, x: S::V, small: S::V) -> (S::M, S::V) {
+    let a = s.abs(x);
+    let large = s.lt(s.splat(0.5), a);
+    let half = s.mul(s.splat(0.5), s.sub(s.splat(1.0), a));
+    let t = s.select(large, s.sqrt(half), small);
+    let square = s.select(large, half, s.mul(a, a));
+    (large, asin_small(s, t, square))
 }
 
 /// The arcsine; NaN beyond ±1.
 #[inline(always)]
 pub(crate) fn asin<S: Simd>(s: S, x: S::V) -> S::V {
-    let a = s.abs(x);
-    let large = s.lt(s.splat(0.5), a);
-    let (root, half) = half_angle(s, a);
-    let t = s.select(large, root, a);
-    let y = asin_small(s, t, s.select(large, half, s.mul(a, a)));
+    let (large, y) = asin_parts(s, x, s.abs(x));
     let from_end = s.sub(s.splat(FRAC_PI_2), s.add(y, y));
     s.copysign(s.select(large, from_end, y), x)
 }
@@ -284,11 +285,7 @@ pub(crate) fn asin<S: Simd>(s: S, x: S::V) -> S::V {
 /// The arccosine; NaN beyond ±1.
 #[inline(always)]
 pub(crate) fn acos<S: Simd>(s: S, x: S::V) -> S::V {
-    let a = s.abs(x);
-    let large = s.lt(s.splat(0.5), a);
-    let (root, half) = half_angle(s, a);
-    let t = s.select(large, root, x);
-    let y = asin_small(s, t, s.select(large, half, s.mul(a, a)));
+    let (large, y) = asin_parts(s, x, x);
     let twice = s.add(y, y);
     let from_end = s.select(s.lt(x, s.zero()), s.sub(s.splat(PI), twice), twice);
     // The angle in two parts: its rounding error counts where the arcsine is small.

@@ -1,9 +1,9 @@
 //! InvertPermutation (TensorFlow: `core/kernels/transpose_op.cc`).
 
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::indices::Index;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_tensor::{DType, Element};
-use std::fmt::Display;
+use ferroflow_tensor::DType;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -25,45 +25,24 @@ fn invert_permutation(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         }
         let mut out = ctx.alloc(dtype, ctx.shape(0)?.clone())?;
         match dtype {
-            DType::Int32 => invert(ctx.slice::<i32>(0)?, out.slice_mut()?)?,
-            _ => invert(ctx.slice::<i64>(0)?, out.slice_mut()?)?,
+            DType::Int32 => invert::<i32>(ctx.slice(0)?, out.slice_mut()?)?,
+            _ => invert::<i64>(ctx.slice(0)?, out.slice_mut()?)?,
         }
         ctx.set_output(0, out)
     }))
 }
 
-fn invert<T: Index>(perm: &[T], out: &mut [T]) -> Result<()> {
-    out.fill(T::NONE);
-    for (i, &p) in perm.iter().enumerate() {
-        let Some(slot) = p.position().and_then(|p| out.get_mut(p)) else {
+fn invert<I: Index>(perm: &[I], out: &mut [I]) -> Result<()> {
+    const NONE: i64 = -1;
+    out.fill(I::from_i64(NONE));
+    for (i, p) in perm.iter().map(|p| p.to_i64()).enumerate() {
+        let Some(slot) = usize::try_from(p).ok().and_then(|p| out.get_mut(p)) else {
             return Err(invalid_argument!("{p} is not between 0 and {}", perm.len()));
         };
-        if *slot != T::NONE {
+        if slot.to_i64() != NONE {
             return Err(invalid_argument!("{p} is duplicated in the input."));
         }
-        *slot = T::of(i);
+        *slot = I::from_i64(i as i64);
     }
     Ok(())
 }
-
-/// An integer that is a position.
-trait Index: Element + PartialEq + Display {
-    const NONE: Self;
-    fn position(self) -> Option<usize>;
-    fn of(i: usize) -> Self;
-}
-
-macro_rules! indices {
-    ($($ty:ty),*) => {$(
-        impl Index for $ty {
-            const NONE: Self = -1;
-            fn position(self) -> Option<usize> {
-                usize::try_from(self).ok()
-            }
-            fn of(i: usize) -> Self {
-                i as $ty
-            }
-        }
-    )*};
-}
-indices!(i32, i64);

@@ -115,21 +115,11 @@ pub(crate) fn encode(
     if options.progressive {
         let all = Coefficients::of(planes);
         for scan in scans::progression(channels) {
-            let mut counts = Counts::default();
-            scan.run(&layout, &all, &mut counts);
-            let codes = counts.codes();
-            scan_header(&mut bits, &layout, &scan, &codes);
-            scan.run(&layout, &all, &mut bits.with(&codes));
-            bits.finish();
+            optimized_scan(&mut bits, &layout, &scan, &all);
         }
     } else if options.optimized {
-        let (all, scan) = (Coefficients::of(planes), Scan::sequential(channels));
-        let mut counts = Counts::default();
-        scan.run(&layout, &all, &mut counts);
-        let codes = counts.codes();
-        scan_header(&mut bits, &layout, &scan, &codes);
-        scan.run(&layout, &all, &mut bits.with(&codes));
-        bits.finish();
+        let all = Coefficients::of(planes);
+        optimized_scan(&mut bits, &layout, &Scan::sequential(channels), &all);
     } else {
         let codes = Codes::standard();
         let scan = Scan::sequential(channels);
@@ -158,6 +148,16 @@ fn frame(bits: &mut Bits, layout: &Layout, progressive: bool) {
     }
     let marker = if progressive { 0xc2 } else { 0xc0 };
     segment(bits, marker, &[&[8], &height, &width, &parts]);
+}
+
+/// Writes a scan with the shortest codes for what it holds.
+fn optimized_scan(bits: &mut Bits, layout: &Layout, scan: &Scan, all: &Coefficients) {
+    let mut counts = Counts::default();
+    scan.run(layout, all, &mut counts);
+    let codes = counts.codes();
+    scan_header(bits, layout, scan, &codes);
+    scan.run(layout, all, &mut bits.with(&codes));
+    bits.finish();
 }
 
 /// Writes the codes of a scan, and what it holds.

@@ -8,7 +8,7 @@ use ferroflow_functors::binary::{
     half_binary_kernel,
 };
 use ferroflow_functors::field::{Field, Real};
-use ferroflow_functors::numeric::{Int, Num, Ordered};
+use ferroflow_functors::numeric::{Half, Int, Num, Ordered};
 use ferroflow_functors::vectorized::Vectorized;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
 use ferroflow_primitives::math::BinaryOp;
@@ -293,15 +293,9 @@ fn minimum_grad(g: &mut GradientCtx) -> Result<()> {
 
 /// The factory of FloorDiv: quotients of 16-bit floats are rounded to them, then down.
 fn floor_div(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    match build.input(0)? {
-        DType::Half => half_binary_kernel::<f16>(BinaryFn(|x: f32, y: f32| {
-            f16::from_f32(x / y).to_f32().floor()
-        })),
-        DType::Bfloat16 => half_binary_kernel::<bf16>(BinaryFn(|x: f32, y: f32| {
-            bf16::from_f32(x / y).to_f32().floor()
-        })),
-        _ => (division!(Ordered::floor_div, [f64], no_zero, int32::floor_div))(build),
-    }
+    dispatch!(build.input(0)?, H in [f16, bf16] =>
+        half_binary_kernel::<H>(BinaryFn(|x: f32, y: f32| H::narrow(x / y).wide().floor())),
+        else (division!(Ordered::floor_div, [f64], no_zero, int32::floor_div))(build))
 }
 
 fn floor_mod_grad(g: &mut GradientCtx) -> Result<()> {

@@ -12,6 +12,13 @@ use ferroflow_tensor::{
     Bytes, Complex32, Complex64, DType, PartialShape, Shape, Tensor, bf16, dispatch, f16,
 };
 
+/// The kernel of a comparison of 16-bit floats.
+macro_rules! halves {
+    ($ty:ty, $op:tt) => {
+        binary_kernel::<$ty, bool>(WidenOperands(ComparisonFn(|x: f32, y: f32| x $op y)))
+    };
+}
+
 /// The factory of an order relation.
 macro_rules! order {
     ($name:literal, $op:tt) => {
@@ -21,8 +28,7 @@ macro_rules! order {
                 let dtype = build.input(0)?;
                 dispatch!(dtype, T in [f32, f64, i32, i64, u8, i8, i16, u16, u32, u64] =>
                     binary_kernel::<T, bool>(ComparisonFn(|x: T, y: T| x $op y)),
-                    else dispatch!(dtype, H in [f16, bf16] =>
-                        binary_kernel::<H, bool>(WidenOperands(ComparisonFn(|x: f32, y: f32| x $op y))),
+                    else dispatch!(dtype, H in [f16, bf16] => halves!(H, $op),
                         else Err(build.unsupported(dtype))))
             })
             .not_differentiable()
@@ -41,8 +47,8 @@ macro_rules! equality {
                 ] =>
                     of_stored(build, binary_kernel::<T, bool>(ComparisonFn(|x: T, y: T| x $op y))?),
                     else match dtype {
-                        DType::Half => binary_kernel::<f16, bool>(WidenOperands(ComparisonFn(|x: f32, y: f32| x $op y))),
-                        DType::Bfloat16 => binary_kernel::<bf16, bool>(WidenOperands(ComparisonFn(|x: f32, y: f32| x $op y))),
+                        DType::Half => halves!(f16, $op),
+                        DType::Bfloat16 => halves!(bf16, $op),
                         DType::String => {
                             let f: fn(&Bytes, &Bytes) -> bool = |x, y| x $op y;
                             Ok(Box::new(move |ctx: &mut KernelCtx| strings(ctx, f)) as Box<dyn OpKernel>)

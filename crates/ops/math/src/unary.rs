@@ -55,23 +55,20 @@ macro_rules! real_op {
     };
 }
 
-/// The factory of a rounding, which CPUs have instructions for.
+/// The factory of a rounding.
 macro_rules! rounding_op {
     ($f:ident, $simd:ident) => {
-        vector_op!(
-            unary_of!(CHEAP, SimdUnary(UnaryOp::$simd), Real::$f, [f64]),
-            Real::$f
-        )
+        |build: &KernelBuild| of_floats(build, CHEAP, UnaryOp::$simd, <f64 as Real>::$f)
     };
 }
 
-/// The factory of a function of doubles that a CPU's vector instructions compute; `$others` makes
-/// the kernels of other types.
+/// The factory of a function that vector instructions compute in both precisions.
 macro_rules! vector_op {
-    ($others:expr, $trait:ident :: $f:ident) => {
-        |build: &KernelBuild| match build.input(0)? {
-            DType::Double => unary_kernel(CHEAP, Vectorized(UnaryFn(<f64 as $trait>::$f))),
-            _ => ($others)(build),
+    ($block:expr, $simd:ident, $trait:ident :: $f:ident) => {
+        |build: &KernelBuild| {
+            dispatch!(build.input(0)?, T in [Complex32, Complex64] =>
+                unary_kernel::<T, T>($block, UnaryFn(<T as $trait>::$f)),
+                else of_floats(build, $block, UnaryOp::$simd, <f64 as $trait>::$f))
         }
     };
 }
@@ -101,20 +98,15 @@ pub(crate) const OPS: &[Op] = &[
         "x: T -> y: T | T: type {float,half,double}; op_names: list(string)",
     )
     .shape(shapes::unchanged),
-    unary_op("Sqrt", FIELD, vector_op!(unary_of!(
-            CHEAP,
-            SimdUnary(UnaryOp::Sqrt),
-            Num::root,
-            [Complex32, Complex64]
-        ), Num::root))
+    unary_op("Sqrt", FIELD, vector_op!(CHEAP, Sqrt, Num::root))
     .gradient(sqrt_grad),
-    unary_op("Rsqrt", FIELD, vector_op!(field_op!(rsqrt, Rsqrt), Field::rsqrt))
+    unary_op("Rsqrt", FIELD, vector_op!(COSTLY, Rsqrt, Field::rsqrt))
     .gradient(rsqrt_grad),
-    unary_op("Exp", FIELD, vector_op!(field_op!(exp, Exp), Field::exp))
+    unary_op("Exp", FIELD, vector_op!(COSTLY, Exp, Field::exp))
     .gradient(exp_grad),
     unary_op("Expm1", FIELD, field_op!(exp_m1, Expm1))
     .gradient(expm1_grad),
-    unary_op("Log", FIELD, vector_op!(field_op!(ln, Log), Field::ln))
+    unary_op("Log", FIELD, vector_op!(COSTLY, Log, Field::ln))
     .gradient(log_grad),
     unary_op("Log1p", FIELD, field_op!(ln_1p, Log1p))
     .gradient(log1p_grad),
@@ -142,7 +134,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(acosh_grad),
     unary_op("Atanh", FIELD, field_op!(atanh))
     .gradient(atanh_grad),
-    unary_op("Sigmoid", FIELD, vector_op!(field_op!(sigmoid, Sigmoid), Field::sigmoid))
+    unary_op("Sigmoid", FIELD, vector_op!(COSTLY, Sigmoid, Field::sigmoid))
     .gradient(sigmoid_grad),
     unary_op("Erf", FLOATS, real_op!(COSTLY, erf, Erf))
     .gradient(erf_grad),
@@ -166,7 +158,11 @@ pub(crate) const OPS: &[Op] = &[
     .not_differentiable(),
     unary_op("Rint", FLOATS, rounding_op!(rint, Round))
     .not_differentiable(),
-    unary_op("Round", SIGNED, vector_op!(mixed_op!([i32, i64], Int::round, Round, Real::rint, [f64]), Real::rint))
+    unary_op("Round", SIGNED, |build| {
+        dispatch!(build.input(0)?, T in [i32, i64] =>
+            unary_kernel::<T, T>(CHEAP, UnaryFn(<T as Int>::round)),
+            else of_floats(build, CHEAP, UnaryOp::Round, <f64 as Real>::rint))
+    })
     .not_differentiable(),
     unary_op("Abs", "x: T -> y: T | T: type {bfloat16,half,float,double,int8,int16,int32,int64} |", mixed_op!([i8, i16, i32, i64], Int::abs, Abs, Real::abs, [f64]))
     .gradient(abs_grad),
@@ -257,6 +253,23 @@ const INTEGERS: &str =
 
 const PART: &str = "input: T -> output: Tout | T: type {complex64,complex128} = complex64; Tout: \
          type {float,double} = float";
+
+/// Returns the kernel of a function that vector instructions compute: `op` of single precision and
+/// 16-bit floats, `double` of doubles.
+fn of_floats(
+    build: &KernelBuild,
+    block: usize,
+    op: UnaryOp,
+    double: impl Fn(f64) -> f64 + Send + Sync + 'static,
+) -> Result<Box<dyn OpKernel>> {
+    match build.input(0)? {
+        DType::Half => half_unary_kernel::<f16>(block, SimdUnary(op)),
+        DType::Bfloat16 => half_unary_kernel::<bf16>(block, SimdUnary(op)),
+        DType::Float => unary_kernel::<f32, f32>(block, SimdUnary(op)),
+        DType::Double => unary_kernel(block, Vectorized(UnaryFn(double))),
+        dtype => Err(build.unsupported(dtype)),
+    }
+}
 
 /// Returns the kernel of a real function of complex numbers.
 fn part(

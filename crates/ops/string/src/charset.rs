@@ -314,7 +314,7 @@ fn error(len: usize) -> Decoded {
     }
 }
 
-/// Passes on what ICU makes of `len` bytes at the end that are no character: the code that no character has.
+/// Passes on what ICU makes of `len` bytes at the end that do not form a character: the noncharacter U+FFFF.
 fn decoded_to<E>(len: usize, each: &mut impl FnMut(Decoded) -> Result<(), E>) -> Result<(), E> {
     match len {
         0 => Ok(()),

@@ -217,16 +217,10 @@ impl Coder {
         let mut start = scan.first;
         for at in ones(scan.range(nonzero(block, scan.shift))) {
             self.end_blocks(scan, table, to);
-            let mut zeros = at - start;
-            start = at + 1;
-            while zeros > 15 {
-                to.symbol(table, 0xf0, 0, 0);
-                zeros -= 16;
-            }
             let v = i32::from(block[at]);
             let value = (v.abs() >> scan.shift) * v.signum();
-            let n = size(value.unsigned_abs());
-            to.symbol(table, (zeros << 4) as u8 | n as u8, low_bits(value, n), n);
+            coefficient(at - start, value, table, to);
+            start = at + 1;
         }
         if start <= scan.last {
             self.ends += 1;
@@ -313,20 +307,24 @@ fn low_bits(v: i32, n: u32) -> u32 {
     (v + (v >> 31)) as u32 & ((1 << n) - 1)
 }
 
+/// Passes on a coefficient and the zeros before it.
+#[inline(always)]
+fn coefficient(mut zeros: usize, value: i32, table: usize, to: &mut impl Sink) {
+    while zeros > 15 {
+        to.symbol(table, 0xf0, 0, 0);
+        zeros -= 16;
+    }
+    let n = size(value.unsigned_abs());
+    to.symbol(table, (zeros << 4) as u8 | n as u8, low_bits(value, n), n);
+}
+
 /// Passes on the coefficients but the mean.
 #[inline]
 fn whole(block: &Block, table: usize, to: &mut impl Sink) {
     let mut start = 1;
     for at in ones(nonzero(block, 0) & !1) {
-        let mut zeros = at - start;
+        coefficient(at - start, i32::from(block[at]), table, to);
         start = at + 1;
-        while zeros > 15 {
-            to.symbol(table, 0xf0, 0, 0);
-            zeros -= 16;
-        }
-        let v = i32::from(block[at]);
-        let n = size(v.unsigned_abs());
-        to.symbol(table, (zeros << 4) as u8 | n as u8, low_bits(v, n), n);
     }
     if start < 64 {
         to.symbol(table, 0, 0, 0);
