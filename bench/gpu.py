@@ -161,4 +161,5 @@ def main():
         print(f"| {name} | {label} | {engine} | {seconds * 1e3:.2f} |")
 
 
-main()
+if __name__ == "__main__":
+    main()

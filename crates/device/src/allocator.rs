@@ -16,6 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const FIRST_REGION: usize = 1 << 21;
 /// Regions double up to this size.
 const LAST_REGION: usize = 1 << 30;
+/// The same for memory of the host, which takes long to pin.
+const LAST_PINNED_REGION: usize = 1 << 26;
 /// Free chunks that are compared.
 const MAX_CANDIDATES: usize = 8;
 /// Holders that an out-of-memory error names.
@@ -130,7 +132,8 @@ impl Allocator {
             limit,
             options,
             state: Mutex::new(State {
-                chunks: Chunks::default(),
+                // The host waits for streams: what it may have at once stays apart.
+                chunks: Chunks::new(kind == Kind::Device),
                 regions: Vec::new(),
                 next_region: FIRST_REGION,
                 next_use: 0,
@@ -177,7 +180,11 @@ impl Allocator {
         for attempt in 0..2 {
             let guard = quiet();
             let mut state = self.state();
-            if let Some(at) = inner.find(&mut state, rounded, place) {
+            let found = inner.find(&mut state, rounded, place).or_else(|| {
+                state.chunks.settle(is_over);
+                state.chunks.idle_of(rounded)
+            });
+            if let Some(at) = found {
                 return Ok(state.take(at, rounded, len, holder));
             }
             match inner.grow(&mut state, rounded) {
@@ -186,6 +193,7 @@ impl Allocator {
                 Err(e) if e.code() == Code::ResourceExhausted => cause = Some(e),
                 Err(e) => return Err(e),
             }
+            state.chunks.join_all();
             let used = state.chunks.free_of(rounded).next().filter(|_| may_wait);
             if let Some(at) = used {
                 // What is left of the chunk keeps them, too.
@@ -262,6 +270,12 @@ impl Allocator {
     }
 }
 
+/// Whether a use is known to be over.
+fn is_over(u: &Use) -> bool {
+    let reached = u.event.as_ref().map(|e| e.is_reached());
+    matches!(reached, Some(Ok(true)))
+}
+
 impl State {
     fn take(&mut self, at: usize, rounded: usize, len: usize, holder: &str) -> (usize, Span) {
         let span = self.chunks.take(at, rounded, holder);
@@ -287,15 +301,13 @@ impl State {
 impl Inner {
     /// Finds a free chunk that can be used in `place` without waiting.
     fn find(&self, state: &mut State, len: usize, place: For) -> Option<usize> {
+        if let Some(idle) = state.chunks.idle_of(len) {
+            return Some(idle);
+        }
         let candidates: Vec<usize> = state.chunks.free_of(len).take(MAX_CANDIDATES).collect();
         candidates.into_iter().find(|at| {
             let Some(uses) = state.chunks.uses_mut(*at) else {
                 return false;
-            };
-            let is_over = |u: &Use| {
-                u.event
-                    .as_ref()
-                    .is_some_and(|e| e.is_reached().is_ok_and(|r| r))
             };
             uses.retain(|u| !is_over(u));
             let mut left = uses.iter();
@@ -347,7 +359,11 @@ impl Inner {
             address,
             len: wanted,
         };
-        state.next_region = (state.next_region * 2).min(LAST_REGION);
+        let last = match self.kind {
+            Kind::Device => LAST_REGION,
+            Kind::Pinned => LAST_PINNED_REGION,
+        };
+        state.next_region = (state.next_region * 2).min(last);
         state.stats.reserved += span.len;
         state.regions.push(span);
         Ok(Some(state.chunks.add_region(span)))

@@ -44,16 +44,26 @@ struct Chunk {
     state: State,
 }
 
-/// Chunks of all regions. Neighbours are never both free.
-#[derive(Default)]
+/// Chunks of all regions. Free neighbours are joined: at once, or when nothing uses them any more.
 pub(crate) struct Chunks {
     chunks: Vec<Chunk>,
     /// Positions in `chunks` that stand for nothing.
     vacant: Vec<usize>,
     free: BTreeSet<(usize, Address, usize)>,
+    /// Whether chunks that a stream still uses are joined with others, which then are in use, too.
+    joins_used: bool,
 }
 
 impl Chunks {
+    pub(crate) fn new(joins_used: bool) -> Chunks {
+        Chunks {
+            chunks: Vec::new(),
+            vacant: Vec::new(),
+            free: BTreeSet::new(),
+            joins_used,
+        }
+    }
+
     /// Adds a region, as one free chunk.
     pub(crate) fn add_region(&mut self, span: Span) -> usize {
         let chunk = Chunk {
@@ -84,6 +94,46 @@ impl Chunks {
     pub(crate) fn free_of(&self, len: usize) -> impl Iterator<Item = usize> {
         let fits = self.free.range((len, Address(0), 0)..);
         fits.map(|(_, _, at)| *at)
+    }
+
+    /// Returns the smallest free chunk of at least `len` bytes that nothing uses, if any, where such chunks stay apart from
+    /// others.
+    pub(crate) fn idle_of(&self, len: usize) -> Option<usize> {
+        let is_idle = |at: &usize| {
+            let state = &self.chunks[*at].state;
+            matches!(state, State::Free(uses) if uses.is_empty())
+        };
+        match self.joins_used {
+            true => None,
+            false => self.free_of(len).find(is_idle),
+        }
+    }
+
+    /// Forgets the uses that are over, and joins chunks that have no others.
+    pub(crate) fn settle(&mut self, is_over: impl Fn(&Use) -> bool) {
+        if self.joins_used {
+            return;
+        }
+        for at in self.all_free() {
+            let Some(uses) = self.uses_mut(at).filter(|uses| !uses.is_empty()) else {
+                continue;
+            };
+            uses.retain(|u| !is_over(u));
+            self.join(at, false);
+        }
+    }
+
+    /// Joins all free neighbours.
+    pub(crate) fn join_all(&mut self) {
+        for at in self.all_free() {
+            if self.uses_mut(at).is_some() {
+                self.join(at, true);
+            }
+        }
+    }
+
+    fn all_free(&self) -> Vec<usize> {
+        self.free.iter().map(|(_, _, at)| *at).collect()
     }
 
     /// The uses of a free chunk.
@@ -126,26 +176,40 @@ impl Chunks {
         chunk.span
     }
 
-    /// Frees a chunk and joins it with free neighbours. Without `uses` it is never used again.
+    /// Frees a chunk. Without `uses` it is never used again.
     pub(crate) fn release(&mut self, at: usize, uses: Option<Vec<Use>>) {
-        let Some(mut uses) = uses else {
+        let Some(uses) = uses else {
             self.chunks[at].state = State::Lost;
             return;
         };
-        let mut at = at;
-        if let Some(next) = self.chunks[at].next
-            && let Some(others) = self.unlist(next)
+        self.list(at, uses);
+        self.join(at, self.joins_used);
+    }
+
+    /// Joins a free chunk with free neighbours: those that nothing uses, or with `used` all.
+    fn join(&mut self, at: usize, used: bool) {
+        if let Some(next) = self.chunks[at].next {
+            self.join_pair(at, next, used);
+        }
+        if let Some(prev) = self.chunks[at].prev {
+            self.join_pair(prev, at, used);
+        }
+    }
+
+    fn join_pair(&mut self, at: usize, next: usize, used: bool) {
+        let joins = |c: &Chunk| matches!(&c.state, State::Free(uses) if used || uses.is_empty());
+        if joins(&self.chunks[at])
+            && joins(&self.chunks[next])
+            && let (Some(mut uses), Some(others)) = (self.unlist(at), self.unlist(next))
         {
             join_uses(&mut uses, others);
             self.absorb(at, next);
+            self.list(at, uses);
         }
-        if let Some(prev) = self.chunks[at].prev
-            && let Some(others) = self.unlist(prev)
-        {
-            join_uses(&mut uses, others);
-            self.absorb(prev, at);
-            at = prev;
-        }
+    }
+
+    /// Makes a chunk a free one.
+    fn list(&mut self, at: usize, uses: Vec<Use>) {
         let chunk = &mut self.chunks[at];
         chunk.state = State::Free(uses);
         self.free.insert((chunk.span.len, chunk.span.address, at));
@@ -182,9 +246,9 @@ impl Chunks {
 
     /// Removes the regions that are one free chunk, and returns them with their uses.
     pub(crate) fn take_free_regions(&mut self) -> Vec<(Span, Vec<Use>)> {
-        let free: Vec<usize> = self.free.iter().map(|(_, _, at)| *at).collect();
+        self.join_all();
         let mut regions = Vec::new();
-        for at in free {
+        for at in self.all_free() {
             let chunk = &self.chunks[at];
             if chunk.prev.is_none() && chunk.next.is_none() {
                 let span = chunk.span;

@@ -290,11 +290,12 @@ impl StreamMemory {
 
     /// Copies a tensor of the host to one of the same size that was allocated here.
     pub(crate) fn upload_to(&self, to: &Tensor, from: &Tensor) -> Result<()> {
-        match device_block(to)?.filter(|to| !to.is_empty()) {
-            Some(to) => self
-                .compute()
-                .copy_from_host(&to, from.bytes()?, &self.staging),
-            None => Ok(()),
+        let bytes = from.bytes()?;
+        match (device_block(to)?, bytes.len()) {
+            (None, _) | (_, 0) => Ok(()),
+            // Without staging.
+            (Some(to), 1 | 2 | 4) => self.compute().fill(&to, bytes),
+            (Some(to), _) => self.compute().copy_from_host(&to, bytes, &self.staging),
         }
     }
 

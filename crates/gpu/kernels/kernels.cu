@@ -19,32 +19,53 @@ template <class T> __device__ void softmax(const T *x, T *y, int n, int is_log) 
     }
 }
 
+__device__ inline float warp_max(float v) {
+    for (int offset = 16; offset > 0; offset /= 2) v = Max::add(v, __shfl_xor_sync(0xffffffff, v, offset));
+    return v;
+}
+
+__device__ inline float warp_sum(float v) {
+    for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffff, v, offset);
+    return v;
+}
+
+// Calls `F<N>` with the registers that each lane of a warp needs for a row of `n` elements.
+#define BY_LENGTH(F, n, ...)                                                                                          \
+    if (n <= 128) F<4>(__VA_ARGS__);                                                                                  \
+    else if (n <= 256) F<8>(__VA_ARGS__);                                                                             \
+    else if (n <= 512) F<16>(__VA_ARGS__);                                                                            \
+    else if (n <= 768) F<24>(__VA_ARGS__);                                                                            \
+    else F<32>(__VA_ARGS__);
+
+template <int N, class T> __device__ void softmax_of(const T *x, T *y, int n, int is_log) {
+    int lane = threadIdx.x % 32;
+    float v[N], largest = -INFINITY, sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = i * 32 + lane < n ? load(x + i * 32 + lane) : -INFINITY;
+#pragma unroll
+    for (int i = 0; i < N; i++) largest = Max::add(largest, v[i]);
+    largest = warp_max(largest);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        v[i] -= largest;
+        float e = i * 32 + lane < n ? expf(v[i]) : 0;
+        sum += e;
+        if (!is_log) v[i] = e;
+    }
+    sum = warp_sum(sum);
+    float factor = 1 / sum, shift = logf(sum);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (i * 32 + lane < n) store(y + i * 32 + lane, is_log ? v[i] - shift : v[i] * factor);
+}
+
 // Softmax of rows of at most 1,024 elements: a warp a row, whose elements stay in registers.
 template <class T> __device__ void softmax_short(const T *x, T *y, int rows, int n, int is_log) {
-    int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32, lane = threadIdx.x % 32;
+    int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
     if (row >= rows) return;
     x += (size_t)row * n;
     y += (size_t)row * n;
-    float v[32], largest = -INFINITY;
-#pragma unroll
-    for (int i = 0; i < 32; i++) {
-        int at = i * 32 + lane;
-        v[i] = at < n ? load(x + at) : -INFINITY;
-        if (i * 32 < n) largest = Max::add(largest, v[i]);
-    }
-    for (int offset = 16; offset > 0; offset /= 2)
-        largest = Max::add(largest, __shfl_xor_sync(0xffffffff, largest, offset));
-    float sum = 0;
-#pragma unroll
-    for (int i = 0; i < 32; i++)
-        if (i * 32 < n) sum += i * 32 + lane < n ? expf(v[i] - largest) : 0;
-    for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(0xffffffff, sum, offset);
-    float factor = 1 / sum, shift = logf(sum);
-#pragma unroll
-    for (int i = 0; i < 32; i++) {
-        int at = i * 32 + lane;
-        if (at < n) store(y + at, is_log ? v[i] - largest - shift : expf(v[i] - largest) * factor);
-    }
+    BY_LENGTH(softmax_of, n, x, y, n, is_log)
 }
 
 // (x - mean) / sqrt(variance + epsilon) * scale + offset of rows of `n` elements, a block a row.
@@ -65,6 +86,38 @@ __device__ void layer_norm(const T *x, const T *scale, const T *offset, T *y, in
         store(y + i, (load(x + i) - mean) * factor * load(scale + i) + load(offset + i));
 }
 
+template <int N, class T>
+__device__ void layer_norm_of(const T *x, const T *scale, const T *offset, T *y, int n, float epsilon) {
+    int lane = threadIdx.x % 32;
+    float v[N], sum = 0, squares = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) v[i] = i * 32 + lane < n ? load(x + i * 32 + lane) : 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) sum += v[i];
+    float mean = warp_sum(sum) / n;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        v[i] -= mean;
+        if (i * 32 + lane < n) squares += v[i] * v[i];
+    }
+    float factor = rsqrtf(warp_sum(squares) / n + epsilon);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        int at = i * 32 + lane;
+        if (at < n) store(y + at, v[i] * factor * load(scale + at) + load(offset + at));
+    }
+}
+
+// The same for rows of at most 1,024 elements: a warp a row, whose elements stay in registers.
+template <class T>
+__device__ void layer_norm_short(const T *x, const T *scale, const T *offset, T *y, int rows, int n, float epsilon) {
+    int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (row >= rows) return;
+    x += (size_t)row * n;
+    y += (size_t)row * n;
+    BY_LENGTH(layer_norm_of, n, x, scale, offset, y, n, epsilon)
+}
+
 // Reduces the middle of [outer, n, inner]. With `inner` 1 a block makes each result, else a thread.
 template <class R, class T> __device__ void reduce(const T *x, T *y, int outer, int n, int inner, float factor) {
     if (inner == 1) {
@@ -83,25 +136,38 @@ template <class R, class T> __device__ void reduce(const T *x, T *y, int outer, 
     store(y + at, v * factor);
 }
 
-// Pooling of [batch, height, width, channels], a thread an output. `is_max` or the mean of what is inside.
-template <class T>
+// Elements that are loaded and stored at once.
+template <class T, int N> struct alignas(N * sizeof(T)) Vector {
+    T v[N];
+};
+
+// Pooling of [batch, height, width, channels], a thread for `N` channels of an output. `is_max` or the mean of what is
+// inside.
+template <int N, class T>
 __device__ void pool(const T *x, T *y, int count, int height, int width, int channels, int out_height, int out_width,
                      int window_h, int window_w, int stride_h, int stride_w, int pad_h, int pad_w, int is_max) {
-    int at = blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= count) return;
-    int c = at % channels, ox = at / channels % out_width, oy = at / channels / out_width % out_height;
-    int b = at / channels / out_width / out_height;
+    unsigned at = blockIdx.x * blockDim.x + threadIdx.x, per = channels / N;
+    if (at >= count / N) return;
+    unsigned c = at % per * N, pixel = at / per;
+    int ox = pixel % out_width, oy = pixel / out_width % out_height, b = pixel / out_width / out_height;
     int y0 = oy * stride_h - pad_h, x0 = ox * stride_w - pad_w;
     int y1 = min(y0 + window_h, height), x1 = min(x0 + window_w, width);
     y0 = max(y0, 0);
     x0 = max(x0, 0);
-    float v = is_max ? -INFINITY : 0;
+    float v[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) v[k] = is_max ? -INFINITY : 0;
     for (int i = y0; i < y1; i++)
         for (int j = x0; j < x1; j++) {
-            float e = load(x + (((size_t)b * height + i) * width + j) * channels + c);
-            v = is_max ? Max::add(v, e) : v + e;
+            size_t from = (((size_t)b * height + i) * width + j) * channels + c;
+            Vector<T, N> e = *(const Vector<T, N> *)(x + from);
+#pragma unroll
+            for (int k = 0; k < N; k++) v[k] = is_max ? Max::add(v[k], load(&e.v[k])) : v[k] + load(&e.v[k]);
         }
-    store(y + at, is_max ? v : v / (float)((y1 - y0) * (x1 - x0)));
+    Vector<T, N> result;
+#pragma unroll
+    for (int k = 0; k < N; k++) store(&result.v[k], is_max ? v[k] : v[k] / (float)((y1 - y0) * (x1 - x0)));
+    *(Vector<T, N> *)(y + (size_t)at * N) = result;
 }
 
 // A depthwise convolution of [batch, height, width, channels] with a filter of [height, width, channels, multiplier],
@@ -247,19 +313,26 @@ OF_INDEX(i64, long long)
                                                  float epsilon) {                                                     \
         layer_norm(x, scale, offset, y, n, epsilon);                                                                  \
     }                                                                                                                 \
-    REDUCE(sum, Sum, NAME, T) REDUCE(max, Max, NAME, T) REDUCE(min, Min, NAME, T) REDUCE(prod, Prod, NAME, T)         \
-    extern "C" __global__ void pool_##NAME(const T *x, T *y, int count, int height, int width, int channels,          \
-                                           int out_height, int out_width, int window_h, int window_w, int stride_h,   \
-                                           int stride_w, int pad_h, int pad_w, int is_max) {                          \
-        pool(x, y, count, height, width, channels, out_height, out_width, window_h, window_w, stride_h, stride_w,     \
-             pad_h, pad_w, is_max);                                                                                   \
+    extern "C" __global__ void layer_norm_short_##NAME(const T *x, const T *scale, const T *offset, T *y, int rows,   \
+                                                       int n, float epsilon) {                                        \
+        layer_norm_short(x, scale, offset, y, rows, n, epsilon);                                                      \
     }                                                                                                                 \
+    REDUCE(sum, Sum, NAME, T) REDUCE(max, Max, NAME, T) REDUCE(min, Min, NAME, T) REDUCE(prod, Prod, NAME, T)         \
+    POOL(1, NAME, T) POOL(4, NAME, T)                                                                                 \
     extern "C" __global__ void depthwise_##NAME(const T *x, const T *filter, const T *bias, T *y, int count,          \
                                                 int height, int width, int channels, int multiplier, int out_height,  \
                                                 int out_width, int filter_h, int filter_w, int stride_h,              \
                                                 int stride_w, int pad_h, int pad_w, int dilation_h, int dilation_w) { \
         depthwise(x, filter, bias, y, count, height, width, channels, multiplier, out_height, out_width, filter_h,    \
                   filter_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w);                                \
+    }
+
+#define POOL(N, NAME, T)                                                                                              \
+    extern "C" __global__ void pool_##N##_##NAME(                                                                     \
+        const T *x, T *y, int count, int height, int width, int channels, int out_height, int out_width,              \
+        int window_h, int window_w, int stride_h, int stride_w, int pad_h, int pad_w, int is_max) {                   \
+        pool<N>(x, y, count, height, width, channels, out_height, out_width, window_h, window_w, stride_h, stride_w,  \
+                pad_h, pad_w, is_max);                                                                                \
     }
 
 #define REDUCE(OP, R, NAME, T)                                                                                        \

@@ -12,7 +12,7 @@ use ferroflow_device::cuda::{Conv, ConvArgs, Epilogue as BlasEpilogue, Gemm};
 use ferroflow_device::{TensorArg, is_capturing};
 use ferroflow_functors::window::{NHWC, Placed, Rules, conv_rules};
 use ferroflow_opdef::{BinaryFn, KernelBuild};
-use ferroflow_tensor::Tensor;
+use ferroflow_tensor::{DType, Tensor};
 use std::sync::OnceLock;
 
 const FORMAT: &[(&str, &[&str])] = &[("data_format", &["NHWC"])];
@@ -24,11 +24,19 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("_FusedDepthwiseConv2dNative", depthwise).strings(FORMAT),
 ];
 
+/// A filter with the output channels first.
+#[derive(Clone)]
+struct Filter {
+    tensor: Tensor,
+    /// How many of its input channels are zeros that inputs lack.
+    added: usize,
+}
+
 struct ConvKernel {
     rules: Rules,
     epilogue: Epilogue,
     /// A constant filter as the convolution reads it.
-    filter: OnceLock<Tensor>,
+    filter: OnceLock<Filter>,
 }
 
 fn conv(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
@@ -40,8 +48,8 @@ fn conv(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 }
 
 impl ConvKernel {
-    /// The filter with the output channels first, scaled.
-    fn filter(&self, ctx: &GpuCtx) -> Result<Tensor> {
+    /// The scaled filter for inputs of `channels`.
+    fn filter(&self, ctx: &GpuCtx, channels: usize) -> Result<Filter> {
         if let Some(filter) = self.filter.get() {
             return Ok(filter.clone());
         }
@@ -53,12 +61,30 @@ impl ConvKernel {
             let steps = [Step::Binary(BinaryFn::Mul, 0, 1)];
             filter = elementwise::apply(ctx, &steps, &[filter, ctx.input(2)?])?;
         }
-        let filter = data::transposed(ctx, &filter, &[3, 0, 1, 2])?;
+        let mut tensor = data::transposed(ctx, &filter, &[3, 0, 1, 2])?;
+        let added = match tensor.shape()[3] == channels {
+            true => missing_channels(channels, tensor.dtype()),
+            false => 0,
+        };
+        if added > 0 {
+            let pads = [(0, 0), (0, 0), (0, 0), (0, added)];
+            tensor = padded(ctx, &tensor, &pads, None)?;
+        }
+        let filter = Filter { tensor, added };
         // What is captured has not been computed.
         if is_constant && !is_capturing() {
             let _ = self.filter.set(filter.clone());
         }
         Ok(filter)
+    }
+}
+
+/// Channels that an input lacks for tensor cores, which take 16 bytes of them at a time; fewer than three are as fast without.
+fn missing_channels(n: usize, dtype: DType) -> usize {
+    let lanes = 16 / dtype.size();
+    match (3..lanes).contains(&n) && (dtype != DType::Float || tf32()) {
+        true => lanes - n,
+        false => 0,
     }
 }
 
@@ -73,9 +99,14 @@ pub(crate) fn four(t: &Tensor, what: &str) -> Result<[usize; 4]> {
 
 impl GpuKernel for ConvKernel {
     fn launch(&self, ctx: &mut GpuCtx) -> Result<()> {
-        let (mut x, filter) = (ctx.input(0)?, self.filter(ctx)?);
+        let mut x = ctx.input(0)?;
         let [batch, _, _, in_c] = four(&x, "input")?;
-        let [out_c, rows, columns, of_group] = four(&filter, "filter")?;
+        let Filter {
+            tensor: filter,
+            added,
+        } = self.filter(ctx, in_c)?;
+        let [out_c, rows, columns, filter_c] = four(&filter, "filter")?;
+        let of_group = filter_c - added;
         if of_group == 0 || !in_c.is_multiple_of(of_group) || !out_c.is_multiple_of(in_c / of_group)
         {
             return Err(invalid_argument!(
@@ -87,12 +118,14 @@ impl GpuKernel for ConvKernel {
             self.rules[1].place(x.shape()[2], columns)?,
         ];
         let mut pad = axes.map(|a| a.before);
-        let after = axes.map(|a| after(&a));
+        let mut copied = [(0, 0), (0, 0), (0, 0), (0, added)];
         // cuDNN has the same padding on both sides.
-        if pad != after {
-            let before_after = [(0, 0), (pad[0], after[0]), (pad[1], after[1]), (0, 0)];
-            x = padded(ctx, &x, &before_after, None)?;
+        if !axes.iter().all(is_even) {
+            copied[1..3].copy_from_slice(&axes.map(|a| (a.before, after(&a))));
             pad = [0, 0];
+        }
+        if copied.iter().any(|(a, b)| a + b > 0) {
+            x = padded(ctx, &x, &copied, None)?;
         }
         let output = [batch, axes[0].output, axes[1].output, out_c];
         let y = ctx.alloc(x.dtype(), output)?;
@@ -114,7 +147,7 @@ impl GpuKernel for ConvKernel {
         let conv = Conv {
             dtype: x.dtype(),
             input: four(&x, "input")?,
-            filter: [out_c, rows, columns, of_group],
+            filter: [out_c, rows, columns, filter_c],
             output,
             pad,
             stride: axes.map(|a| a.stride),
@@ -178,6 +211,13 @@ fn enqueue(ctx: &GpuCtx, conv: &Conv, args: &ConvArgs, has_bias: bool) -> Result
         blas.multiply(ctx.memory, &gemm, tensors, bias, args.side)
     };
     ctx.library.faster(ctx.memory, conv, product, convolution)
+}
+
+/// Whether an axis has as many windows with the padding in front of it on both sides.
+fn is_even(axis: &Placed) -> bool {
+    let window = (axis.window.max(1) - 1) * axis.dilation + 1;
+    let length = axis.input + 2 * axis.before;
+    length >= window && (length - window) / axis.stride + 1 == axis.output
 }
 
 /// Positions of padding behind an axis; those that no window reaches do not count.
@@ -265,15 +305,30 @@ mod tests {
     use ferroflow_functors::window::{Pad, Rule};
 
     #[test]
+    fn few_channels_are_filled_up_to_16_bytes() {
+        for (n, dtype, expected) in [
+            (1, DType::Bfloat16, 0),
+            (3, DType::Bfloat16, 5),
+            (3, DType::Half, 5),
+            (8, DType::Half, 0),
+            (4, DType::Float, 0),
+            (12, DType::Bfloat16, 0),
+        ] {
+            assert_eq!(missing_channels(n, dtype), expected, "{n} {dtype}");
+        }
+    }
+
+    #[test]
     fn padding_behind_an_axis_counts_what_windows_reach() {
-        // input, window, stride, dilation: before, after.
+        // input, window, stride, dilation: before, after; whether the same on both sides will do.
         for (input, window, stride, dilation, expected) in [
-            (5, 3, 1, 1, (1, 1)),
-            (6, 3, 2, 1, (0, 1)),
-            (7, 3, 2, 1, (1, 1)),
-            (5, 2, 1, 1, (0, 1)),
-            (9, 3, 1, 2, (2, 2)),
-            (5, 1, 2, 1, (0, 0)),
+            (5, 3, 1, 1, (1, 1, true)),
+            (6, 3, 2, 1, (0, 1, false)),
+            (7, 3, 2, 1, (1, 1, true)),
+            (5, 2, 1, 1, (0, 1, false)),
+            (9, 3, 1, 2, (2, 2, true)),
+            (5, 1, 2, 1, (0, 0, true)),
+            (6, 1, 2, 1, (0, 0, true)),
         ] {
             let rule = Rule {
                 stride,
@@ -282,7 +337,7 @@ mod tests {
             };
             let axis = rule.place(input, window).expect("fits");
             assert_eq!(
-                (axis.before, after(&axis)),
+                (axis.before, after(&axis), is_even(&axis)),
                 expected,
                 "{input} {window} {stride}"
             );

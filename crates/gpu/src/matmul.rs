@@ -6,10 +6,12 @@ use crate::kernel::{GpuCtx, GpuKernel, Row};
 use crate::library::tf32;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::cuda::{Epilogue as BlasEpilogue, Gemm};
+use ferroflow_device::is_capturing;
 use ferroflow_functors::broadcast::broadcast_shape;
 use ferroflow_functors::matmul::{check_matrices, incompatible};
 use ferroflow_opdef::KernelBuild;
-use ferroflow_tensor::{Shape, Tensor};
+use ferroflow_tensor::{DType, Shape, Tensor};
+use std::sync::OnceLock;
 
 pub(crate) const ROWS: &[Row] = &[
     Row::new("MatMul", mat_mul),
@@ -47,13 +49,14 @@ fn mat_mul(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         build.attrs.bool("transpose_a")?,
         build.attrs.bool("transpose_b")?,
     );
+    let packed = OnceLock::new();
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         check_matrices(a.dtype(), a.shape(), b.shape())?;
         let [(m, k), (k2, n)] = [&a, &b].map(|t| (t.shape()[0], t.shape()[1]));
         let (x, w) = (
             side(a.clone(), m, k, transpose_x),
-            side(b.clone(), k2, n, transpose_w),
+            packed_side(ctx, side(b.clone(), k2, n, transpose_w), &packed)?,
         );
         let shape = Shape::from([x.dims()[0], w.dims()[1]]);
         let y = product(ctx, &x, &w, shape, epilogue)?;
@@ -70,10 +73,30 @@ fn side(tensor: Tensor, rows: usize, columns: usize, transpose: bool) -> Side {
     }
 }
 
+/// Returns input 1 as products in TF32 read it, if it is a constant: the tensor cores take only matrices whose terms of a sum
+/// are next to each other.
+fn packed_side(ctx: &GpuCtx, w: Side, packed: &OnceLock<Tensor>) -> Result<Side> {
+    let gains = w.tensor.dtype() == DType::Float && tf32() && w.columns > 1;
+    if w.transpose || !gains || !ctx.is_constant(1) {
+        return Ok(w);
+    }
+    let transposed = match packed.get() {
+        Some(packed) => packed.clone(),
+        // What is captured has not been computed.
+        None if is_capturing() => return Ok(w),
+        None => {
+            let transposed = data::transposed(ctx, &w.tensor, &[1, 0])?;
+            packed.get_or_init(|| transposed).clone()
+        }
+    };
+    Ok(side(transposed, w.columns, w.rows, true))
+}
+
 /// `_Dense`: rows of any number of dimensions times a matrix.
 fn dense(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let epilogue = Epilogue::of(build.attrs)?;
     let transpose_w = build.attrs.bool("transpose_w")?;
+    let packed = OnceLock::new();
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         let (Some((&k, outer)), [rows, columns]) = (a.shape().split_last(), b.shape().dims())
@@ -83,7 +106,7 @@ fn dense(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             ));
         };
         let m = outer.iter().product();
-        let w = side(b.clone(), *rows, *columns, transpose_w);
+        let w = packed_side(ctx, side(b.clone(), *rows, *columns, transpose_w), &packed)?;
         let shape = outer.iter().copied().chain([w.dims()[1]]).collect();
         let x = side(a.clone(), m, k, false);
         let y = product(ctx, &x, &w, shape, epilogue)?;

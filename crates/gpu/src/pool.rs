@@ -1,5 +1,6 @@
 //! Pooling of images with channels last.
 
+use crate::data;
 use crate::elementwise::grid;
 use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
@@ -74,6 +75,8 @@ fn pool(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         let y = ctx.alloc(x.dtype(), [batch, h.output, w.output, channels])?;
         let count = y.num_elements();
         if count > 0 {
+            let x = data::aligned(ctx, x)?;
+            let lanes = if channels.is_multiple_of(4) { 4 } else { 1 };
             let mut args = vec![TensorArg::Tensor(&x), TensorArg::Tensor(&y)];
             let sizes = [
                 count, height, width, channels, h.output, w.output, h.window, w.window, h.stride,
@@ -83,7 +86,8 @@ fn pool(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
                 args.push(TensorArg::I32(int(size)?));
             }
             args.push(TensorArg::I32(i32::from(is_max)));
-            ctx.run(&format!("pool_{}", suffix(x.dtype())?), &grid(count), &args)?;
+            let name = format!("pool_{lanes}_{}", suffix(x.dtype())?);
+            ctx.run(&name, &grid(count / lanes), &args)?;
         }
         ctx.set_output(0, y)
     }))

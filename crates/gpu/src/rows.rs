@@ -75,17 +75,19 @@ fn layer_norm(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         let y = ctx.alloc(x.dtype(), x.shape().clone())?;
         if x.num_elements() > 0 {
             let rows = x.num_elements() / n;
-            int(rows)?;
-            let args = [
-                TensorArg::Tensor(&x),
-                TensorArg::Tensor(&scale),
-                TensorArg::Tensor(&offset),
-                TensorArg::Tensor(&y),
-                TensorArg::I32(int(n)?),
-                TensorArg::F32(epsilon),
-            ];
-            let name = format!("layer_norm_{}", suffix(x.dtype())?);
-            ctx.run(&name, &blocks(rows, threads(n)), &args)?;
+            let (count, of) = (TensorArg::I32(int(rows)?), suffix(x.dtype())?);
+            let tensors = [&x, &scale, &offset, &y].map(TensorArg::Tensor);
+            let mut args = Vec::from(tensors);
+            let (name, grid) = match n <= SHORT {
+                true => {
+                    args.push(count);
+                    let grid = blocks(rows.div_ceil(WARPS), WARPS * 32);
+                    (format!("layer_norm_short_{of}"), grid)
+                }
+                false => (format!("layer_norm_{of}"), blocks(rows, threads(n))),
+            };
+            args.extend([TensorArg::I32(int(n)?), TensorArg::F32(epsilon)]);
+            ctx.run(&name, &grid, &args)?;
         }
         ctx.set_output(0, y)
     }))
