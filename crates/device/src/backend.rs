@@ -2,6 +2,7 @@
 
 use ferroflow_base::{Result, Status};
 use std::fmt;
+use std::time::Duration;
 
 /// An address in the memory of a device, or in host memory that devices reach.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -155,6 +156,22 @@ pub trait Backend: Send + Sync {
     /// As for [`Backend::create_stream`].
     fn create_event(&self, device: usize) -> Result<RawEvent>;
 
+    /// Creates an event that knows when it is reached.
+    ///
+    /// # Errors
+    /// As for [`Backend::create_stream`]; UNIMPLEMENTED if the backend has none.
+    fn create_timed_event(&self, _device: usize) -> Result<RawEvent> {
+        Err(no_times(self.platform()))
+    }
+
+    /// Returns the time from one timed event to a later one, both of which were reached.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if a handle is unknown; UNIMPLEMENTED if the backend has no timed events.
+    fn elapsed(&self, _from: RawEvent, _to: RawEvent) -> Result<Duration> {
+        Err(no_times(self.platform()))
+    }
+
     /// Releases an event; streams that wait for it still do.
     fn destroy_event(&self, event: RawEvent);
 
@@ -292,6 +309,11 @@ pub trait Backend: Send + Sync {
     /// # Errors
     /// INVALID_ARGUMENT if the handle is unknown.
     fn call_host(&self, stream: RawStream, call: HostCall) -> Result<()>;
+}
+
+#[cold]
+fn no_times(platform: &str) -> Status {
+    ferroflow_base::unimplemented_error!("events of {platform} have no times")
 }
 
 #[cold]

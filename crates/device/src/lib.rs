@@ -3,7 +3,7 @@
 //! Entry points, in reading order: [`Backend`], which a kind of device implements; [`Device`],
 //! [`Stream`] and [`Event`]; [`Allocator`] with [`Buffer`] and [`Pinned`]; [`Module`] and
 //! [`Function`]; the backend
-//! [`HostStreams`] and [`cuda::Cuda`]; [`StreamMemory`], tensors in a device's memory.
+//! [`HostStreams`] and [`cuda::Cuda`]; [`StreamMemory`], tensors in a device's memory; [`Timeline`], when streams ran what.
 //!
 //! Invariants: operations of one stream run in order, those of several in any order that events do
 //! not forbid. No operation chooses its stream: callers name it. The memory of a freed [`Buffer`] is
@@ -25,6 +25,7 @@ mod host_stream;
 mod module;
 mod stream;
 mod tensor_memory;
+mod timeline;
 
 pub use allocator::{Allocator, AllocatorOptions, MemoryStats};
 pub use backend::{
@@ -43,3 +44,4 @@ pub use host_stream::{
 pub use module::{Function, KernelArg, Module};
 pub use stream::{Event, Stream};
 pub use tensor_memory::{StreamMemory, TensorArg};
+pub use timeline::{StreamKind, TimedOps, Timeline};

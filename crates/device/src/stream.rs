@@ -8,6 +8,7 @@ use ferroflow_base::{Result, invalid_argument};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// A sequence of operations of one device that run in order. Clones are the same stream.
 #[derive(Clone)]
@@ -203,6 +204,20 @@ impl Stream {
         self.0.n_ops.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// The number of operations that were enqueued.
+    pub(crate) fn n_ops(&self) -> u64 {
+        self.0.n_ops.load(Ordering::Acquire)
+    }
+
+    /// Returns an event for everything enqueued so far, which knows when it is reached.
+    pub(crate) fn timed_mark(&self) -> Result<Event> {
+        let device = self.device().clone();
+        let raw = device.backend().create_timed_event(device.ordinal())?;
+        let event = Event(Arc::new(EventInner { raw, device }));
+        self.device().backend().record(raw, self.0.raw)?;
+        Ok(event)
+    }
+
     /// Returns an event for everything enqueued so far, the same one until something is enqueued.
     ///
     /// # Errors
@@ -292,6 +307,12 @@ impl Event {
         let recorded = self.0.device.backend().record(self.0.raw, stream.raw());
         stream.note_op();
         recorded
+    }
+
+    /// The time since an earlier event; both were reached.
+    pub(crate) fn since(&self, earlier: &Event) -> Result<Duration> {
+        let backend = self.0.device.backend();
+        backend.elapsed(earlier.0.raw, self.0.raw)
     }
 
     /// Returns whether the last record was reached, without waiting.

@@ -4,6 +4,7 @@ use crate::allocator::{Allocator, AllocatorOptions, For, MemoryStats};
 use crate::buffer::{Buffer, Pinned};
 use crate::capture;
 use crate::dispatch::Dispatch;
+use crate::timeline::{StreamKind, Timeline};
 use crate::{Device, Function, Grid, LaunchArg, Span, Stream};
 use ferroflow_base::{
     Result, Status, failed_precondition, internal, invalid_argument, resource_exhausted,
@@ -13,7 +14,8 @@ use smallvec::SmallVec;
 use std::any::Any;
 use std::cell::RefCell;
 use std::ptr::NonNull;
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// A device with its tensors, the stream that computes, and streams for copies to and from it.
 ///
@@ -31,6 +33,9 @@ pub struct StreamMemory {
     options: AllocatorOptions,
     /// Calls kernels that enqueue launches; `None` where kernels of the CPU compute.
     dispatch: Option<Dispatch>,
+    /// Times what the streams run, if the device is traced.
+    timeline: Mutex<Option<Arc<Timeline>>>,
+    is_traced: AtomicBool,
     /// What the kernels of the device share.
     shared: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -164,6 +169,8 @@ impl StreamMemory {
                 true => None,
                 false => Some(Dispatch::new(device)?),
             },
+            timeline: Mutex::default(),
+            is_traced: AtomicBool::new(false),
             shared: OnceLock::new(),
         })
     }
@@ -175,6 +182,45 @@ impl StreamMemory {
     pub fn current() -> Result<Arc<StreamMemory>> {
         let current = CURRENT.with_borrow(Clone::clone);
         current.ok_or_else(|| internal!("a kernel of a device runs on no device"))
+    }
+
+    /// Begins to time what the streams of the device run, instead of an earlier timeline, if any.
+    ///
+    /// # Errors
+    /// UNIMPLEMENTED if the device has no times; those of the device.
+    pub fn start_timeline(&self) -> Result<Arc<Timeline>> {
+        let new = Arc::new(Timeline::new(&self.compute)?);
+        let mut timeline = self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
+        *timeline = Some(new.clone());
+        self.is_traced.store(true, Ordering::Release);
+        Ok(new)
+    }
+
+    /// Ends a timeline, unless another one was started.
+    pub fn end_timeline(&self, ended: &Arc<Timeline>) {
+        let mut timeline = self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
+        if timeline.as_ref().is_some_and(|t| Arc::ptr_eq(t, ended)) {
+            *timeline = None;
+            self.is_traced.store(false, Ordering::Release);
+        }
+    }
+
+    /// Runs `enqueue`, whose operations are timed if the device is traced.
+    fn timed<R>(&self, kind: StreamKind, names: [&str; 2], enqueue: impl FnOnce() -> R) -> R {
+        if !self.is_traced.load(Ordering::Acquire) {
+            return enqueue();
+        }
+        let timeline = self.timeline.lock().unwrap_or_else(PoisonError::into_inner);
+        let timeline = timeline.clone();
+        let stream = match kind {
+            StreamKind::Compute => &self.compute,
+            StreamKind::Into => &self.into,
+            StreamKind::Out => &self.out,
+        };
+        match timeline {
+            Some(timeline) => timeline.time((kind, stream), names, enqueue),
+            None => enqueue(),
+        }
     }
 
     /// Whether kernels enqueue launches, instead of computing on the host.
@@ -230,12 +276,12 @@ impl StreamMemory {
         ferroflow_tensor::with_memory(&memory, f)
     }
 
-    /// Runs `f`, whose kernels enqueue launches on the computing stream; memory that they allocate belongs to
+    /// Runs `f`, whose kernels enqueue launches of an op on the computing stream; memory that they allocate belongs to
     /// `holder`.
-    pub fn enqueuing<R>(self: &Arc<Self>, holder: &str, f: impl FnOnce() -> R) -> R {
+    pub fn enqueuing<R>(self: &Arc<Self>, holder: &str, op: &str, f: impl FnOnce() -> R) -> R {
         set_holder(holder);
         let _restore = Restore(CURRENT.replace(Some(self.clone())));
-        f()
+        self.timed(StreamKind::Compute, [holder, op], f)
     }
 
     /// Returns a new tensor in the device's memory, for launches on the computing stream.
@@ -399,7 +445,8 @@ impl StreamMemory {
         holder: &str,
         done: impl FnOnce(Result<Tensor>) + Send + 'static,
     ) {
-        let copied = match self.enqueue_to_device(&tensor, holder) {
+        let enqueue = || self.enqueue_to_device(&tensor, holder);
+        let copied = match self.timed(StreamKind::Into, [holder, "MEMCPYHtoD"], enqueue) {
             Ok(copied) => copied,
             Err(e) => return done(Err(e)),
         };
@@ -480,7 +527,8 @@ impl StreamMemory {
             }));
         };
         // The kernel that computed the tensor has run; `finish` keeps the tensor until it was copied.
-        self.out.copy_to_host(&source, &staging, finish);
+        let enqueue = || self.out.copy_to_host(&source, &staging, finish);
+        self.timed(StreamKind::Out, ["a result", "MEMCPYDtoH"], enqueue);
     }
 }
 

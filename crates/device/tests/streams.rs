@@ -4,7 +4,7 @@ use ferroflow_base::Code;
 use ferroflow_device::cuda::KERNELS;
 use ferroflow_device::{
     Allocator, AllocatorOptions, Buffer, Device, Event, Grid, HostKernel, HostStreamOptions,
-    HostStreams, KernelArg, Module, Stream,
+    HostStreams, KernelArg, Module, Pinned, Stream,
 };
 use std::sync::{Arc, mpsc};
 
@@ -127,6 +127,27 @@ fn memory_grows_and_is_given_back() {
         backend.allocate(0, 8 << 20).is_ok(),
         "not all memory came back"
     );
+}
+
+#[test]
+fn small_copies_in_flight_pin_no_more_memory() {
+    let (_, device) = host(8 << 20);
+    let streams = [(); 2].map(|()| Stream::new(&device).unwrap());
+    let stream = &streams[0];
+    let allocator = Allocator::new(&device, &AllocatorOptions::default());
+    let x = Buffer::new(&allocator, stream, 64, "x").unwrap();
+    let (go, stopped) = mpsc::channel();
+    stream.call_host(move |_| stopped.recv().unwrap()).unwrap();
+    let pinned = Allocator::pinned(&device);
+    for _ in 0..1000 {
+        stream.copy_from_host(&x, &[1; 64], &pinned).unwrap();
+    }
+    assert_eq!(pinned.stats().reserved, 2 << 20);
+    go.send(()).unwrap();
+    stream.synchronize().unwrap();
+    // Nothing uses the parts any more: they are one again.
+    let all = Pinned::new(&pinned, 2 << 20).unwrap();
+    assert_eq!(all.bytes().len(), pinned.stats().reserved);
 }
 
 #[test]

@@ -23,4 +23,4 @@ mod trace;
 
 pub use dataflow::Executor;
 pub use kernel::{NodeRunner, RunArgs};
-pub use trace::{DeadNode, NodeSpan, TraceSink, TracedTensor};
+pub use trace::{DeadNode, NodeSpan, StreamSpan, TraceSink, TracedTensor};

@@ -68,10 +68,27 @@ pub struct DeadNode<'a> {
     pub iteration: u64,
 }
 
+/// What a stream of a device ran for a node, or a copy.
+pub struct StreamSpan<'a> {
+    /// The device and its stream.
+    pub stream: &'a str,
+    /// The node, or the tensor that was copied.
+    pub name: &'a str,
+    /// The op of the node, or `MEMCPYHtoD` or `MEMCPYDtoH`.
+    pub op: &'a str,
+    /// When it began.
+    pub start: Instant,
+    /// When it ended.
+    pub end: Instant,
+}
+
 /// Receives spans, from any thread.
 pub trait TraceSink: Any + Send + Sync {
     /// A kernel returned.
     fn span(&self, span: NodeSpan);
+
+    /// A stream ran something; after the spans of the nodes that enqueued it.
+    fn stream_span(&self, _span: StreamSpan) {}
 
     /// A node was dead.
     fn dead(&self, _node: DeadNode) {}

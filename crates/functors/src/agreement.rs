@@ -13,6 +13,28 @@ pub enum Agreement {
     Shape,
 }
 
+impl Agreement {
+    /// Checks the shapes of the two inputs of a node.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if they do not agree.
+    pub fn check(self, op: &str, node: &str, [a, b]: [&Shape; 2]) -> Result<()> {
+        let counts = [a, b].map(Shape::num_elements);
+        match self {
+            _ if a == b => Ok(()),
+            Agreement::Count if counts[0] != counts[1] => Err(invalid_argument!(
+                "The two arguments to a cwise op must have same number of elements, got {} and {}",
+                counts[0],
+                counts[1]
+            )),
+            Agreement::Count => Ok(()),
+            Agreement::Shape => Err(invalid_argument!(
+                "Inputs to operation {node} of type {op} must have the same size and shape.  Input 0: {a} != input 1: {b}"
+            )),
+        }
+    }
+}
+
 /// Returns a kernel that refuses inputs that do not agree.
 ///
 /// # Errors
@@ -41,24 +63,10 @@ impl OpKernel for Agreeing {
         if a == b {
             return self.kernel.compute(ctx);
         }
-        let counts = [a, b].map(Shape::num_elements);
-        match self.agreement {
-            Agreement::Count if counts[0] != counts[1] => Err(invalid_argument!(
-                "The two arguments to a cwise op must have same number of elements, got {} and {}",
-                counts[0],
-                counts[1]
-            )),
-            Agreement::Count => {
-                let a = a.clone();
-                let b = ctx.take_input(1)?.with_shape(a)?;
-                ctx.set_input(1, b)?;
-                self.kernel.compute(ctx)
-            }
-            Agreement::Shape => Err(invalid_argument!(
-                "Inputs to operation {} of type {} must have the same size and shape.  Input 0: {a} != input 1: {b}",
-                ctx.node(),
-                self.op
-            )),
-        }
+        self.agreement.check(&self.op, ctx.node(), [a, b])?;
+        let a = a.clone();
+        let b = ctx.take_input(1)?.with_shape(a)?;
+        ctx.set_input(1, b)?;
+        self.kernel.compute(ctx)
     }
 }

@@ -216,6 +216,30 @@ __device__ void copy_nd(const T *x, T *y, int count, int d1, int d2, int d3, int
     y[to] = x[from];
 }
 
+// The same where `rows` elements are side by side in the source and `columns` in the target, by tiles; the other dimensions
+// are the grid's third.
+template <class T>
+__device__ void transpose(const T *x, T *y, int rows, int columns, int row_to, int column_from, int d1, int d2, int d3,
+                          int a0, int a1, int a2, int a3, int b0, int b1, int b2, int b3) {
+    __shared__ T tile[32][33];
+    int i3 = blockIdx.z % d3, rest = blockIdx.z / d3;
+    int i2 = rest % d2;
+    rest /= d2;
+    int i1 = rest % d1, i0 = rest / d1;
+    x += (long long)i0 * a0 + (long long)i1 * a1 + (long long)i2 * a2 + (long long)i3 * a3;
+    y += (long long)i0 * b0 + (long long)i1 * b1 + (long long)i2 * b2 + (long long)i3 * b3;
+    int row = blockIdx.x * 32 + threadIdx.x, column = blockIdx.y * 32 + threadIdx.y;
+    for (int i = 0; i < 32; i += 8)
+        if (row < rows && column + i < columns)
+            tile[threadIdx.y + i][threadIdx.x] = x[row + (long long)(column + i) * column_from];
+    __syncthreads();
+    row = blockIdx.x * 32 + threadIdx.y;
+    column = blockIdx.y * 32 + threadIdx.x;
+    for (int i = 0; i < 32; i += 8)
+        if (row + i < rows && column < columns)
+            y[(long long)(row + i) * row_to + column] = tile[threadIdx.x][threadIdx.y + i];
+}
+
 // Rows of [outer, rows, inner] by number, for [outer, n, inner].
 template <class T, class I>
 __device__ void gather(const T *x, const I *indices, T *y, int count, int rows, int n, int inner) {
@@ -350,6 +374,11 @@ OF_TYPE(bf16, bf16)
                                                int a0, int a1, int a2, int a3, int a4, int a5, int b0, int b1,        \
                                                int b2, int b3, int b4, int b5) {                                      \
         copy_nd(x, y, count, d1, d2, d3, d4, d5, a0, a1, a2, a3, a4, a5, b0, b1, b2, b3, b4, b5);                     \
+    }                                                                                                                 \
+    extern "C" __global__ void transpose_##BYTES(                                                                     \
+        const T *x, T *y, int rows, int columns, int row_to, int column_from, int d1, int d2, int d3, int a0, int a1, \
+        int a2, int a3, int b0, int b1, int b2, int b3) {                                                             \
+        transpose(x, y, rows, columns, row_to, column_from, d1, d2, d3, a0, a1, a2, a3, b0, b1, b2, b3);              \
     }                                                                                                                 \
     extern "C" __global__ void gather_##BYTES##_i32(const T *x, const int *indices, T *y, int count, int rows, int n, \
                                                     int inner) {                                                      \

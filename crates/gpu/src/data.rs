@@ -3,7 +3,7 @@
 use crate::elementwise::grid;
 use crate::kernel::{GpuCtx, GpuKernel, Row, axis, int};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
-use ferroflow_device::TensorArg;
+use ferroflow_device::{Grid, TensorArg};
 use ferroflow_functors::shapes::permutation;
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{DType, Shape, Tensor};
@@ -86,6 +86,26 @@ impl Copy {
         Some(copy)
     }
 
+    /// The copy by tiles, if it transposes.
+    fn tiles(&self) -> Option<Tiles> {
+        let (&(n, from, 1), outer) = self.dims.split_last()? else {
+            return None;
+        };
+        let at = outer.iter().position(|(_, a, _)| *a == 1 && from != 1)?;
+        let (rows, _, row_to) = outer[at];
+        let others = outer.iter().enumerate().filter(|(i, _)| *i != at);
+        let others: SmallVec<[(usize, i64, i64); 6]> = others.map(|(_, d)| *d).collect();
+        let count: usize = others.iter().map(|(n, ..)| n).product();
+        // What the grid may have, and what is worth it.
+        let fits = others.len() <= 4 && count <= 65_535 && n.div_ceil(TILE) <= 65_535;
+        (fits && n.min(rows) >= TILE / 4).then_some(Tiles {
+            rows: (rows, row_to),
+            columns: (n, from),
+            others,
+            count,
+        })
+    }
+
     /// Enqueues the copy, from element `at` of `x` to element `to` of `y`.
     ///
     /// # Errors
@@ -129,12 +149,11 @@ impl Copy {
             }
         }
         let (bytes, copy) = unit;
+        if let Some(tiles) = copy.tiles() {
+            return tiles.run(ctx, &x, &y, bytes);
+        }
         let mut dims = [(1usize, 0i64, 0i64); MAX_RANK];
         dims[MAX_RANK - copy.dims.len()..].copy_from_slice(&copy.dims);
-        let number = |v: i64| {
-            let fits = i32::try_from(v).map(TensorArg::I32);
-            fits.map_err(|_| unimplemented_error!("GPU kernels reach 2^31 elements"))
-        };
         let mut args: SmallVec<[TensorArg; 24]> = SmallVec::new();
         args.push(TensorArg::Tensor(&x));
         args.push(TensorArg::Tensor(&y));
@@ -150,6 +169,55 @@ impl Copy {
         }
         ctx.run(&format!("copy_nd_{bytes}"), &grid(copy.count()), &args)
     }
+}
+
+/// Rows and columns of a tile.
+const TILE: usize = 32;
+
+/// A copy whose rows are contiguous in the source, and whose columns are in the target.
+struct Tiles {
+    /// Their number, and the distance between them in the target.
+    rows: (usize, i64),
+    /// Their number, and the distance between them in the source.
+    columns: (usize, i64),
+    /// The other dimensions, outermost first.
+    others: SmallVec<[(usize, i64, i64); 6]>,
+    /// The product of their extents.
+    count: usize,
+}
+
+impl Tiles {
+    fn run(&self, ctx: &GpuCtx, x: &Tensor, y: &Tensor, bytes: usize) -> Result<()> {
+        let ((rows, row_to), (columns, column_from)) = (self.rows, self.columns);
+        let mut dims = [(1usize, 0i64, 0i64); 4];
+        dims[4 - self.others.len()..].copy_from_slice(&self.others);
+        let mut args: SmallVec<[TensorArg; 24]> = SmallVec::new();
+        args.extend([TensorArg::Tensor(x), TensorArg::Tensor(y)]);
+        args.extend([TensorArg::I32(int(rows)?), TensorArg::I32(int(columns)?)]);
+        args.extend([number(row_to)?, number(column_from)?]);
+        for (n, ..) in &dims[1..] {
+            args.push(TensorArg::I32(int(*n)?));
+        }
+        for (_, a, _) in &dims {
+            args.push(number(*a)?);
+        }
+        for (.., b) in &dims {
+            args.push(number(*b)?);
+        }
+        let blocks = [rows.div_ceil(TILE), columns.div_ceil(TILE), self.count];
+        let grid = Grid {
+            blocks: blocks.map(|n| n as u32),
+            threads: [TILE as u32, 8, 1],
+            shared_bytes: 0,
+        };
+        ctx.run(&format!("transpose_{bytes}"), &grid, &args)
+    }
+}
+
+/// A distance as kernels take it.
+fn number(v: i64) -> Result<TensorArg<'static>> {
+    let fits = i32::try_from(v).map(TensorArg::I32);
+    fits.map_err(|_| unimplemented_error!("GPU kernels reach 2^31 elements"))
 }
 
 fn signed(strides: &[usize]) -> impl Iterator<Item = i64> + '_ {
@@ -404,8 +472,7 @@ fn split_v(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 
 fn broadcast_to(_: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(|ctx: &mut GpuCtx| {
-        let (x, dims) = (ctx.input(0)?, ctx.ints(1)?);
-        let shape = Shape::checked(&dims)?;
+        let (x, shape) = (ctx.input(0)?, ctx.shape_of(1)?);
         let own = x.shape();
         let fits = own.rank() <= shape.rank()
             && own
@@ -482,6 +549,17 @@ mod tests {
         // Contiguous on both sides.
         let copy = Copy::new([(2, 12, 12), (1, 5, 5), (3, 4, 4), (4, 1, 1)]);
         assert_eq!(copy.dims[..], [(24, 1, 1)]);
+        assert!(copy.tiles().is_none());
+        // [3, 40, 50] to [3, 50, 40] is a transpose, [3, 40, 2] to [3, 2, 40] hardly.
+        let transpose = Copy::new([(3, 2000, 2000), (50, 1, 40), (40, 50, 1)]);
+        let tiles = transpose.tiles().expect("a transpose");
+        assert_eq!((tiles.rows, tiles.columns), ((50, 40), (40, 50)));
+        assert_eq!(
+            (&tiles.others[..], tiles.count),
+            (&[(3, 2000, 2000)][..], 3)
+        );
+        let narrow = Copy::new([(3, 80, 80), (2, 1, 40), (40, 2, 1)]);
+        assert!(narrow.tiles().is_none());
         // A broadcast is not.
         assert_eq!(Copy::new([(2, 0, 3), (3, 1, 1)]).dims.len(), 2);
     }

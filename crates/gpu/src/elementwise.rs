@@ -5,6 +5,7 @@ use crate::kernel::{FLOATS, GpuCtx, GpuKernel, Row, int};
 use crate::ptx::{Args, Loop, Step, Walk};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::{Grid, TensorArg};
+use ferroflow_functors::agreement::Agreement;
 use ferroflow_functors::broadcast::broadcast_shape;
 use ferroflow_opdef::{Attrs, BinaryFn, ElementwiseProgram, KernelBuild, UnaryFn};
 use ferroflow_tensor::{DType, Shape, Tensor};
@@ -243,7 +244,13 @@ pub(crate) fn call(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let found = CALLS.iter().find(|(name, _)| *name == op);
     let (_, function) = *found.ok_or_else(|| build.unsupported(build.inputs[0]))?;
     let (n, dtype) = (build.inputs.len(), build.output(0)?);
-    let (is_gradient, is_clip) = (op.ends_with("Grad"), op == "ClipByValue");
+    let is_clip = op == "ClipByValue";
+    let agreement = match op {
+        "TanhGrad" | "SigmoidGrad" | "SqrtGrad" | "RsqrtGrad" | "InvGrad" | "ReciprocalGrad" => {
+            Some(Agreement::Count)
+        }
+        _ => op.ends_with("Grad").then_some(Agreement::Shape),
+    };
     let mut args: Args = (0..n).collect();
     let mut steps = Vec::new();
     if op == "LeakyReluGrad" {
@@ -251,15 +258,13 @@ pub(crate) fn call(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         steps.push(Step::Number(build.attrs.float("alpha")?));
     }
     steps.push(Step::Call(function, args));
+    let op = op.to_string();
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let inputs = (0..n).map(|i| ctx.input(i));
-        let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
-        if is_gradient && inputs[0].shape() != inputs[1].shape() {
-            return Err(invalid_argument!(
-                "Inputs must have the same shape, got {} and {}",
-                inputs[0].shape(),
-                inputs[1].shape()
-            ));
+        let mut inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
+        if let Some(agreement) = agreement {
+            agreement.check(&op, ctx.node(), [inputs[0].shape(), inputs[1].shape()])?;
+            inputs[1] = inputs[1].clone().with_shape(inputs[0].shape().clone())?;
         }
         let fits = |t: &Tensor| t.num_elements() == 1 || t.shape() == inputs[0].shape();
         if is_clip && !inputs.iter().all(fits) {

@@ -299,6 +299,21 @@ impl<'b> GpuCtx<'_, 'b> {
         indices::ints(&self.host(i)?)
     }
 
+    /// Returns the shape that input `i`, a vector of integers with the host, describes.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if it describes none.
+    pub(crate) fn shape_of(&self, i: usize) -> Result<Shape> {
+        let dims = self.host(i)?;
+        if dims.shape().rank() != 1 {
+            return Err(invalid_argument!(
+                "shape must be a vector of {{int32,int64}}, got shape {}",
+                dims.shape()
+            ));
+        }
+        Shape::checked(&indices::ints(&dims)?)
+    }
+
     /// Returns a new tensor on the device.
     ///
     /// # Errors

@@ -2,7 +2,7 @@
 
 use crate::elementwise::grid;
 use crate::kernel::{FLOATS, GpuCtx, GpuKernel, Row, int, suffix};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::Result;
 use ferroflow_device::TensorArg;
 use ferroflow_functors::random_stream::{NodeRandom, stateless, stateless_of_key};
 use ferroflow_opdef::KernelBuild;
@@ -50,17 +50,6 @@ fn kind(op: &str) -> i32 {
     }
 }
 
-fn shape(ctx: &GpuCtx) -> Result<Shape> {
-    let dims = ctx.host(0)?;
-    if dims.shape().rank() != 1 {
-        return Err(invalid_argument!(
-            "shape must be a vector of {{int32,int64}}, got shape {}",
-            dims.shape()
-        ));
-    }
-    Shape::checked(&ctx.ints(0)?)
-}
-
 /// Sets the output to the numbers of a stream from a counter on.
 fn fill(
     ctx: &mut GpuCtx,
@@ -95,7 +84,7 @@ fn stateful(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let (dtype, kind) = (build.output(0)?, kind(&build.def.name));
     let stream = NodeRandom::new(build)?;
     Ok(Box::new(move |ctx: &mut GpuCtx| {
-        let shape = shape(ctx)?;
+        let shape = ctx.shape_of(0)?;
         let from = stream.outputs(ctx.engine(), shape.num_elements())?;
         fill(ctx, dtype, kind, shape, from.position())
     }))
@@ -104,7 +93,7 @@ fn stateful(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 fn seeded(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let (dtype, kind) = (build.output(0)?, kind(&build.def.name));
     Ok(Box::new(move |ctx: &mut GpuCtx| {
-        let (shape, seed) = (shape(ctx)?, ctx.host(1)?);
+        let (shape, seed) = (ctx.shape_of(0)?, ctx.host(1)?);
         let from = stateless(&seed)?;
         fill(ctx, dtype, kind, shape, from.position())
     }))
@@ -113,7 +102,7 @@ fn seeded(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 fn keyed(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let (dtype, kind) = (build.output(0)?, kind(&build.def.name));
     Ok(Box::new(move |ctx: &mut GpuCtx| {
-        let shape = shape(ctx)?;
+        let shape = ctx.shape_of(0)?;
         let from = stateless_of_key(&ctx.host(1)?, &ctx.host(2)?, &ctx.host(3)?)?;
         fill(ctx, dtype, kind, shape, from.position())
     }))

@@ -83,7 +83,7 @@ fn compute(row: &rows::Row, memory: &Arc<StreamMemory>, inputs: Inputs) -> Res<V
         Ok(outputs.into_iter().map(tensor).collect())
     };
     let outputs = memory
-        .enqueuing("op", run)
+        .enqueuing("node", "op", run)
         .map_err(|e| format!("{} {e}", e.code() as i64))?;
     outputs.into_iter().map(|t| to_host(memory, t)).collect()
 }

@@ -1,11 +1,11 @@
 //! Traces in Chrome's JSON format, which Perfetto reads.
 
-use ferroflow_executor::{DeadNode, NodeSpan, TraceSink, TracedTensor};
+use ferroflow_executor::{DeadNode, NodeSpan, StreamSpan, TraceSink, TracedTensor};
 use serde_json::json;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-/// Collects spans and writes them as a trace with one track per thread.
+/// Collects spans and writes them as a trace with one track per thread, and one per stream of a device that enqueues.
 pub struct ChromeTrace {
     origin: Instant,
     spans: Mutex<Vec<Span>>,
@@ -21,6 +21,8 @@ struct Span {
     place: Option<(String, u64)>,
     inputs: String,
     outputs: String,
+    /// Whether `thread` is a stream.
+    is_stream: bool,
 }
 
 impl Default for ChromeTrace {
@@ -34,32 +36,50 @@ impl Default for ChromeTrace {
 
 impl TraceSink for ChromeTrace {
     fn span(&self, span: NodeSpan) {
-        let us = |t: Instant| t.saturating_duration_since(self.origin).as_nanos() as f64 / 1e3;
         let thread = std::thread::current();
         let span = Span {
             name: span.node.name.clone(),
             op: span.node.op.clone(),
             thread: thread.name().unwrap_or("caller").to_string(),
-            start_us: us(span.start),
-            duration_us: us(span.end) - us(span.start),
+            start_us: self.us(span.start),
+            duration_us: self.us(span.end) - self.us(span.start),
             place: (!span.frame.is_empty()).then(|| (span.frame.to_string(), span.iteration)),
             inputs: join(&span.inputs),
             outputs: join(&span.outputs),
+            is_stream: false,
         };
-        self.spans
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(span);
+        self.push(span);
+    }
+
+    fn stream_span(&self, span: StreamSpan) {
+        self.push(Span {
+            name: span.name.to_string(),
+            op: span.op.to_string(),
+            thread: span.stream.to_string(),
+            start_us: self.us(span.start),
+            duration_us: self.us(span.end) - self.us(span.start),
+            place: None,
+            inputs: String::new(),
+            outputs: String::new(),
+            is_stream: true,
+        });
     }
 }
 
 impl ChromeTrace {
+    fn us(&self, t: Instant) -> f64 {
+        t.saturating_duration_since(self.origin).as_nanos() as f64 / 1e3
+    }
+
+    fn push(&self, span: Span) {
+        let mut spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        spans.push(span);
+    }
+
     /// The number of recorded kernel calls.
     pub fn len(&self) -> usize {
-        self.spans
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .len()
+        let spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
+        spans.iter().filter(|s| !s.is_stream).count()
     }
 
     /// Returns whether no span was recorded.
@@ -67,11 +87,15 @@ impl ChromeTrace {
         self.len() == 0
     }
 
-    /// Returns the time by op type, most expensive first: (op, calls, microseconds).
+    /// Returns the time by op type, most expensive first: (op, calls, microseconds). Nodes of a device that enqueues count with
+    /// the time that the device took.
     pub fn by_op(&self) -> Vec<(String, usize, f64)> {
         let spans = self.spans.lock().unwrap_or_else(PoisonError::into_inner);
         let mut ops: rustc_hash::FxHashMap<&str, (usize, f64)> = Default::default();
-        for span in spans.iter() {
+        let on_stream = spans.iter().filter(|s| s.is_stream);
+        let on_stream: rustc_hash::FxHashSet<&str> = on_stream.map(|s| &*s.name).collect();
+        let counts = |s: &&Span| s.is_stream || !on_stream.contains(&*s.name);
+        for span in spans.iter().filter(counts) {
             let entry = ops.entry(&span.op).or_default();
             entry.0 += 1;
             entry.1 += span.duration_us;

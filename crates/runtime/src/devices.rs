@@ -6,9 +6,9 @@ use ferroflow_compile::{Jit, Options as CompileOptions};
 use ferroflow_device::cuda::Cuda;
 use ferroflow_device::{
     AllocatorOptions, Backend, Device, HostStreamOptions, HostStreams, MemoryStats, Order,
-    StreamMemory,
+    StreamMemory, Timeline,
 };
-use ferroflow_executor::NodeRunner;
+use ferroflow_executor::{NodeRunner, StreamSpan, TraceSink};
 use ferroflow_functors::tensor_list;
 use ferroflow_graph::{DeviceKernels, Node, NodeClass};
 use ferroflow_opdef::{NodeInfo, RecvDone, Rendezvous};
@@ -88,7 +88,7 @@ impl NodeRunner for StreamRunner {
 
     fn run(&self, node: &NodeInfo, kernel: &mut dyn FnMut() -> Result<()>) -> Result<()> {
         match self.memory.enqueues() {
-            true => self.memory.enqueuing(&node.name, kernel),
+            true => self.memory.enqueuing(&node.name, &node.op, kernel),
             false => self.memory.allocating(&node.name, kernel),
         }
     }
@@ -310,6 +310,28 @@ impl StreamRunner {
                 .extend(["conv_groups", "fuse_update", "int8"].map(String::from));
         }
         own
+    }
+
+    /// Begins to time what the device runs, if it has times.
+    pub(crate) fn start_timeline(&self) -> Option<Arc<Timeline>> {
+        let timeline = self.memory.enqueues().then(|| self.memory.start_timeline());
+        timeline?.ok()
+    }
+
+    /// Ends a timeline, and reports what the device ran; waits for it.
+    pub(crate) fn report(&self, timeline: &Arc<Timeline>, trace: &dyn TraceSink) {
+        self.memory.end_timeline(timeline);
+        // The step that failed with the device reports why.
+        for ops in timeline.ops().unwrap_or_default() {
+            let device = self.memory.compute().device();
+            trace.stream_span(StreamSpan {
+                stream: &format!("{device} {}", ops.stream),
+                name: &ops.name,
+                op: &ops.op,
+                start: ops.start,
+                end: ops.end,
+            });
+        }
     }
 
     /// Copies the arguments of a part to the device.

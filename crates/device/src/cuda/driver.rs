@@ -66,6 +66,7 @@ driver! {
     event_create = b"cuEventCreate\0" (*mut Handle, c_uint);
     event_destroy = b"cuEventDestroy_v2\0" (Handle);
     event_record = b"cuEventRecord\0" (Handle, Handle);
+    event_elapsed = b"cuEventElapsedTime\0" (*mut f32, Handle, Handle);
     event_query = b"cuEventQuery\0" (Handle);
     event_synchronize = b"cuEventSynchronize\0" (Handle);
     allocate = b"cuMemAlloc_v2\0" (*mut u64, usize);

@@ -23,6 +23,7 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::ffi::{CString, c_int, c_uint, c_void};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 /// Elementwise kernels as PTX: `empty`, `add_f32`, `mul_f32` and `axpy_f32`, which host streams have, too.
 pub const KERNELS: &str = include_str!("kernels.ptx");
@@ -152,6 +153,16 @@ impl Cuda {
         }
     }
 
+    fn new_event(&self, device: usize, flags: c_uint) -> Result<RawEvent> {
+        self.enter(device)?;
+        let mut event = 0;
+        // SAFETY: writes one handle.
+        let created = unsafe { (self.driver.event_create)(&raw mut event, flags) };
+        self.check(created, "cuEventCreate")?;
+        lock(&self.events).insert(event, device);
+        Ok(RawEvent(event))
+    }
+
     fn enter_event(&self, event: RawEvent) -> Result<Handle> {
         self.enter_for(&self.events, "event", event.0)?;
         Ok(event.0)
@@ -231,13 +242,21 @@ impl Backend for Cuda {
     }
 
     fn create_event(&self, device: usize) -> Result<RawEvent> {
-        self.enter(device)?;
-        let mut event = 0;
-        // SAFETY: writes one handle.
-        let created = unsafe { (self.driver.event_create)(&raw mut event, EVENT_DISABLE_TIMING) };
-        self.check(created, "cuEventCreate")?;
-        lock(&self.events).insert(event, device);
-        Ok(RawEvent(event))
+        self.new_event(device, EVENT_DISABLE_TIMING)
+    }
+
+    fn create_timed_event(&self, device: usize) -> Result<RawEvent> {
+        self.new_event(device, 0)
+    }
+
+    fn elapsed(&self, from: RawEvent, to: RawEvent) -> Result<Duration> {
+        self.enter_event(from)?;
+        self.enter_event(to)?;
+        let mut ms = 0.0;
+        // SAFETY: writes one number; the handles are in the table.
+        let read = unsafe { (self.driver.event_elapsed)(&raw mut ms, from.0, to.0) };
+        self.check(read, "cuEventElapsedTime")?;
+        Ok(Duration::from_secs_f64(f64::from(ms.max(0.0)) / 1e3))
     }
 
     fn destroy_event(&self, event: RawEvent) {

@@ -3,11 +3,11 @@
 
 use super::*;
 use crate::{
-    Allocator, AllocatorOptions, Buffer, Device, KernelArg, Module, Pinned, Stream, StreamMemory,
-    begin_call, note_output, note_read, upload_input,
+    Allocator, AllocatorOptions, Buffer, Device, KernelArg, Module, Pinned, Stream, StreamKind,
+    StreamMemory, begin_call, note_output, note_read, upload_input,
 };
 use ferroflow_base::Code;
-use ferroflow_tensor::Tensor;
+use ferroflow_tensor::{DType, Tensor};
 use std::process::Command;
 use std::sync::mpsc;
 
@@ -175,4 +175,38 @@ fn a_lost_device_fails_the_last_call() {
         .unwrap();
     let error = receive.recv().unwrap().unwrap_err();
     assert!(error.message().contains("cuStreamQuery"), "{error}");
+}
+
+#[test]
+fn a_timeline_has_what_streams_ran() {
+    let Some(cuda) = stand_in() else {
+        return;
+    };
+    let device = Device::new(cuda, 0).unwrap();
+    let memory = Arc::new(StreamMemory::new(&device, &AllocatorOptions::default()).unwrap());
+    let fill = |node: &str, n: usize| {
+        memory.enqueuing(node, "Fill", || {
+            for _ in 0..n {
+                let zeros = memory.allocate_tensor(DType::Float, [8].into()).unwrap();
+                memory.fill(&zeros, &[0]).unwrap();
+            }
+        });
+    };
+    fill("before", 1);
+    let timeline = memory.start_timeline().unwrap();
+    fill("twice", 2);
+    fill("nothing", 0);
+    memory.to_device(Tensor::vector(&[1f32; 9]).unwrap(), "x", |copy| {
+        assert!(copy.is_ok())
+    });
+    memory.end_timeline(&timeline);
+    fill("after", 1);
+    let ops = timeline.ops().unwrap();
+    let seen: Vec<_> = ops.iter().map(|o| (o.stream, &*o.name, &*o.op)).collect();
+    let expected = [
+        (StreamKind::Compute, "twice", "Fill"),
+        (StreamKind::Into, "x", "MEMCPYHtoD"),
+    ];
+    assert_eq!(seen, expected);
+    assert!(ops.iter().all(|o| o.start <= o.end));
 }

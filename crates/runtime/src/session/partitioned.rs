@@ -4,12 +4,14 @@ use super::captures::Captures;
 use crate::cluster::{Cluster, ClusterStep, RegisteredGraph};
 use crate::devices::{CopyingRendezvous, StreamDevices, StreamRunner, TensorDone, gather};
 use ferroflow_base::{Code, Result, Status, internal};
+use ferroflow_device::Timeline;
 use ferroflow_executor::{Executor, NodeRunner, RunArgs, TraceSink};
 use ferroflow_opdef::{RecvDone, Rendezvous, Resources};
 use ferroflow_program::Plan;
 use ferroflow_resources::rendezvous::LocalRendezvous;
 use ferroflow_sync::{CancelToken, Parallelism, Pool, Registration};
 use ferroflow_tensor::Tensor;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 
@@ -178,6 +180,8 @@ struct PartitionedStep {
     pool: Arc<Pool>,
     resources: Resources,
     trace: Option<Arc<dyn TraceSink>>,
+    /// Of each part whose device is traced.
+    timelines: Mutex<HashMap<usize, Arc<Timeline>>>,
     /// Cancels all parts when one fails.
     cancel: CancelToken,
     /// The token of the step's caller, which cancels `cancel`.
@@ -263,6 +267,7 @@ fn new_step(parts: &Arc<Parts>, with: &RunArgs) -> Result<Arc<PartitionedStep>> 
         pool: with.pool.clone(),
         resources: with.resources.clone(),
         trace: with.trace.cloned(),
+        timelines: Mutex::default(),
         cancel: CancelToken::new(),
         asked: with.cancel.clone(),
         registration: Mutex::default(),
@@ -320,6 +325,14 @@ impl PartitionedStep {
     /// The results of a step whose parts have all ended.
     fn result(&self) -> Result<Vec<Tensor>> {
         drop(locked(&self.registration).take());
+        // Those of parts that did not run.
+        for (part, timeline) in std::mem::take(&mut *locked(&self.timelines)) {
+            if let Runner::Local { stream, .. } = &self.parts.parts[part].runner
+                && let Some(stream) = stream
+            {
+                stream.memory().end_timeline(&timeline);
+            }
+        }
         let outcome = std::mem::take(&mut *locked(&self.outcome));
         if let Some(error) = outcome.error {
             if error.code() == Code::Cancelled {
@@ -356,6 +369,9 @@ impl PartitionedStep {
                 },
                 _,
             ) => {
+                if let Some(timeline) = self.trace.as_ref().and_then(|_| stream.start_timeline()) {
+                    locked(&self.timelines).insert(part, timeline);
+                }
                 let step = self.clone();
                 let run = move |args| match args {
                     Ok(args) => step.receive(part, args),
@@ -432,9 +448,32 @@ impl PartitionedStep {
             return self.end(part, Err(internal!("the part has no stream")));
         };
         let (step, to_host) = (self.clone(), stream.clone());
-        let done = move |results: Result<Vec<Tensor>>| match results {
-            Ok(results) => to_host.to_host(results, Box::new(move |r| step.end(part, r))),
-            Err(e) => step.end(part, Err(e)),
+        let done = move |results: Result<Vec<Tensor>>| {
+            let timeline = locked(&step.timelines).remove(&part);
+            match (results, timeline.zip(step.trace.clone())) {
+                (Ok(results), None) => {
+                    to_host.to_host(results, Box::new(move |r| step.end(part, r)));
+                }
+                (Ok(results), Some((timeline, trace))) => {
+                    let (arrived, results_arrived) = mpsc::channel();
+                    let send = move |results| {
+                        // The receiver waits for it.
+                        let _ = arrived.send(results);
+                    };
+                    to_host.to_host(results, Box::new(send));
+                    // Not in a call of the stream, in which the device cannot be asked.
+                    let results = results_arrived.recv();
+                    to_host.report(&timeline, &*trace);
+                    let lost = |_| Err(internal!("the results were lost"));
+                    step.end(part, results.unwrap_or_else(lost));
+                }
+                (Err(e), timeline) => {
+                    if let Some((timeline, trace)) = timeline {
+                        to_host.report(&timeline, &*trace);
+                    }
+                    step.end(part, Err(e));
+                }
+            }
         };
         if let (Some(captures), None) = (captures, &self.trace) {
             let (step, executor) = (self.clone(), executor.clone());
