@@ -1,10 +1,10 @@
 //! [`Stream`] and [`Event`].
 
-use crate::backend::{RawEvent, RawStream};
+use crate::backend::{Address, RawEvent, RawStream, Span};
 use crate::buffer::{Buffer, Pinned};
 use crate::host_stream::quiet;
 use crate::{Allocator, Device};
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, internal, invalid_argument};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -158,9 +158,66 @@ impl Stream {
     /// INVALID_ARGUMENT if the lengths differ; RESOURCE_EXHAUSTED if there is too little pinned memory.
     pub fn copy_from_host(&self, to: &Buffer, from: &[u8], staging: &Allocator) -> Result<()> {
         let mut pinned = Pinned::new(staging, from.len())?;
-        copy_bytes(pinned.bytes_mut(), from);
-        // Freed at once: its memory is not reused before the copy has run.
-        self.copy(to, &pinned.into_buffer())
+        let n = n_copiers(from.len());
+        // Freed at once: the memory is not reused before the copy has run.
+        if n < 2 || to.len() != from.len() {
+            pinned.bytes_mut().copy_from_slice(from);
+            return self.copy(to, &pinned.into_buffer());
+        }
+        self.copy_by_threads(to, from, pinned, n)
+    }
+
+    /// Copies bytes of the host by `n` threads; lengths are equal.
+    fn copy_by_threads(
+        &self,
+        to: &Buffer,
+        from: &[u8],
+        mut pinned: Pinned,
+        n: usize,
+    ) -> Result<()> {
+        let into = to.use_on(self)?;
+        let pieces = pinned.bytes_mut().chunks_mut(PIECE);
+        let mut parts: Vec<Vec<_>> = (0..n).map(|_| Vec::new()).collect();
+        for (i, piece) in pieces.zip(from.chunks(PIECE)).enumerate() {
+            let (offset, (pinned, from)) = (i * PIECE, piece);
+            parts[i % n].push(Piece {
+                offset,
+                pinned,
+                from,
+            });
+        }
+        let copied = std::thread::scope(|scope| {
+            let copy = |part| scope.spawn(|| self.copy_pieces(into, part));
+            let threads: Vec<_> = parts.into_iter().map(copy).collect();
+            let mut ends = threads.into_iter().map(|t| t.join());
+            let panicked = |_| Err(internal!("a thread that copies panicked"));
+            ends.try_for_each(|end| end.unwrap_or_else(panicked))
+        });
+        // Some pieces may be on their way, also where others failed.
+        pinned.into_buffer().use_on(self)?;
+        self.note_op();
+        copied
+    }
+
+    /// Copies pieces of the host to pinned memory, and from there to their places in `into`.
+    fn copy_pieces(&self, into: Span, pieces: Vec<Piece>) -> Result<()> {
+        for Piece {
+            offset,
+            pinned,
+            from,
+        } in pieces
+        {
+            pinned.copy_from_slice(from);
+            let place = Span {
+                address: into.address.offset(offset),
+                len: from.len(),
+            };
+            let source = Address(pinned.as_ptr().expose_provenance() as u64);
+            // SAFETY: the place is inside of a buffer, and the source in pinned memory, which both note this stream and so
+            // are not freed before the copy has run; the piece is not written again.
+            unsafe { self.device().backend().copy(self.0.raw, place, source) }?;
+        }
+        Ok(())
     }
 
     /// Copies a buffer to pinned memory of `staging`, which `done` receives, or why it does not:
@@ -241,22 +298,22 @@ impl Stream {
 
 /// Bytes from which on several threads copy.
 const LARGE: usize = 4 << 20;
+/// Bytes that a thread copies at a time; the device copies them while the thread copies others.
+const PIECE: usize = 1 << 20;
 /// The most threads that copy: more do not read and write faster.
-const MAX_COPIERS: usize = 4;
+const MAX_COPIERS: usize = 8;
 
-/// Copies bytes of the host. One thread is slower than the connection of a GPU.
-fn copy_bytes(to: &mut [u8], from: &[u8]) {
+/// Bytes of the host at an offset from the first, and pinned memory for them.
+struct Piece<'a> {
+    offset: usize,
+    pinned: &'a mut [u8],
+    from: &'a [u8],
+}
+
+/// Threads that copy bytes of the host, since one is slower than the connection of a GPU.
+fn n_copiers(len: usize) -> usize {
     let available = std::thread::available_parallelism().map_or(1, usize::from);
-    let n = (from.len() / LARGE).min(available / 2).min(MAX_COPIERS);
-    if n < 2 {
-        return to.copy_from_slice(from);
-    }
-    let part = from.len().div_ceil(n);
-    std::thread::scope(|scope| {
-        for (to, from) in to.chunks_mut(part).zip(from.chunks(part)) {
-            scope.spawn(|| to.copy_from_slice(from));
-        }
-    });
+    (len / LARGE).min(available / 2).min(MAX_COPIERS)
 }
 
 impl PartialEq for Stream {
@@ -329,5 +386,26 @@ impl Event {
     /// The error of an operation before the record.
     pub fn synchronize(&self) -> Result<()> {
         self.0.device.backend().synchronize_event(self.0.raw)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AllocatorOptions, HostStreams};
+
+    #[test]
+    fn threads_copy_all_bytes() {
+        let device = Device::new(HostStreams::new(Default::default()), 0).unwrap();
+        let stream = Stream::new(&device).unwrap();
+        let allocator = Allocator::new(&device, &AllocatorOptions::default());
+        let staging = Allocator::pinned(&device);
+        for (len, n) in [(5 * PIECE + 77, 3), (2 * PIECE, 2), (1000, 4)] {
+            let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8).collect();
+            let to = Arc::new(Buffer::new(&allocator, &stream, len, "to").unwrap());
+            let pinned = Pinned::new(&staging, len).unwrap();
+            stream.copy_by_threads(&to, &bytes, pinned, n).unwrap();
+            assert!(to.read(0, len, &staging).unwrap() == bytes, "{len} {n}");
+        }
     }
 }

@@ -245,6 +245,8 @@ pub(crate) fn call(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let (_, function) = *found.ok_or_else(|| build.unsupported(build.inputs[0]))?;
     let (n, dtype) = (build.inputs.len(), build.output(0)?);
     let is_clip = op == "ClipByValue";
+    // Quotients of 16 bits are rounded to these before they are rounded down.
+    let rounds_quotient = op == "FloorDiv" && dtype != DType::Float;
     let agreement = match op {
         "TanhGrad" | "SigmoidGrad" | "SqrtGrad" | "RsqrtGrad" | "InvGrad" | "ReciprocalGrad" => {
             Some(Agreement::Count)
@@ -276,7 +278,13 @@ pub(crate) fn call(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
                 inputs[2].shape()
             ));
         }
-        let y = apply_as(ctx, &steps, &inputs, dtype)?;
+        let y = match rounds_quotient {
+            true => {
+                let quotient = apply(ctx, &[Step::Binary(BinaryFn::Div, 0, 1)], &inputs)?;
+                apply(ctx, &[Step::Unary(UnaryFn::Floor, 0)], &[quotient])?
+            }
+            false => apply_as(ctx, &steps, &inputs, dtype)?,
+        };
         ctx.set_output(0, y)
     }))
 }
