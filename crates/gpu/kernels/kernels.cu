@@ -136,6 +136,18 @@ template <class R, class T> __device__ void reduce(const T *x, T *y, int outer, 
     store(y + at, v * factor);
 }
 
+// Reduces rows of at most 1,024 elements, a warp a row.
+template <class R, class T> __device__ void reduce_short(const T *x, T *y, int rows, int n, float factor) {
+    int row = blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32;
+    if (row >= rows) return;
+    x += (size_t)row * n;
+    float v = R::first();
+#pragma unroll 8
+    for (int i = threadIdx.x % 32; i < n; i += 32) v = R::add(v, load(x + i));
+    for (int offset = 16; offset > 0; offset /= 2) v = R::add(v, __shfl_xor_sync(0xffffffff, v, offset));
+    if (threadIdx.x % 32 == 0) store(y + row, v * factor);
+}
+
 // Elements that are loaded and stored at once.
 template <class T, int N> struct alignas(N * sizeof(T)) Vector {
     T v[N];
@@ -362,6 +374,9 @@ OF_INDEX(i64, long long)
 #define REDUCE(OP, R, NAME, T)                                                                                        \
     extern "C" __global__ void reduce_##OP##_##NAME(const T *x, T *y, int outer, int n, int inner, float factor) {    \
         reduce<R>(x, y, outer, n, inner, factor);                                                                     \
+    }                                                                                                                 \
+    extern "C" __global__ void reduce_short_##OP##_##NAME(const T *x, T *y, int rows, int n, float factor) {          \
+        reduce_short<R>(x, y, rows, n, factor);                                                                       \
     }
 
 REDUCE(max, Max, bool, bool) REDUCE(min, Min, bool, bool)

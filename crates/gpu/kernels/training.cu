@@ -11,12 +11,14 @@ template <class F> __device__ void column_pairs(F each, float *parts, int n, int
     int column = blockIdx.x * 32 + threadIdx.x, rows = (n + gridDim.y - 1) / gridDim.y;
     int end = min(n, (int)(blockIdx.y + 1) * rows);
     float a = 0, b = 0;
-    if (column < c)
+    if (column < c) {
+#pragma unroll 4
         for (int row = blockIdx.y * rows + threadIdx.y; row < end; row += 8) {
             float2 v = each(row, column);
             a += v.x;
             b += v.y;
         }
+    }
     shared[0][threadIdx.y][threadIdx.x] = a;
     shared[1][threadIdx.y][threadIdx.x] = b;
     __syncthreads();
@@ -49,6 +51,7 @@ __device__ void norm_finish(const T *x, const float *parts, const float *old_mea
     int column = blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= c) return;
     double sum = 0, squares = 0;
+#pragma unroll 16
     for (int i = 0; i < n_parts; i++) {
         sum += parts[(size_t)i * 2 * c + column];
         squares += parts[(size_t)i * 2 * c + c + column];
@@ -82,6 +85,7 @@ extern "C" __global__ void norm_grad_finish(const float *parts, const float *sca
     int column = blockIdx.x * blockDim.x + threadIdx.x;
     if (column >= c) return;
     double sum = 0, weighted = 0;
+#pragma unroll 16
     for (int i = 0; i < n_parts; i++) {
         sum += parts[(size_t)i * 2 * c + column];
         weighted += parts[(size_t)i * 2 * c + c + column];
@@ -101,11 +105,13 @@ template <class T, bool SQUARES> __device__ void column_parts(const T *x, float 
     int end = min(n, (int)(blockIdx.y + 1) * rows);
     x += (size_t)blockIdx.z * n * inner;
     float a = 0;
-    if (column < inner)
+    if (column < inner) {
+#pragma unroll 8
         for (int row = blockIdx.y * rows + threadIdx.y; row < end; row += 8) {
             float v = load(x + (size_t)row * inner + column);
             a += SQUARES ? v * v : v;
         }
+    }
     shared[threadIdx.y][threadIdx.x] = a;
     __syncthreads();
     if (threadIdx.y != 0 || column >= inner) return;
@@ -132,6 +138,7 @@ template <class T> __device__ void reduce_finish(const float *parts, T *y, int c
     if (at >= count) return;
     const float *from = parts + (size_t)(at / inner) * n * inner + at % inner;
     float v = 0;
+#pragma unroll 16
     for (int i = 0; i < n; i++) v += from[(size_t)i * inner];
     store(y + at, v * factor);
 }

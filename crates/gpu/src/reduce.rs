@@ -2,6 +2,7 @@
 
 use crate::elementwise::grid;
 use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
+use crate::rows::{SHORT, WARPS, blocks};
 use ferroflow_base::Result;
 use ferroflow_device::{Grid, TensorArg};
 use ferroflow_functors::reduce::layout;
@@ -54,6 +55,16 @@ fn along(ctx: &GpuCtx, x: &Tensor, reduced: &[bool], kind: &str, is_mean: bool) 
         let factor = if is_mean { 1.0 / n as f32 } else { 1.0 };
         if kind == "sum" && is_long([outer, n, inner]) {
             in_parts(ctx, &value, [outer, n, inner], Sums::Plain, factor, &y)?;
+        } else if inner == 1 && outer > 0 && n <= SHORT {
+            let args = [
+                TensorArg::Tensor(&value),
+                TensorArg::Tensor(&y),
+                TensorArg::I32(int(outer)?),
+                TensorArg::I32(int(n)?),
+                TensorArg::F32(factor),
+            ];
+            let name = format!("reduce_short_{kind}_{}", suffix(x.dtype())?);
+            ctx.run(&name, &blocks(outer.div_ceil(WARPS), WARPS * 32), &args)?;
         } else if outer * inner > 0 {
             let grid = match inner {
                 1 => Grid {

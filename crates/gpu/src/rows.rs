@@ -12,9 +12,9 @@ pub(crate) const ROWS: &[Row] = &[
 ];
 
 /// Longest row that stays in the registers of a warp.
-const SHORT: usize = 1024;
+pub(crate) const SHORT: usize = 1024;
 /// Warps of a block that has a row in each.
-const WARPS: usize = 4;
+pub(crate) const WARPS: usize = 4;
 
 pub(crate) fn blocks(n: usize, threads: usize) -> Grid {
     Grid {
