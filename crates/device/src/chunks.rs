@@ -125,6 +125,9 @@ impl Chunks {
 
     /// Joins all free neighbours.
     pub(crate) fn join_all(&mut self) {
+        if self.joins_used {
+            return;
+        }
         for at in self.all_free() {
             if self.uses_mut(at).is_some() {
                 self.join(at, true);

@@ -22,8 +22,8 @@ impl fmt::Display for StreamKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             StreamKind::Compute => "compute",
-            StreamKind::Into => "host to device",
-            StreamKind::Out => "device to host",
+            StreamKind::Into => "host_to_device",
+            StreamKind::Out => "device_to_host",
         })
     }
 }

@@ -5,7 +5,7 @@ use ferroflow_model::proto::{
     NodeOutput, StepStats, TensorDescription,
 };
 use ferroflow_model::shape_to_proto;
-use ferroflow_runtime::{NodeSpan, TraceSink, TracedTensor};
+use ferroflow_runtime::{NodeSpan, StreamSpan, TraceSink, TracedTensor};
 use rustc_hash::FxHashMap;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Mutex, PoisonError};
@@ -24,6 +24,8 @@ pub struct StepTrace {
 struct Nodes {
     stats: Vec<NodeExecStats>,
     threads: HashMap<ThreadId, u32>,
+    /// What streams of devices ran, by their names.
+    streams: BTreeMap<String, Vec<NodeExecStats>>,
     /// Those of other tasks.
     remote: Vec<DeviceStepStats>,
 }
@@ -46,9 +48,7 @@ impl TraceSink for StepTrace {
         if matches!(span.node.op.as_str(), "_Send" | "_Recv") {
             return;
         }
-        let since = span.start.saturating_duration_since(self.began).as_nanos() as i64;
-        let took = span.end.saturating_duration_since(span.start).as_nanos() as i64;
-        let start = self.epoch_nanos + since;
+        let timed = self.timed(span.start, span.end);
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
         let next = nodes.threads.len() as u32;
         let thread = *nodes
@@ -57,21 +57,24 @@ impl TraceSink for StepTrace {
             .or_insert(next);
         nodes.stats.push(NodeExecStats {
             node_name: span.node.name.clone(),
-            all_start_micros: start / 1000,
-            all_start_nanos: start,
-            op_end_rel_micros: took / 1000,
-            op_end_rel_nanos: took,
-            all_end_rel_micros: (took / 1000).max(1),
-            all_end_rel_nanos: took,
-            scheduled_micros: start / 1000,
-            scheduled_nanos: start,
             timeline_label: format!("{} = {}(", span.node.name, span.node.op),
             thread_id: thread,
             output: (0..).zip(&span.outputs).map(output).collect(),
             memory: memory(&span.outputs),
             memory_stats: Some(MemoryStats::default()),
-            ..Default::default()
+            ..timed
         });
+    }
+
+    fn stream_span(&self, span: StreamSpan) {
+        let stats = NodeExecStats {
+            node_name: span.name.to_string(),
+            timeline_label: format!("{} = {}()", span.name, span.op),
+            ..self.timed(span.start, span.end)
+        };
+        let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
+        let stream = nodes.streams.entry(span.stream.to_string()).or_default();
+        stream.push(stats);
     }
 }
 
@@ -119,6 +122,24 @@ fn source(begins: i64) -> NodeExecStats {
 }
 
 impl StepTrace {
+    /// The statistics of what ran from `start` to `end`.
+    fn timed(&self, start: Instant, end: Instant) -> NodeExecStats {
+        let since = start.saturating_duration_since(self.began).as_nanos() as i64;
+        let took = end.saturating_duration_since(start).as_nanos() as i64;
+        let start = self.epoch_nanos + since;
+        NodeExecStats {
+            all_start_micros: start / 1000,
+            all_start_nanos: start,
+            op_end_rel_micros: took / 1000,
+            op_end_rel_nanos: took,
+            all_end_rel_micros: (took / 1000).max(1),
+            all_end_rel_nanos: took,
+            scheduled_micros: start / 1000,
+            scheduled_nanos: start,
+            ..Default::default()
+        }
+    }
+
     /// Adds constants, which TensorFlow runs as nodes; here the plan has their values.
     pub(crate) fn add_constants<'a>(&self, names: impl Iterator<Item = &'a str>) {
         let mut nodes = self.nodes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,8 +192,40 @@ impl StepTrace {
                 node_stats,
                 thread_names: threads.clone(),
             });
+        let streams = nodes.streams.into_iter();
+        let streams = streams.map(|(device, node_stats)| DeviceStepStats {
+            device,
+            node_stats,
+            ..Default::default()
+        });
         StepStats {
-            dev_stats: stats.chain(remote).collect(),
+            dev_stats: stats.chain(streams).chain(remote).collect(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn streams_are_devices_of_their_own() {
+        let trace = StepTrace::default();
+        let start = trace.began + Duration::from_micros(7);
+        trace.stream_span(StreamSpan {
+            stream: "/device:GPU:0/stream:compute",
+            name: "y",
+            op: "MatMul",
+            start,
+            end: start + Duration::from_micros(5),
+        });
+        let stats = trace.finish(|_| "/device:CPU:0", &FxHashMap::default());
+        let devices: Vec<&str> = stats.dev_stats.iter().map(|d| &*d.device).collect();
+        assert_eq!(devices, ["/device:CPU:0", "/device:GPU:0/stream:compute"]);
+        let node = &stats.dev_stats[1].node_stats[0];
+        assert_eq!(node.timeline_label, "y = MatMul()");
+        assert_eq!(node.op_end_rel_micros, 5);
+        assert_eq!(node.all_start_nanos, trace.epoch_nanos + 7000);
     }
 }

@@ -325,7 +325,7 @@ impl StreamRunner {
         for ops in timeline.ops().unwrap_or_default() {
             let device = self.memory.compute().device();
             trace.stream_span(StreamSpan {
-                stream: &format!("{device} {}", ops.stream),
+                stream: &format!("{device}/stream:{}", ops.stream),
                 name: &ops.name,
                 op: &ops.op,
                 start: ops.start,
