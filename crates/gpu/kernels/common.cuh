@@ -35,16 +35,21 @@ struct Prod {
     static __device__ float add(float a, float b) { return a * b; }
 };
 
+// Combines the values of a warp; every lane gets the result.
+template <class R> __device__ inline float warp_all(float v) {
+    for (int offset = 16; offset > 0; offset /= 2) v = R::add(v, __shfl_xor_sync(0xffffffff, v, offset));
+    return v;
+}
+
 // Combines the values of a block; every thread gets the result.
 template <class R> __device__ float block_all(float v) {
     __shared__ float shared[33];
-    for (int offset = 16; offset > 0; offset /= 2) v = R::add(v, __shfl_xor_sync(0xffffffff, v, offset));
+    v = warp_all<R>(v);
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = (blockDim.x + 31) / 32;
     if (lane == 0) shared[warp] = v;
     __syncthreads();
     if (warp == 0) {
-        v = lane < warps ? shared[lane] : R::first();
-        for (int offset = 16; offset > 0; offset /= 2) v = R::add(v, __shfl_xor_sync(0xffffffff, v, offset));
+        v = warp_all<R>(lane < warps ? shared[lane] : R::first());
         if (lane == 0) shared[32] = v;
     }
     __syncthreads();

@@ -19,16 +19,6 @@ template <class T> __device__ void softmax(const T *x, T *y, int n, int is_log) 
     }
 }
 
-__device__ inline float warp_max(float v) {
-    for (int offset = 16; offset > 0; offset /= 2) v = Max::add(v, __shfl_xor_sync(0xffffffff, v, offset));
-    return v;
-}
-
-__device__ inline float warp_sum(float v) {
-    for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffff, v, offset);
-    return v;
-}
-
 // Calls `F<N>` with the registers that each lane of a warp needs for a row of `n` elements.
 #define BY_LENGTH(F, n, ...)                                                                                          \
     if (n <= 128) F<4>(__VA_ARGS__);                                                                                  \
@@ -44,7 +34,7 @@ template <int N, class T> __device__ void softmax_of(const T *x, T *y, int n, in
     for (int i = 0; i < N; i++) v[i] = i * 32 + lane < n ? load(x + i * 32 + lane) : -INFINITY;
 #pragma unroll
     for (int i = 0; i < N; i++) largest = Max::add(largest, v[i]);
-    largest = warp_max(largest);
+    largest = warp_all<Max>(largest);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         v[i] -= largest;
@@ -52,7 +42,7 @@ template <int N, class T> __device__ void softmax_of(const T *x, T *y, int n, in
         sum += e;
         if (!is_log) v[i] = e;
     }
-    sum = warp_sum(sum);
+    sum = warp_all<Sum>(sum);
     float factor = 1 / sum, shift = logf(sum);
 #pragma unroll
     for (int i = 0; i < N; i++)
@@ -94,13 +84,13 @@ __device__ void layer_norm_of(const T *x, const T *scale, const T *offset, T *y,
     for (int i = 0; i < N; i++) v[i] = i * 32 + lane < n ? load(x + i * 32 + lane) : 0;
 #pragma unroll
     for (int i = 0; i < N; i++) sum += v[i];
-    float mean = warp_sum(sum) / n;
+    float mean = warp_all<Sum>(sum) / n;
 #pragma unroll
     for (int i = 0; i < N; i++) {
         v[i] -= mean;
         if (i * 32 + lane < n) squares += v[i] * v[i];
     }
-    float factor = rsqrtf(warp_sum(squares) / n + epsilon);
+    float factor = rsqrtf(warp_all<Sum>(squares) / n + epsilon);
 #pragma unroll
     for (int i = 0; i < N; i++) {
         int at = i * 32 + lane;
@@ -144,7 +134,7 @@ template <class R, class T> __device__ void reduce_short(const T *x, T *y, int r
     float v = R::first();
 #pragma unroll 8
     for (int i = threadIdx.x % 32; i < n; i += 32) v = R::add(v, load(x + i));
-    for (int offset = 16; offset > 0; offset /= 2) v = R::add(v, __shfl_xor_sync(0xffffffff, v, offset));
+    v = warp_all<R>(v);
     if (threadIdx.x % 32 == 0) store(y + row, v * factor);
 }
 

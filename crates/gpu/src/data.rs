@@ -158,15 +158,7 @@ impl Copy {
         args.push(TensorArg::Tensor(&x));
         args.push(TensorArg::Tensor(&y));
         args.push(TensorArg::I32(int(copy.count())?));
-        for (n, ..) in &dims[1..] {
-            args.push(TensorArg::I32(int(*n)?));
-        }
-        for (_, a, _) in &dims {
-            args.push(number(*a)?);
-        }
-        for (.., b) in &dims {
-            args.push(number(*b)?);
-        }
+        push_dims(&mut args, &dims)?;
         ctx.run(&format!("copy_nd_{bytes}"), &grid(copy.count()), &args)
     }
 }
@@ -195,15 +187,7 @@ impl Tiles {
         args.extend([TensorArg::Tensor(x), TensorArg::Tensor(y)]);
         args.extend([TensorArg::I32(int(rows)?), TensorArg::I32(int(columns)?)]);
         args.extend([number(row_to)?, number(column_from)?]);
-        for (n, ..) in &dims[1..] {
-            args.push(TensorArg::I32(int(*n)?));
-        }
-        for (_, a, _) in &dims {
-            args.push(number(*a)?);
-        }
-        for (.., b) in &dims {
-            args.push(number(*b)?);
-        }
+        push_dims(&mut args, &dims)?;
         let blocks = [rows.div_ceil(TILE), columns.div_ceil(TILE), self.count];
         let grid = Grid {
             blocks: blocks.map(|n| n as u32),
@@ -212,6 +196,20 @@ impl Tiles {
         };
         ctx.run(&format!("transpose_{bytes}"), &grid, &args)
     }
+}
+
+/// Adds dimensions as kernels take them: all extents but the first, then the distances in the source and in the target.
+fn push_dims(args: &mut SmallVec<[TensorArg; 24]>, dims: &[(usize, i64, i64)]) -> Result<()> {
+    for (n, ..) in &dims[1..] {
+        args.push(TensorArg::I32(int(*n)?));
+    }
+    for (_, a, _) in dims {
+        args.push(number(*a)?);
+    }
+    for (.., b) in dims {
+        args.push(number(*b)?);
+    }
+    Ok(())
 }
 
 /// A distance as kernels take it.

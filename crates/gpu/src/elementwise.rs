@@ -89,7 +89,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("Xdivy", call),
     Row::new("Xlogy", call),
     Row::new("Xlog1py", call),
-    Row::new("FloorDiv", call),
+    Row::new("FloorDiv", floor_div),
     Row::new("ClipByValue", call),
     Row::new("IsNan", call),
     Row::new("IsInf", call),
@@ -245,8 +245,6 @@ pub(crate) fn call(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let (_, function) = *found.ok_or_else(|| build.unsupported(build.inputs[0]))?;
     let (n, dtype) = (build.inputs.len(), build.output(0)?);
     let is_clip = op == "ClipByValue";
-    // Quotients of 16 bits are rounded to these before they are rounded down.
-    let rounds_quotient = op == "FloorDiv" && dtype != DType::Float;
     let agreement = match op {
         "TanhGrad" | "SigmoidGrad" | "SqrtGrad" | "RsqrtGrad" | "InvGrad" | "ReciprocalGrad" => {
             Some(Agreement::Count)
@@ -278,13 +276,20 @@ pub(crate) fn call(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
                 inputs[2].shape()
             ));
         }
-        let y = match rounds_quotient {
-            true => {
-                let quotient = apply(ctx, &[Step::Binary(BinaryFn::Div, 0, 1)], &inputs)?;
-                apply(ctx, &[Step::Unary(UnaryFn::Floor, 0)], &[quotient])?
-            }
-            false => apply_as(ctx, &steps, &inputs, dtype)?,
-        };
+        let y = apply_as(ctx, &steps, &inputs, dtype)?;
+        ctx.set_output(0, y)
+    }))
+}
+
+/// FloorDiv: quotients of 16 bits are rounded to these before they are rounded down.
+fn floor_div(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
+    if build.output(0)? == DType::Float {
+        return call(build);
+    }
+    Ok(Box::new(|ctx: &mut GpuCtx| {
+        let inputs = [ctx.input(0)?, ctx.input(1)?];
+        let quotient = apply(ctx, &[Step::Binary(BinaryFn::Div, 0, 1)], &inputs)?;
+        let y = apply(ctx, &[Step::Unary(UnaryFn::Floor, 0)], &[quotient])?;
         ctx.set_output(0, y)
     }))
 }

@@ -2,7 +2,7 @@
 
 use crate::elementwise::grid;
 use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
-use crate::rows::{SHORT, WARPS, blocks};
+use crate::rows::{SHORT, warps};
 use ferroflow_base::Result;
 use ferroflow_device::{Grid, TensorArg};
 use ferroflow_functors::reduce::layout;
@@ -64,7 +64,7 @@ fn along(ctx: &GpuCtx, x: &Tensor, reduced: &[bool], kind: &str, is_mean: bool) 
                 TensorArg::F32(factor),
             ];
             let name = format!("reduce_short_{kind}_{}", suffix(x.dtype())?);
-            ctx.run(&name, &blocks(outer.div_ceil(WARPS), WARPS * 32), &args)?;
+            ctx.run(&name, &warps(outer), &args)?;
         } else if outer * inner > 0 {
             let grid = match inner {
                 1 => Grid {

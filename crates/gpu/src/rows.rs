@@ -14,7 +14,7 @@ pub(crate) const ROWS: &[Row] = &[
 /// Longest row that stays in the registers of a warp.
 pub(crate) const SHORT: usize = 1024;
 /// Warps of a block that has a row in each.
-pub(crate) const WARPS: usize = 4;
+const WARPS: usize = 4;
 
 pub(crate) fn blocks(n: usize, threads: usize) -> Grid {
     Grid {
@@ -22,6 +22,11 @@ pub(crate) fn blocks(n: usize, threads: usize) -> Grid {
         threads: [threads as u32, 1, 1],
         shared_bytes: 0,
     }
+}
+
+/// The grid of kernels that have a warp for each of `n` short rows.
+pub(crate) fn warps(n: usize) -> Grid {
+    blocks(n.div_ceil(WARPS), WARPS * 32)
 }
 
 /// Threads for a row of `n` elements.
@@ -42,7 +47,6 @@ fn softmax(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             let (of, is_log) = (suffix(x.dtype())?, TensorArg::I32(is_log));
             let (from, to) = (TensorArg::Tensor(&x), TensorArg::Tensor(&y));
             if n <= SHORT {
-                let grid = blocks(rows.div_ceil(WARPS), WARPS * 32);
                 let args = [
                     from,
                     to,
@@ -50,7 +54,7 @@ fn softmax(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
                     TensorArg::I32(int(n)?),
                     is_log,
                 ];
-                ctx.run(&format!("softmax_short_{of}"), &grid, &args)?;
+                ctx.run(&format!("softmax_short_{of}"), &warps(rows), &args)?;
             } else {
                 let args = [from, to, TensorArg::I32(int(n)?), is_log];
                 ctx.run(&format!("softmax_{of}"), &blocks(rows, threads(n)), &args)?;
@@ -81,8 +85,7 @@ fn layer_norm(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             let (name, grid) = match n <= SHORT {
                 true => {
                     args.push(count);
-                    let grid = blocks(rows.div_ceil(WARPS), WARPS * 32);
-                    (format!("layer_norm_short_{of}"), grid)
+                    (format!("layer_norm_short_{of}"), warps(rows))
                 }
                 false => (format!("layer_norm_{of}"), blocks(rows, threads(n))),
             };

@@ -327,8 +327,10 @@ impl PartitionedStep {
         drop(locked(&self.registration).take());
         // Those of parts that did not run.
         for (part, timeline) in std::mem::take(&mut *locked(&self.timelines)) {
-            if let Runner::Local { stream, .. } = &self.parts.parts[part].runner
-                && let Some(stream) = stream
+            if let Runner::Local {
+                stream: Some(stream),
+                ..
+            } = &self.parts.parts[part].runner
             {
                 stream.memory().end_timeline(&timeline);
             }
