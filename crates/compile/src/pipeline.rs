@@ -15,6 +15,7 @@ use std::ops::Range;
 pub const PIPELINE: &[Pass] = &[
     passes::lower::PASS,
     passes::relax_control::PASS,
+    passes::dependency::PASS,
     passes::identity::PASS,
     passes::control_only::PASS,
     passes::loop_vars::PASS,
@@ -22,6 +23,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::arithmetic::PASS,
     passes::cse::PASS,
     passes::cluster::PASS,
+    passes::dilated_conv::PASS,
     passes::conv_groups::PASS,
     passes::remapper::PASS,
     passes::fuse::PASS,
@@ -32,9 +34,9 @@ pub const PIPELINE: &[Pass] = &[
     passes::mixed_precision::PASS,
 ];
 
-/// The passes of [`PIPELINE`] that simplify, from `identity` to `cse`: what one of them removes may be what another
+/// The passes of [`PIPELINE`] that simplify, from `dependency` to `cse`: what one of them removes may be what another
 /// one waited for, so that they run in rounds ([`Options::rounds`]).
-pub const SIMPLIFYING: Range<usize> = 2..8;
+pub const SIMPLIFYING: Range<usize> = 2..9;
 
 /// Optimizes a graph, emits its body and loads it.
 ///
@@ -166,6 +168,6 @@ mod tests {
     #[test]
     fn simplifying_passes_follow_each_other() {
         let names: Vec<&str> = PIPELINE[SIMPLIFYING].iter().map(|p| p.name).collect();
-        assert_eq!((names[0], names[5]), ("identity", "cse"));
+        assert_eq!((names[0], names[6]), ("dependency", "cse"));
     }
 }

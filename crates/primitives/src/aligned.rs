@@ -1,6 +1,7 @@
 //! Cache-line-aligned buffers and the scratch memory each thread keeps.
 
 use bytes::Bytes;
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::cell::RefCell;
 
 /// One cache line.
@@ -34,6 +35,21 @@ enum Repr {
     Shared(Bytes),
 }
 
+/// Returns lines of zeros, which fresh memory of the system has without being written.
+fn zeroed(lines: usize) -> Vec<Line> {
+    let layout = match Layout::array::<Line>(lines) {
+        Ok(layout) if lines > 0 => layout,
+        _ => return vec![Line([0; 64]); lines],
+    };
+    // SAFETY: the layout has a non-zero size.
+    let start = unsafe { alloc_zeroed(layout) };
+    if start.is_null() {
+        handle_alloc_error(layout);
+    }
+    // SAFETY: allocated with the layout of `lines` lines, all of which are zero.
+    unsafe { Vec::from_raw_parts(start.cast(), lines, lines) }
+}
+
 impl Default for Aligned {
     fn default() -> Self {
         Aligned(Repr::Own(Vec::new()))
@@ -60,7 +76,7 @@ impl Aligned {
         let needed = (n * size_of::<T>()).div_ceil(64);
         if !matches!(&self.0, Repr::Own(lines) if lines.len() >= needed) {
             // A fresh buffer, so that growing copies nothing.
-            self.0 = Repr::Own(vec![Line([0; 64]); needed]);
+            self.0 = Repr::Own(zeroed(needed));
         }
         let start = match &mut self.0 {
             Repr::Own(lines) => lines.as_mut_ptr(),

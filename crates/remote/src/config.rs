@@ -141,12 +141,12 @@ fn switched_off(rewriter: &RewriterConfig) -> Vec<String> {
         (rewriter.common_subgraph_elimination(), &["cse"]),
         (
             rewriter.remapping(),
-            &["remapper", "fuse", "fuse_read", "elementwise"],
+            &["remapper", "dilated_conv", "fuse", "fuse_read", "elementwise"],
         ),
         (rewriter.loop_optimization(), &["loop_vars"]),
         (
             rewriter.dependency_optimization(),
-            &["identity", "control_only"],
+            &["dependency", "identity", "control_only"],
         ),
     ];
     let off = toggles.into_iter().filter(|(t, _)| *t == Toggle::Off);

@@ -3,7 +3,7 @@
 use crate::MappedFile;
 use crate::memory::{MemoryBlock, current};
 use ferroflow_base::{Result, resource_exhausted};
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -26,7 +26,11 @@ pub struct Buffer {
 }
 
 enum Backing {
-    Heap { capacity: usize },
+    /// `is_cached` if the block goes back to the cache.
+    Heap {
+        capacity: usize,
+        is_cached: bool,
+    },
     Mapped { _file: Arc<MappedFile> },
     Owned { _owner: Arc<dyn ByteOwner> },
     Block { block: Box<dyn MemoryBlock> },
@@ -108,7 +112,10 @@ impl Buffer {
                 return Ok(Buffer {
                     ptr,
                     len,
-                    source: Backing::Heap { capacity },
+                    source: Backing::Heap {
+                        capacity,
+                        is_cached: true,
+                    },
                 });
             }
             capacity
@@ -119,7 +126,35 @@ impl Buffer {
         Ok(Buffer {
             ptr,
             len,
-            source: Backing::Heap { capacity },
+            source: Backing::Heap {
+                capacity,
+                is_cached: capacity >= MIN_CACHED,
+            },
+        })
+    }
+
+    /// Copies the bytes of a constant to memory that the cache never holds: constants are packed and dropped while a
+    /// model is loaded, or live as long as it does.
+    pub(crate) fn constant(bytes: &[u8]) -> Result<Buffer> {
+        let exhausted =
+            || resource_exhausted!("OOM when allocating a constant of {} bytes", bytes.len());
+        let capacity = bytes.len().max(1).next_multiple_of(ALIGN);
+        let layout = Layout::from_size_align(capacity, ALIGN).map_err(|_| exhausted())?;
+        // SAFETY: the layout has a non-zero size.
+        let ptr = NonNull::new(unsafe { alloc(layout) }).ok_or_else(exhausted)?;
+        // SAFETY: the new block has `capacity >= bytes.len()` bytes, which are all initialised here.
+        unsafe {
+            ptr.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
+            ptr.add(bytes.len())
+                .write_bytes(0, capacity - bytes.len());
+        }
+        Ok(Buffer {
+            ptr,
+            len: bytes.len(),
+            source: Backing::Heap {
+                capacity,
+                is_cached: false,
+            },
         })
     }
 
@@ -191,10 +226,14 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let Backing::Heap { capacity } = self.source else {
+        let Backing::Heap {
+            capacity,
+            is_cached,
+        } = self.source
+        else {
             return;
         };
-        if capacity >= MIN_CACHED
+        if is_cached
             && CACHED_BYTES.fetch_add(capacity, Ordering::Relaxed) + capacity <= MAX_CACHED_BYTES
         {
             let (class, class_capacity) = size_class(capacity);
@@ -204,10 +243,10 @@ impl Drop for Buffer {
                 return;
             }
         }
-        if capacity >= MIN_CACHED {
+        if is_cached {
             CACHED_BYTES.fetch_sub(capacity, Ordering::Relaxed);
         }
-        // SAFETY: allocated in `allocate` with exactly this layout, and owned by us alone.
+        // SAFETY: allocated in `allocate` or `constant` with exactly this layout, and owned by us alone.
         unsafe {
             dealloc(
                 self.ptr.as_ptr(),
@@ -242,6 +281,22 @@ mod tests {
             assert!(bytes.iter().all(|&x| x == 0));
             bytes.fill(7);
         }
+    }
+
+    #[test]
+    fn constants_are_exact_and_not_kept() {
+        let bytes: Vec<u8> = (0..5000).map(|i| (i % 251) as u8).collect();
+        let buffer = Buffer::constant(&bytes).expect("small");
+        // SAFETY: 5000 bytes, which nothing writes.
+        let copy = unsafe { std::slice::from_raw_parts(buffer.as_ptr(), buffer.len()) };
+        assert_eq!(copy, bytes);
+        assert!(matches!(
+            buffer.source,
+            Backing::Heap {
+                capacity: 5056,
+                is_cached: false
+            }
+        ));
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub(crate) const PASS: Pass = Pass {
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
     Conv,
+    Volume,
     Depthwise,
     Dense { transpose_w: bool },
 }
@@ -83,6 +84,7 @@ fn start(view: &View, root: NodeId) -> Option<Chain> {
     let is_nhwc = || attrs.str("data_format").is_ok_and(|f| f == "NHWC");
     let kind = match node.op() {
         "Conv2D" if is_nhwc() => Kind::Conv,
+        "Conv3D" if attrs.str("data_format").is_ok_and(|f| f == "NDHWC") => Kind::Volume,
         "DepthwiseConv2dNative" if is_nhwc() => Kind::Depthwise,
         "MatMul" if !attrs.bool("transpose_a").ok()? => Kind::Dense {
             transpose_w: attrs.bool("transpose_b").ok()?,
@@ -99,6 +101,7 @@ fn start(view: &View, root: NodeId) -> Option<Chain> {
     }
     let n = match (kind, weights.shape().dims()) {
         (Kind::Conv, [_, _, _, out]) => *out,
+        (Kind::Volume, [_, _, _, _, out]) => *out,
         (Kind::Depthwise, [_, _, c, m]) => c * m,
         (Kind::Dense { transpose_w: false }, [_, n]) => *n,
         (Kind::Dense { transpose_w: true }, [n, _]) => *n,
@@ -304,7 +307,7 @@ fn fused(view: &View, chain: &Chain) -> Result<Fusion> {
     let mut factors = scales.map(|a| a.iter().map(|(s, _)| *s as f32).collect::<Vec<_>>());
     let mut names: Vec<&str> = Vec::new();
     let mut channel_args = Vec::new();
-    if chain.kind == Kind::Conv
+    if matches!(chain.kind, Kind::Conv | Kind::Volume)
         && let Some(factors) = factors.take()
     {
         names.push("Scale");
@@ -413,6 +416,7 @@ impl Fusion {
             // TensorFlow's signature requires at least one argument.
             Kind::Conv if self.node.inputs.len() == 2 => "Conv2D",
             Kind::Conv => "_FusedConv2D",
+            Kind::Volume => "_FusedConv3D",
             Kind::Depthwise => "_FusedDepthwiseConv2dNative",
             Kind::Dense { .. } => "_Dense",
         };

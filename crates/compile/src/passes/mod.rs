@@ -9,6 +9,8 @@ pub(crate) mod control_only;
 pub(crate) mod conv_groups;
 pub(crate) mod cse;
 pub(crate) mod dce;
+pub(crate) mod dependency;
+pub(crate) mod dilated_conv;
 pub(crate) mod elementwise;
 pub(crate) mod fuse;
 pub(crate) mod fuse_read;

@@ -216,6 +216,22 @@ fn batches_groups_dilation_and_odd_padding() {
     compare(&s.solid());
 }
 
+#[test]
+fn dilated_tiles() {
+    for (f, dilation) in [(3, [2, 2]), (3, [4, 1]), (3, [6, 7]), (3, [20, 9]), (5, [3, 2])] {
+        let mut s = plane([13, 22], [40, 36], [f, f], 1, true);
+        s.batch = 2;
+        [s.dil_h, s.dil_w] = dilation;
+        (s.pad_top, s.pad_left) = (f / 2 * s.dil_h, f / 2 * s.dil_w);
+        compare(&s.solid());
+        (s.pad_top, s.out_w) = (0, 9);
+        compare(&s.solid());
+        if suits_filter_gradient_in_tiles(&s) {
+            compare_filter_gradient(&s.solid());
+        }
+    }
+}
+
 /// Sizes in groups: input and output channels, and how many groups.
 const GROUPED: [([usize; 2], usize); 9] = [
     ([6, 6], 6),

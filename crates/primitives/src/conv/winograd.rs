@@ -136,7 +136,7 @@ impl WinogradTransform {
     /// Returns whether the transform applies to a convolution and is faster than the direct way.
     pub(super) fn suits(&self, s: &Conv2dShape) -> bool {
         [self.filter_size; 2] == [s.filter_h, s.filter_w]
-            && [s.stride_h, s.stride_w, s.dil_h, s.dil_w, s.groups] == [1; 5]
+            && [s.stride_h, s.stride_w, s.groups] == [1; 3]
             && s.in_c >= MIN_CHANNELS
             && s.out_c >= MIN_CHANNELS
             && s.in_c <= ZEROS.len()
@@ -176,8 +176,8 @@ pub(super) fn fastest_transform(s: &Conv2dShape) -> Option<&'static WinogradTran
     applicable(s).filter(is_paid).min_by_key(|f| f.rows(s))
 }
 
-/// Computes `M X Mᵀ` for each of `size` square matrices `X`, stored in planes.
-fn sandwich(m: &[&[f32]], from: &[f32], to: &mut [f32], size: usize) {
+/// Computes `M X Mᵀ` for each of `size` square matrices `X`, stored in planes that are `stride` elements apart.
+fn sandwich(m: &[&[f32]], from: &[f32], stride: usize, to: &mut [f32], size: usize) {
     const TOGETHER: usize = 64;
     let (rows, cols) = (m.len(), m.first().map_or(0, |r| r.len()));
     let mut half = vec![[0.0; TOGETHER]; rows * cols];
@@ -185,7 +185,7 @@ fn sandwich(m: &[&[f32]], from: &[f32], to: &mut [f32], size: usize) {
         let n = TOGETHER.min(size - start);
         for (u, factors) in m.iter().enumerate() {
             for x in 0..cols {
-                let plane = |y: usize| &from[(y * cols + x) * size + start..][..n];
+                let plane = |y: usize| &from[(y * cols + x) * stride + start..][..n];
                 combine(factors, plane, &mut half[u * cols + x][..n]);
             }
         }
@@ -212,6 +212,9 @@ fn combine<'a>(factors: &[f32], plane: impl Fn(usize) -> &'a [f32], sum: &mut [f
     }
 }
 
+/// Elements of a filter that are transformed at a time.
+const PACKED_TOGETHER: usize = 64 << 10;
+
 /// Returns the transformed filter: a matrix for each position of a tile.
 pub(super) fn pack(
     par: &dyn Parallelism,
@@ -220,19 +223,22 @@ pub(super) fn pack(
     in_c: usize,
     out_c: usize,
 ) -> Vec<PackedB> {
-    let size = in_c * out_c;
-    let mut planes = vec![0.0; transform.planes() * size];
-    sandwich(transform.filter, filter, &mut planes, size);
-    planes
-        .chunks_exact(size)
-        .map(|p| PackedB::from_rows(par, p, out_c, in_c, out_c))
-        .collect()
+    // A few channels at a time, whose planes stay in the cache.
+    let channels = (PACKED_TOGETHER / (transform.planes() * out_c)).clamp(1, in_c.max(1));
+    PackedB::from_row_blocks(par, [transform.planes(), in_c, out_c], channels, &|rows, to| {
+        let from = &filter[rows.start * out_c..];
+        sandwich(transform.filter, from, in_c * out_c, to, rows.len() * out_c);
+    })
 }
 
 /// The tiles of a convolution, image after image.
+///
+/// The pixels of a dilated convolution's tile are as far apart as those of its filter, so there are tiles for each
+/// position of the first one.
 struct Grid<'a> {
     s: &'a Conv2dShape,
     transform: &'a WinogradTransform,
+    /// Tiles of one first row, and of one first column.
     rows: usize,
     cols: usize,
 }
@@ -242,30 +248,35 @@ impl<'a> Grid<'a> {
         Grid {
             s,
             transform,
-            rows: s.out_h.div_ceil(transform.step()),
-            cols: s.out_w.div_ceil(transform.step()),
+            rows: s.out_h.div_ceil(s.dil_h).div_ceil(transform.step()),
+            cols: s.out_w.div_ceil(s.dil_w).div_ceil(transform.step()),
         }
     }
 
+    /// Rows and columns of tiles.
+    fn size(&self) -> [usize; 2] {
+        [self.rows * self.s.dil_h, self.cols * self.s.dil_w]
+    }
+
     fn tiles(&self) -> usize {
-        self.s.batch * self.rows * self.cols
+        let [rows, cols] = self.size();
+        self.s.batch * rows * cols
     }
 
     /// Returns the image and the first output pixel of a tile.
     fn corner(&self, tile: usize) -> [usize; 3] {
-        let (image, rest) = (
-            tile / (self.rows * self.cols),
-            tile % (self.rows * self.cols),
-        );
-        let step = self.transform.step();
-        [image, rest / self.cols * step, rest % self.cols * step]
+        let (s, step, [rows, cols]) = (self.s, self.transform.step(), self.size());
+        let (image, rest) = (tile / (rows * cols), tile % (rows * cols));
+        let at = |i: usize, tiles: usize, dilation: usize| i % tiles * step * dilation + i / tiles;
+        let (y, x) = (rest / cols, rest % cols);
+        [image, at(y, self.rows, s.dil_h), at(x, self.cols, s.dil_w)]
     }
 
     /// Returns a tile's output pixels, as far as they exist.
     fn outputs(&self, tile: usize) -> [Option<usize>; 16] {
         let ([image, y, x], s, step) = (self.corner(tile), self.s, self.transform.step());
         std::array::from_fn(|i| {
-            let (y, x) = (y + i / step, x + i % step);
+            let (y, x) = (y + i / step * s.dil_h, x + i % step * s.dil_w);
             (i < step * step && y < s.out_h && x < s.out_w)
                 .then_some((image * s.out_h + y) * s.out_w + x)
         })
@@ -288,8 +299,8 @@ impl<'a> Grid<'a> {
             if i >= transform.planes() {
                 return SendPtr(std::ptr::null_mut());
             }
-            let iy = (y + i / transform.tile).wrapping_sub(s.pad_top);
-            let ix = (x + i % transform.tile).wrapping_sub(s.pad_left);
+            let iy = (y + i / transform.tile * s.dil_h).wrapping_sub(s.pad_top);
+            let ix = (x + i % transform.tile * s.dil_w).wrapping_sub(s.pad_left);
             let pixel = if iy < s.in_h && ix < s.in_w {
                 &input[((image * s.in_h + iy) * s.in_w + ix) * s.in_c..][..s.in_c]
             } else {

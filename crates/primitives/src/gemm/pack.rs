@@ -57,6 +57,48 @@ impl<T: GemmElement> PackedB<T> {
         p
     }
 
+    /// Packs `count` matrices of one size, `per_task` rows of all of them at a time: `fill` sets those rows of the first
+    /// matrix, then of the next one.
+    pub(crate) fn from_row_blocks(
+        par: &dyn Parallelism,
+        [count, k, n]: [usize; 3],
+        per_task: usize,
+        fill: &(dyn Fn(Range<usize>, &mut [T]) + Sync),
+    ) -> Vec<Self> {
+        let mut made: Vec<Self> = (0..count).map(|_| Self::empty(Aligned::default())).collect();
+        let pointers: Vec<SendPtr<T>> = made
+            .iter_mut()
+            .map(|p| {
+                p.shape(k, n);
+                SendPtr(p.alloc().as_mut_ptr())
+            })
+            .collect();
+        if n == 0 {
+            return made;
+        }
+        let table = T::table();
+        let nr = 2 * table.lanes;
+        parallel_for(par, k.div_ceil(per_task), 1, &|range| {
+            let mut block = vec![T::ZERO; count * per_task.min(k) * n];
+            for first in range.map(|i| i * per_task) {
+                let rows = per_task.min(k - first);
+                let block = &mut block[..count * rows * n];
+                fill(first..first + rows, block);
+                for (to, rows_of) in pointers.iter().zip(block.chunks_exact(rows * n)) {
+                    for (panel, col) in (0..n).step_by(nr).enumerate() {
+                        // SAFETY: rows of a panel of a buffer just made, visited by one task only.
+                        let dst = unsafe {
+                            let at = (panel * k + first) * nr;
+                            std::slice::from_raw_parts_mut(to.get().add(at), rows * nr)
+                        };
+                        pack_block(table, &rows_of[col..], n, n - col, rows, dst);
+                    }
+                }
+            }
+        });
+        made
+    }
+
     /// Packs the matrix whose element in row `k` and column `n` is `f(k, n)`.
     pub fn from_fn(k: usize, n: usize, f: impl Fn(usize, usize) -> T) -> Self {
         let mut p = Self::empty(Aligned::default());

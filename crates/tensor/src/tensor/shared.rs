@@ -134,11 +134,15 @@ impl Tensor {
             .get(range.clone())
             .ok_or_else(|| internal!("range {range:?} is outside the mapped file"))?;
         let aligned = (bytes.as_ptr() as usize).is_multiple_of(dtype.size().clamp(1, 8));
-        if !aligned || bytes.len() <= INLINE_BYTES || dtype == DType::Bool {
+        let is_copied = !aligned && !crate::memory::is_heap();
+        if is_copied || bytes.len() <= INLINE_BYTES || dtype == DType::Bool {
             return Self::from_bytes(dtype, shape, bytes);
         }
         check_count(&shape, bytes.len() / dtype.size())?;
-        let block = Data::Block(Buffer::mapped(file, range));
-        Ok(Self::dense(dtype, shape, block))
+        let block = match aligned {
+            true => Buffer::mapped(file, range),
+            false => Buffer::constant(bytes)?,
+        };
+        Ok(Self::dense(dtype, shape, Data::Block(block)))
     }
 }

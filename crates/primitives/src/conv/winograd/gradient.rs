@@ -87,7 +87,7 @@ pub fn conv2d_filter_gradient_in_tiles(
     for other in others.chunks_exact(planes * size) {
         sum.iter_mut().zip(other).for_each(|(s, o)| *s += *o);
     }
-    sandwich(transform.sum, sum, out, size);
+    sandwich(transform.sum, sum, size, out, size);
 }
 
 /// Adds the contribution of some tiles to the sums, `[plane][in_c][out_c]`.
