@@ -1,16 +1,20 @@
-//! Removes control edges from nodes that are ready when a step begins: arguments, constants, and NoOp and Identity
-//! nodes that wait for nothing else. Functions that are inlined leave such edges around their bodies, where they keep Identity nodes
-//! alive and products from being fused with what follows.
+//! Removes control edges that wait for nothing.
+//!
+//! Those of nodes that are ready when a step begins: arguments, constants, and NoOp and Identity nodes that wait for
+//! nothing else. Those of a NoOp with one consumer, which waits itself instead. And those of nodes whose outputs the
+//! consumer depends on anyway. Functions that are inlined leave such edges around their bodies and behind their
+//! stateful nodes, where they keep Identity nodes alive and products from being fused with what follows.
 //!
 //! (TensorFlow: `core/grappler/optimizers/dependency_optimizer.cc`.)
 
+use crate::view::moves_values;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Graph, Node, NodeClass, Patch, topological_order};
+use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, Patch, topological_order};
 
 pub(crate) const PASS: Pass = Pass {
     name: "dependency",
-    about: "removes control edges from nodes that are ready when a step begins",
+    about: "removes control edges that wait for nothing",
     run,
 };
 
@@ -23,6 +27,17 @@ fn only_waits(node: &Node) -> bool {
 }
 
 fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
+    remove_ready(graph)?;
+    dissolve_noops(graph)?;
+    // What is dead passes on along the edges that would go.
+    if !moves_values(graph) {
+        remove_implied(graph);
+    }
+    Ok(())
+}
+
+/// Removes control edges from nodes that are ready when a step begins.
+fn remove_ready(graph: &mut Graph) -> Result<()> {
     let mut is_ready = vec![false; graph.id_bound()];
     let mut patch = Patch::new();
     for id in topological_order(graph)? {
@@ -38,4 +53,69 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     }
     patch.apply(graph);
     Ok(())
+}
+
+/// Lets the only consumer of a NoOp wait for what the NoOp waits for.
+fn dissolve_noops(graph: &mut Graph) -> Result<()> {
+    let consumers = Consumers::new(graph);
+    let mut patch = Patch::new();
+    // What a NoOp waits for, those before it dissolved.
+    for id in topological_order(graph)? {
+        let node = graph.node(id);
+        let dissolves = |c: &NodeId| {
+            let noop = graph.node(*c);
+            let is_noop = noop.op() == "NoOp" && noop.device == node.device;
+            is_noop && !graph.is_target(*c) && consumers.of(*c).len() == 1
+        };
+        if !node.controls.iter().any(dissolves) {
+            continue;
+        }
+        let mut controls = node.controls.clone();
+        controls.clear();
+        for &control in &node.controls {
+            let waits = match dissolves(&control) {
+                true => patch.edit(graph, control).controls.clone(),
+                false => [control].into_iter().collect(),
+            };
+            for wait in waits {
+                if !controls.contains(&wait) {
+                    controls.push(wait);
+                }
+            }
+        }
+        patch.edit(graph, id).controls = controls;
+    }
+    patch.apply(graph);
+    Ok(())
+}
+
+/// The most nodes that are visited in search of paths.
+const MAX_VISITS: usize = 1 << 20;
+
+/// Removes control edges from nodes that a data input depends on.
+fn remove_implied(graph: &mut Graph) {
+    let mut patch = Patch::new();
+    let mut seen_by = vec![None; graph.id_bound()];
+    let (mut visits, mut todo) = (0, Vec::new());
+    for (id, node) in graph.iter() {
+        if node.controls.is_empty() || node.inputs.is_empty() {
+            continue;
+        }
+        todo.extend(node.inputs.iter().map(|i| i.node));
+        while let Some(at) = todo.pop() {
+            if seen_by[at.index()] != Some(id) {
+                seen_by[at.index()] = Some(id);
+                visits += 1;
+                todo.extend(graph.node(at).predecessors());
+            }
+        }
+        let is_implied = |c: &NodeId| seen_by[c.index()] == Some(id);
+        if node.controls.iter().any(is_implied) {
+            patch.edit(graph, id).controls.retain(|c| !is_implied(c));
+        }
+        if visits > MAX_VISITS {
+            break;
+        }
+    }
+    patch.apply(graph);
 }
