@@ -14,6 +14,7 @@ pub(super) mod winograd;
 use super::aligned::{Aligned, SendPtr};
 use super::depthwise;
 use super::gemm::drive::{Out, drive};
+use super::gemm::groups::GroupedProduct;
 use super::gemm::{Epilogue, PackedB, check, check_epilogue, gemm_packed};
 use bytes::Bytes;
 use ferroflow_sync::Parallelism;
@@ -394,13 +395,23 @@ pub fn conv3d(
     }
     let base = SendPtr(out.as_mut_ptr());
     if let [b] = &filter.parts[..]
-        && [s.in_d, s.out_d, s.filter_d] == [1; 3]
-        && let Some(kernel) = slide::kernel(p, ep)
+        && let Some(kernel) = slide::kernel(s, ep)
     {
         // SAFETY: the sizes were checked; `out` is exclusively borrowed.
-        return unsafe { slide::run(par, p, kernel, input, b, base, ep) };
+        return unsafe { slide::run(par, s, kernel, input, b, base, ep) };
     }
     let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);
+    if p.groups > 1 && GroupedProduct::<f32>::fits(filter.n_offsets * in_c) {
+        let product = GroupedProduct {
+            groups: &filter.parts,
+            source: &Windows::of_pixels(input, p.in_c, axes),
+            run: in_c,
+            out: base,
+            epilogue: ep,
+        };
+        // SAFETY: the sizes were checked; `Windows` only points into `input` or to zeros; `out` is exclusively borrowed.
+        return unsafe { product.drive(par, m) };
+    }
     for (g, b) in filter.parts.iter().enumerate() {
         let source = Windows::new(input, p.in_c, g * in_c, in_c, axes);
         let col = g * out_c;

@@ -195,7 +195,7 @@ const MAX_CHANNELS: usize = 256;
 const CACHED_FILTER: usize = 8 * 1024;
 const CACHED_LINES: usize = 64 * 1024;
 /// Input channels of a group up to which [`suits_small_groups`] accepts groups of several.
-const MAX_INPUTS: usize = 16;
+const MAX_INPUTS: usize = 4;
 
 /// Computes a convolution whose output channels read few input channels. The filter is ordered by
 /// [`reorder`]. The caller has checked all sizes.

@@ -8,6 +8,7 @@
 
 pub(crate) mod dots;
 pub(crate) mod drive;
+pub(crate) mod groups;
 pub(crate) mod kernel;
 mod pack;
 #[cfg(test)]

@@ -5,6 +5,11 @@ mod tests;
 
 use super::aligned::SendPtr;
 use ferroflow_sync::{Parallelism, parallel_for};
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64::{
+    _MM_TRANSPOSE4_PS, _mm_loadu_ps, _mm_shuffle_ps, _mm_storeu_ps, _mm_unpackhi_ps,
+    _mm_unpacklo_ps,
+};
 use std::array;
 
 /// Least elements per task.
@@ -162,6 +167,19 @@ fn each_index(
     }
 }
 
+/// The offset in the input of the index tuple `at`.
+fn offset(axes: &[Axis], at: usize) -> usize {
+    match axes {
+        [] => 0,
+        [axis] => at * axis.step,
+        _ => {
+            let mut found = 0;
+            each_index(axes, 1, at, at + 1, |x, _| found = x);
+            found
+        }
+    }
+}
+
 /// # Safety
 /// `axes` with elements of `run` bytes stay inside both blocks of memory, which are disjoint.
 unsafe fn copy_runs(
@@ -222,18 +240,31 @@ unsafe fn walk<T: Copy + Send + 'static>(
     let n_after: usize = after.iter().map(|a| a.size).product();
     let tasks = n_before * n_after * strips;
     let per_task = (MIN_TASK / (STRIP.min(rows) * inner.size)).max(1);
+    if let ([], []) | ([_], []) = (before, after)
+        && rows * inner.size <= SMALL_PLANE
+    {
+        // Small planes one after the other.
+        let step = before.first().map_or(0, |axis| axis.step);
+        let per_task = (MIN_TASK / (rows * inner.size)).max(1);
+        return parallel_for(par, n_before, per_task, &|range| {
+            for plane in range {
+                // SAFETY: a plane, as below.
+                unsafe {
+                    let src = src.get().add(plane * step);
+                    let dst = dst.get().add(plane * rows * row_step);
+                    plane_strip(src, inner.step, dst, row_step, rows, inner.size);
+                }
+            }
+        });
+    }
     parallel_for(par, tasks, per_task, &|range| {
         for task in range {
             let (plane, strip) = (task / strips, task % strips);
             let (b, a) = (plane / n_after, plane % n_after);
             let r0 = strip * STRIP;
             let r1 = (r0 + STRIP).min(rows);
-            let mut from = 0;
-            let mut to = b * rows * row_step + a * inner.size;
-            each_index(before, 1, b, b + 1, |x, _| from += x);
-            each_index(after, 1, a, a + 1, |x, _| from += x);
-            from += r0;
-            to += r0 * row_step;
+            let from = r0 + offset(before, b) + offset(after, a);
+            let to = (b * rows + r0) * row_step + a * inner.size;
             // SAFETY: rows `r0..r1` of one plane, inside by the caller's promise; each output
             // element belongs to one row of one plane.
             unsafe {
@@ -244,6 +275,8 @@ unsafe fn walk<T: Copy + Send + 'static>(
     });
 }
 
+/// Elements of planes that are transposed as a whole.
+const SMALL_PLANE: usize = 2048;
 /// Rows of the output written together.
 pub(crate) const STRIP: usize = 32;
 
@@ -263,17 +296,11 @@ const B: usize = 8;
 unsafe fn turn_block<T: Copy>(src: *const T, ld_src: usize, dst: *mut T, ld_dst: usize) {
     #[cfg(target_arch = "x86_64")]
     if size_of::<T>() == 4 {
-        use std::arch::x86_64::{_MM_TRANSPOSE4_PS, _mm_loadu_ps, _mm_storeu_ps};
         for (r, c) in [(0, 0), (0, 4), (4, 0), (4, 4)] {
-            // SAFETY: every such CPU has SSE; a quarter of the block, as four rows of four numbers,
-            // which are only moved.
+            // SAFETY: a quarter of the block.
             unsafe {
-                let from = |i: usize| _mm_loadu_ps(src.add((c + i) * ld_src + r).cast());
-                let [mut a, mut b, mut c2, mut d] = [from(0), from(1), from(2), from(3)];
-                _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c2, &mut d);
-                for (i, row) in [a, b, c2, d].into_iter().enumerate() {
-                    _mm_storeu_ps(dst.add((r + i) * ld_dst + c).cast(), row);
-                }
+                let (src, dst) = (src.add(c * ld_src + r), dst.add(r * ld_dst + c));
+                turn_quad(src.cast(), ld_src, dst.cast(), ld_dst);
             }
         }
         return;
@@ -329,16 +356,188 @@ pub(crate) unsafe fn plane_strip<T: Copy>(
                 let (src, dst) = (src.add(c * ld_src + r), dst.add(r * ld_dst + c));
                 turn_block(src, ld_src, dst, ld_dst);
             }
-            for r in full_rows..rows {
-                for i in c..c + B {
-                    *dst.add(r * ld_dst + i) = *src.add(i * ld_src + r);
+        }
+        let (from, to) = (
+            src.wrapping_add(full_rows),
+            dst.wrapping_add(full_rows * ld_dst),
+        );
+        narrow(from, ld_src, to, ld_dst, [rows - full_rows, full_cols]);
+        let (from, to) = (
+            src.wrapping_add(full_cols * ld_src),
+            dst.wrapping_add(full_cols),
+        );
+        narrow(from, ld_src, to, ld_dst, [rows, cols - full_cols]);
+    }
+}
+
+/// Computes `dst[r][c] = src[c][r]` for fewer than `B` rows or columns.
+///
+/// # Safety
+/// As for [`plane_strip`].
+unsafe fn narrow<T: Copy>(
+    src: *const T,
+    ld_src: usize,
+    dst: *mut T,
+    ld_dst: usize,
+    size: [usize; 2],
+) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise.
+    let done = unsafe { narrow_in_registers(src, ld_src, dst, ld_dst, size) };
+    #[cfg(not(target_arch = "x86_64"))]
+    let done = [0; 2];
+    let ([rows, cols], [done_rows, done_cols]) = (size, done);
+    // SAFETY: the caller's promise.
+    let turn = |r: usize, c: usize| unsafe { *dst.add(r * ld_dst + c) = *src.add(c * ld_src + r) };
+    if done_cols < cols {
+        (0..done_rows).for_each(|r| (done_cols..cols).for_each(|c| turn(r, c)));
+    }
+    (done_rows..rows).for_each(|r| (0..cols).for_each(|c| turn(r, c)));
+}
+
+/// [`narrow`] for as many rows, and columns of these, as it returns.
+///
+/// # Safety
+/// As for [`plane_strip`].
+#[cfg(target_arch = "x86_64")]
+unsafe fn narrow_in_registers<T: Copy>(
+    src: *const T,
+    ld_src: usize,
+    dst: *mut T,
+    ld_dst: usize,
+    [rows, cols]: [usize; 2],
+) -> [usize; 2] {
+    if size_of::<T>() != 4 {
+        return [0; 2];
+    }
+    let (src, dst) = (src.cast::<f32>(), dst.cast::<f32>());
+    let quads = |n: usize| (0..n / 4).map(|i| 4 * i);
+    // SAFETY: blocks of four rows or columns.
+    unsafe {
+        match (rows, cols) {
+            (2, _) if ld_src == 2 => {
+                quads(cols).for_each(|c| part_two(src.add(2 * c), dst.add(c), ld_dst))
+            }
+            (3, _) if ld_src == 3 => {
+                quads(cols).for_each(|c| part_three(src.add(3 * c), dst.add(c), ld_dst))
+            }
+            (_, 2) if ld_dst == 2 => {
+                quads(rows).for_each(|r| join_two(src.add(r), ld_src, dst.add(2 * r)))
+            }
+            (_, 3) if ld_dst == 3 => {
+                quads(rows).for_each(|r| join_three(src.add(r), ld_src, dst.add(3 * r)))
+            }
+            (_, 4..) => {
+                // The last columns over those before.
+                for c in quads(cols).chain((cols % 4 > 0).then(|| cols - 4)) {
+                    for r in quads(rows) {
+                        let (src, dst) = (src.add(c * ld_src + r), dst.add(r * ld_dst + c));
+                        turn_quad(src, ld_src, dst, ld_dst);
+                    }
                 }
             }
+            _ => return [0; 2],
         }
-        for r in 0..rows {
-            for c in full_cols..cols {
-                *dst.add(r * ld_dst + c) = *src.add(c * ld_src + r);
-            }
+    }
+    match (rows, cols) {
+        (2, _) if ld_src == 2 => [rows, cols / 4 * 4],
+        (3, _) if ld_src == 3 => [rows, cols / 4 * 4],
+        _ => [rows / 4 * 4, cols],
+    }
+}
+
+/// Computes `dst[r][c] = src[c][r]` for four rows and columns.
+///
+/// # Safety
+/// `src` and `dst` are valid for four rows of four elements.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn turn_quad(src: *const f32, ld_src: usize, dst: *mut f32, ld_dst: usize) {
+    // SAFETY: every such CPU has SSE; rows that the caller promises, of numbers that are only moved.
+    unsafe {
+        let from = |i: usize| _mm_loadu_ps(src.add(i * ld_src));
+        let (mut a, mut b, mut c, mut d) = (from(0), from(1), from(2), from(3));
+        _MM_TRANSPOSE4_PS(&mut a, &mut b, &mut c, &mut d);
+        for (i, row) in [a, b, c, d].into_iter().enumerate() {
+            _mm_storeu_ps(dst.add(i * ld_dst), row);
+        }
+    }
+}
+
+/// Makes four pairs of two rows of four numbers.
+///
+/// # Safety
+/// `src` is valid for two rows of four numbers, `dst` for eight.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn join_two(src: *const f32, ld_src: usize, dst: *mut f32) {
+    // SAFETY: as for `turn_quad`.
+    unsafe {
+        let (a, b) = (_mm_loadu_ps(src), _mm_loadu_ps(src.add(ld_src)));
+        _mm_storeu_ps(dst, _mm_unpacklo_ps(a, b));
+        _mm_storeu_ps(dst.add(4), _mm_unpackhi_ps(a, b));
+    }
+}
+
+/// Makes two rows of four pairs.
+///
+/// # Safety
+/// `src` is valid for eight numbers, `dst` for two rows of four.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn part_two(src: *const f32, dst: *mut f32, ld_dst: usize) {
+    // SAFETY: as for `turn_quad`.
+    unsafe {
+        let (a, b) = (_mm_loadu_ps(src), _mm_loadu_ps(src.add(4)));
+        _mm_storeu_ps(dst, _mm_shuffle_ps::<0b10_00_10_00>(a, b));
+        _mm_storeu_ps(dst.add(ld_dst), _mm_shuffle_ps::<0b11_01_11_01>(a, b));
+    }
+}
+
+/// Makes four triples of three rows of four numbers.
+///
+/// # Safety
+/// `src` is valid for three rows of four numbers, `dst` for twelve.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn join_three(src: *const f32, ld_src: usize, dst: *mut f32) {
+    // SAFETY: as for `turn_quad`.
+    unsafe {
+        let from = |i: usize| _mm_loadu_ps(src.add(i * ld_src));
+        let (a, b, c) = (from(0), from(1), from(2));
+        // a0 a2 b0 b2, b1 b3 c1 c3 and c0 c2 a1 a3.
+        let ab = _mm_shuffle_ps::<0b10_00_10_00>(a, b);
+        let bc = _mm_shuffle_ps::<0b11_01_11_01>(b, c);
+        let ca = _mm_shuffle_ps::<0b11_01_10_00>(c, a);
+        _mm_storeu_ps(dst, _mm_shuffle_ps::<0b10_00_10_00>(ab, ca));
+        _mm_storeu_ps(dst.add(4), _mm_shuffle_ps::<0b11_01_10_00>(bc, ab));
+        _mm_storeu_ps(dst.add(8), _mm_shuffle_ps::<0b11_01_11_01>(ca, bc));
+    }
+}
+
+/// Makes three rows of four triples.
+///
+/// # Safety
+/// `src` is valid for twelve numbers, `dst` for three rows of four.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn part_three(src: *const f32, dst: *mut f32, ld_dst: usize) {
+    // SAFETY: as for `turn_quad`.
+    unsafe {
+        // a0 b0 c0 a1, b1 c1 a2 b2 and c2 a3 b3 c3.
+        let (x, y, z) = (
+            _mm_loadu_ps(src),
+            _mm_loadu_ps(src.add(4)),
+            _mm_loadu_ps(src.add(8)),
+        );
+        // a2 b2 a3 b3, then b0 c0 b1 c1.
+        let high = _mm_shuffle_ps::<0b10_01_11_10>(y, z);
+        let low = _mm_shuffle_ps::<0b01_00_10_01>(x, y);
+        let a = _mm_shuffle_ps::<0b10_00_11_00>(x, high);
+        let b = _mm_shuffle_ps::<0b11_01_10_00>(low, high);
+        let c = _mm_shuffle_ps::<0b11_00_11_01>(low, z);
+        for (i, row) in [a, b, c].into_iter().enumerate() {
+            _mm_storeu_ps(dst.add(i * ld_dst), row);
         }
     }
 }

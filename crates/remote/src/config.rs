@@ -141,7 +141,13 @@ fn switched_off(rewriter: &RewriterConfig) -> Vec<String> {
         (rewriter.common_subgraph_elimination(), &["cse"]),
         (
             rewriter.remapping(),
-            &["remapper", "dilated_conv", "fuse", "fuse_read", "elementwise"],
+            &[
+                "remapper",
+                "dilated_conv",
+                "fuse",
+                "fuse_read",
+                "elementwise",
+            ],
         ),
         (rewriter.loop_optimization(), &["loop_vars"]),
         (

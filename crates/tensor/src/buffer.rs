@@ -31,9 +31,15 @@ enum Backing {
         capacity: usize,
         is_cached: bool,
     },
-    Mapped { _file: Arc<MappedFile> },
-    Owned { _owner: Arc<dyn ByteOwner> },
-    Block { block: Box<dyn MemoryBlock> },
+    Mapped {
+        _file: Arc<MappedFile>,
+    },
+    Owned {
+        _owner: Arc<dyn ByteOwner>,
+    },
+    Block {
+        block: Box<dyn MemoryBlock>,
+    },
 }
 
 /// An owner of bytes that tensors may share, such as memory of a client.
@@ -145,8 +151,7 @@ impl Buffer {
         // SAFETY: the new block has `capacity >= bytes.len()` bytes, which are all initialised here.
         unsafe {
             ptr.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());
-            ptr.add(bytes.len())
-                .write_bytes(0, capacity - bytes.len());
+            ptr.add(bytes.len()).write_bytes(0, capacity - bytes.len());
         }
         Ok(Buffer {
             ptr,

@@ -35,10 +35,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         return Ok(());
     }
     let view = View::new(graph, ctx.shapes(graph)?);
-    let found: Vec<Found> = graph
-        .iter()
-        .filter_map(|(id, _)| find(&view, id))
-        .collect();
+    let found: Vec<Found> = graph.iter().filter_map(|(id, _)| find(&view, id)).collect();
     let mut patch = Patch::new();
     let mut expanded: FxHashMap<NodeId, Output> = FxHashMap::default();
     for f in found {
@@ -61,7 +58,8 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         };
         let node = patch.edit(graph, f.conv);
         node.inputs[0] = input;
-        let ints = |values: &[i64]| AttrValue::List(values.iter().map(|i| AttrValue::Int(*i)).collect());
+        let ints =
+            |values: &[i64]| AttrValue::List(values.iter().map(|i| AttrValue::Int(*i)).collect());
         let ([dy, dx], [top, bottom, left, right]) = (f.dilations, f.paddings);
         node.attrs.set("dilations", ints(&[1, dy, dx, 1]));
         if f.paddings != [0; 4] {
@@ -89,7 +87,10 @@ fn find(view: &View, conv: NodeId) -> Option<Found> {
         ints.reduce(|a, b| a && b)
     };
     let is_plain = is_ones("strides")? && is_ones("dilations")?;
-    if !is_plain || attrs.str("padding").ok()? != "VALID" || attrs.str("data_format").ok()? != "NHWC" {
+    if !is_plain
+        || attrs.str("padding").ok()? != "VALID"
+        || attrs.str("data_format").ok()? != "NHWC"
+    {
         return None;
     }
     let (mut input, mut end) = (*node.inputs.first()?, conv);
@@ -136,7 +137,10 @@ fn find(view: &View, conv: NodeId) -> Option<Found> {
             return None;
         }
         dilations.push(by);
-        paddings.extend([pads[2 * i] - crops[2 * i], pads[2 * i + 1] - crops[2 * i + 1]]);
+        paddings.extend([
+            pads[2 * i] - crops[2 * i],
+            pads[2 * i + 1] - crops[2 * i + 1],
+        ]);
     }
     let is_valid = paddings.iter().all(|p| *p >= 0) && pads.iter().chain(&crops).all(|p| *p >= 0);
     is_valid.then_some(Found {

@@ -35,7 +35,7 @@ impl Axis {
 
 pub(super) static ZEROS: [f32; 16 * 1024] = [0.0; 16 * 1024];
 
-/// The windows of one channel group.
+/// The windows of one channel group, or of all.
 pub(super) struct Windows<'a> {
     input: &'a [f32],
     /// Channels of a pixel, and those of the group.
@@ -58,6 +58,21 @@ impl<'a> Windows<'a> {
         axes: [Axis; 3],
     ) -> Self {
         let merged = channels == pixel && (axes[2].dilation == 1 || axes[2].filter == 1);
+        Self::of(input, pixel, [first, channels], axes, merged)
+    }
+
+    /// Windows with a pointer for each pixel, whose channels are those of all groups.
+    pub(super) fn of_pixels(input: &'a [f32], pixel: usize, axes: [Axis; 3]) -> Self {
+        Self::of(input, pixel, [0, pixel], axes, false)
+    }
+
+    fn of(
+        input: &'a [f32],
+        pixel: usize,
+        [first, channels]: [usize; 2],
+        axes: [Axis; 3],
+        merged: bool,
+    ) -> Self {
         let run = if merged {
             channels * axes[2].filter
         } else {

@@ -5,13 +5,14 @@
 //! multiplied by the weights of all three outputs that see it. With few input channels, a row of
 //! the filter is too short for the loop over it; here that loop does three times as much.
 
-use super::Conv2dShape;
+use super::rows::ZEROS;
+use super::{Conv2dShape, Conv3dShape};
 use crate::aligned::{Scratch, SendPtr};
 use crate::gemm::kernel::{Ahead, Sweep, finish};
 use crate::gemm::{Epilogue, PackedB};
 use crate::table::{DispatchTable, SlideKernel};
 use crate::vector::{Lanes, array};
-use ferroflow_sync::{Parallelism, parallel_for};
+use ferroflow_sync::{Parallelism, par_chunks_mut, parallel_for};
 use std::ops::Range;
 
 /// Columns of the filter.
@@ -23,6 +24,13 @@ const MAX_CHANNELS: (usize, usize) = (48, 8);
 pub(crate) const MAX_STRIDE: usize = 2;
 /// Multiply-adds that make a task worth dispatching to another thread.
 const MIN_TASK: usize = 64 * 1024;
+
+/// Tiles of a row up to which inputs are copied with the zeros around them: then most tiles are at a border.
+const FEW_TILES: usize = 4;
+/// Lines that are copied by one task.
+const MIN_COPY: usize = 256;
+/// Elements of an input up to which it is copied.
+const MAX_COPY: usize = 1 << 20;
 
 /// Returns the neighboring input pixels that `pixels` outputs see.
 const fn columns(pixels: usize, stride: usize) -> usize {
@@ -92,16 +100,21 @@ fn add<L: Lanes, const NV: usize>(l: L, acc: &mut [L::V; NV], x: L::V, w: &[L::V
 
 /// Returns the kernel that computes the rows of a convolution with the fewest pixels too many, if
 /// sliding suits the convolution.
-pub(super) fn kernel(s: &Conv2dShape, ep: &Epilogue<'_>) -> Option<&'static SlideKernel> {
+pub(super) fn kernel(s: &Conv3dShape, ep: &Epilogue<'_>) -> Option<&'static SlideKernel> {
+    let dilation = s.dil_d;
+    let s = &s.plane;
     let table = DispatchTable::current();
     let vectors = s.out_c.div_ceil(table.gemm.lanes).min(2);
     let suits = s.filter_w == TAPS
-        && [s.dil_h, s.dil_w, s.groups] == [1; 3]
+        && [dilation, s.dil_h, s.dil_w, s.groups] == [1; 4]
         && s.stride_w <= MAX_STRIDE
         && s.in_c <= MAX_CHANNELS.0
         && (s.in_c <= MAX_CHANNELS.1 || vectors == 1)
         && ep.act.function().is_none();
-    let fits = |k: &&SlideKernel| suits && k.pixels <= s.out_w && vectors <= k.run[0].len();
+    let fits = |k: &&SlideKernel| {
+        let zeros = columns(k.pixels, s.stride_w) * s.in_c;
+        suits && k.pixels <= s.out_w && vectors <= k.run[0].len() && zeros <= ZEROS.len()
+    };
     let computed = |k: &&SlideKernel| s.out_w.next_multiple_of(k.pixels);
     table.slide.iter().filter(fits).min_by_key(computed)
 }
@@ -113,14 +126,28 @@ pub(super) fn kernel(s: &Conv2dShape, ep: &Epilogue<'_>) -> Option<&'static Slid
 /// input, the filter and the epilogue are those of `s`.
 pub(super) unsafe fn run(
     par: &dyn Parallelism,
-    s: &Conv2dShape,
+    solid: &Conv3dShape,
     kernel: &SlideKernel,
     input: &[f32],
     filter: &PackedB<f32>,
     out: SendPtr<f32>,
     ep: &Epilogue<'_>,
 ) {
-    let terms = s.out_w * s.filter_h * TAPS * s.in_c * s.out_c;
+    let s = &solid.plane;
+    let width = ((s.out_w - 1) * s.stride_w + TAPS).max(s.pad_left + s.in_w);
+    let lines = s.batch * solid.in_d * s.in_h;
+    let size = lines * width * s.in_c;
+    if width > s.in_w && s.out_w.div_ceil(kernel.pixels) <= FEW_TILES && size <= MAX_COPY {
+        let mut padded = Scratch::take();
+        let padded = padded.alloc::<f32>(size);
+        pad_lines(par, s, input, padded, width);
+        let mut solid = *solid;
+        (solid.plane.in_w, solid.plane.pad_left) = (width, 0);
+        // SAFETY: the caller's promise; the sizes of the input are those of the copy.
+        return unsafe { run(par, &solid, kernel, padded, filter, out, ep) };
+    }
+    let n_rows = solid.filter_d * s.filter_h;
+    let terms = s.out_w * n_rows * TAPS * s.in_c * s.out_c;
     let rows_per_task = (MIN_TASK / terms.max(1)).max(1);
     let columns = columns(kernel.pixels, s.stride_w);
     let tiles = Tiles {
@@ -130,22 +157,23 @@ pub(super) unsafe fn run(
         out,
         ep,
     };
-    parallel_for(par, s.batch * s.out_h, rows_per_task, &|rows| {
+    let lines = s.batch * solid.out_d * s.out_h;
+    parallel_for(par, lines, rows_per_task, &|rows| {
         let mut scratch = Scratch::take();
         let mut windows = Windows {
-            s,
+            solid,
             input,
             columns,
-            edges: scratch.alloc(s.filter_h * columns * s.in_c),
-            top: 0,
-            pointers: Vec::with_capacity(s.filter_h),
+            edges: scratch.alloc(n_rows * columns * s.in_c),
+            lines: Vec::with_capacity(n_rows),
+            pointers: Vec::with_capacity(n_rows),
         };
         for row in rows {
             let used = windows.go_to(row);
             for x in (0..s.out_w).step_by(kernel.pixels) {
                 // The last tile computes some pixels of the one before again.
                 let x = x.min(s.out_w - kernel.pixels);
-                windows.point(used.clone(), x);
+                windows.point(x);
                 // SAFETY: the pointers are those of `columns` pixels for each used row of the
                 // filter; tasks have rows of their own; the caller promises the rest.
                 unsafe { tiles.compute(row * s.out_w + x, &windows.pointers, used.start) };
@@ -154,58 +182,98 @@ pub(super) unsafe fn run(
     });
 }
 
+/// Copies the lines of an input into longer ones, of `width` pixels, with zeros on both sides.
+fn pad_lines(par: &dyn Parallelism, s: &Conv2dShape, input: &[f32], to: &mut [f32], width: usize) {
+    let (line, before) = (s.in_w * s.in_c, s.pad_left * s.in_c);
+    par_chunks_mut(par, to, width * s.in_c, MIN_COPY, &|i, to| {
+        let from = &input[i * line..][..line];
+        to[..before].fill(0.0);
+        to[before..before + line].copy_from_slice(from);
+        to[before + line..].fill(0.0);
+    });
+}
+
 /// The input pixels that a tile sees.
 struct Windows<'a> {
-    s: &'a Conv2dShape,
+    solid: &'a Conv3dShape,
     input: &'a [f32],
     /// Input columns of a tile.
     columns: usize,
     /// Rows of a tile at the border of the image, with zeros around it.
     edges: &'a mut [f32],
-    /// The row of the input that the first row of the filter would see.
-    top: isize,
+    /// The start of the line that each used row of the filter sees, if it exists.
+    lines: Vec<Option<usize>>,
     /// The first pixel in each used row.
     pointers: Vec<*const f32>,
 }
 
+/// Returns the part of a filter that is inside the input, and where its begin would be.
+fn inside(at: usize, [input, filter, stride, pad]: [usize; 4]) -> (Range<usize>, isize) {
+    let start = at * stride;
+    let first = pad.saturating_sub(start).min(filter);
+    let end = (input + pad).saturating_sub(start).clamp(first, filter);
+    (first..end, start as isize - pad as isize)
+}
+
 impl Windows<'_> {
-    /// Goes to a row of the output, and returns the rows of the filter that are used: those outside
-    /// of the image add nothing.
+    /// Goes to a row of the output, and returns the rows of the filter that are used: those outside of the image add
+    /// nothing, if they are the first or last of all.
     fn go_to(&mut self, row: usize) -> Range<usize> {
-        let s = self.s;
-        let (image, y) = (row / s.out_h, row % s.out_h);
-        let y = y * s.stride_h;
-        self.top = (image * s.in_h + y) as isize - s.pad_top as isize;
-        let first = s.pad_top.saturating_sub(y).min(s.filter_h);
-        first
-            ..(s.in_h + s.pad_top)
-                .saturating_sub(y)
-                .clamp(first, s.filter_h)
+        let (solid, s) = (self.solid, &self.solid.plane);
+        let (plane, y) = (row / s.out_h, row % s.out_h);
+        let (image, z) = (plane / solid.out_d, plane % solid.out_d);
+        let depth = [solid.in_d, solid.filter_d, solid.stride_d, solid.pad_front];
+        let (planes, front) = inside(z, depth);
+        let (rows, top) = inside(y, [s.in_h, s.filter_h, s.stride_h, s.pad_top]);
+        let used = match solid.filter_d {
+            1 if planes.is_empty() => 0..0,
+            1 => rows,
+            _ => planes.start * s.filter_h..planes.end * s.filter_h,
+        };
+        self.lines.clear();
+        for filter_row in used.clone() {
+            let plane = (front + (filter_row / s.filter_h) as isize) as usize;
+            let row = top + (filter_row % s.filter_h) as isize;
+            let is_inside = (0..s.in_h as isize).contains(&row);
+            let first = (image * solid.in_d + plane) * s.in_h + row.max(0) as usize;
+            self.lines
+                .push(is_inside.then_some(first * s.in_w * s.in_c));
+        }
+        used
     }
 
     /// Sets the pointers for the tile at this column of the output.
-    fn point(&mut self, used: Range<usize>, x: usize) {
+    fn point(&mut self, x: usize) {
+        let s = &self.solid.plane;
+        let start = (x * s.stride_w) as isize - s.pad_left as isize;
         self.pointers.clear();
-        for filter_row in used {
-            let row = (self.top + filter_row as isize) as usize;
-            let pixels = self.pixels(row, x, filter_row);
+        if start >= 0 && start as usize + self.columns <= s.in_w {
+            let first = self.input.as_ptr().wrapping_add(start as usize * s.in_c);
+            let pointer =
+                |line: &Option<usize>| line.map_or(ZEROS.as_ptr(), |l| first.wrapping_add(l));
+            self.pointers.extend(self.lines.iter().map(pointer));
+            return;
+        }
+        for i in 0..self.lines.len() {
+            let pixels = match self.lines[i] {
+                Some(line) => self.at_border(line, x, i),
+                None => ZEROS.as_ptr(),
+            };
             self.pointers.push(pixels);
         }
     }
 
-    fn pixels(&mut self, row: usize, x: usize, filter_row: usize) -> *const f32 {
-        let (s, channels) = (self.s, self.s.in_c);
-        let line = &self.input[row * s.in_w * channels..][..s.in_w * channels];
+    /// Copies the pixels of a tile that are in the line, with zeros around them.
+    fn at_border(&mut self, line: usize, x: usize, i: usize) -> *const f32 {
+        let (s, channels) = (&self.solid.plane, self.solid.plane.in_c);
+        let line = &self.input[line..][..s.in_w * channels];
         let x = x * s.stride_w;
         let before = s.pad_left.saturating_sub(x).min(self.columns);
         let start = (x + before).saturating_sub(s.pad_left).min(s.in_w);
         let inside = (s.in_w - start).min(self.columns - before);
         let pixels = &line[start * channels..(start + inside) * channels];
-        if inside == self.columns {
-            return pixels.as_ptr();
-        }
         let size = self.columns * channels;
-        let edge = &mut self.edges[filter_row * size..][..size];
+        let edge = &mut self.edges[i * size..][..size];
         edge.fill(0.0);
         edge[before * channels..][..pixels.len()].copy_from_slice(pixels);
         edge.as_ptr()

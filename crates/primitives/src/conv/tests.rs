@@ -218,7 +218,13 @@ fn batches_groups_dilation_and_odd_padding() {
 
 #[test]
 fn dilated_tiles() {
-    for (f, dilation) in [(3, [2, 2]), (3, [4, 1]), (3, [6, 7]), (3, [20, 9]), (5, [3, 2])] {
+    for (f, dilation) in [
+        (3, [2, 2]),
+        (3, [4, 1]),
+        (3, [6, 7]),
+        (3, [20, 9]),
+        (5, [3, 2]),
+    ] {
         let mut s = plane([13, 22], [40, 36], [f, f], 1, true);
         s.batch = 2;
         [s.dil_h, s.dil_w] = dilation;
@@ -296,6 +302,29 @@ fn solids() {
     compare(&s);
     (s.stride_d, s.dil_d, s.out_d) = (2, 2, 3);
     compare(&s);
+}
+
+#[test]
+fn sliding_along_rows_of_volumes() {
+    for c in [[1, 16], [2, 5], [3, 40], [16, 16]] {
+        for (filter_d, stride_d, pad_front) in
+            [(3, 1, 1), (2, 2, 0), (1, 1, 0), (1, 1, 2), (3, 3, 4)]
+        {
+            for width in [14, 27] {
+                let mut s = plane([6, width], c, [3, 3], 1, true);
+                s.batch = 2;
+                let out_d = (5 + 2 * pad_front - filter_d) / stride_d + 1;
+                compare(&Conv3dShape {
+                    in_d: 5,
+                    out_d,
+                    filter_d,
+                    stride_d,
+                    pad_front,
+                    ..s.solid()
+                });
+            }
+        }
+    }
 }
 
 #[test]

@@ -225,10 +225,15 @@ pub(super) fn pack(
 ) -> Vec<PackedB> {
     // A few channels at a time, whose planes stay in the cache.
     let channels = (PACKED_TOGETHER / (transform.planes() * out_c)).clamp(1, in_c.max(1));
-    PackedB::from_row_blocks(par, [transform.planes(), in_c, out_c], channels, &|rows, to| {
-        let from = &filter[rows.start * out_c..];
-        sandwich(transform.filter, from, in_c * out_c, to, rows.len() * out_c);
-    })
+    PackedB::from_row_blocks(
+        par,
+        [transform.planes(), in_c, out_c],
+        channels,
+        &|rows, to| {
+            let from = &filter[rows.start * out_c..];
+            sandwich(transform.filter, from, in_c * out_c, to, rows.len() * out_c);
+        },
+    )
 }
 
 /// The tiles of a convolution, image after image.

@@ -273,7 +273,7 @@ pub(crate) unsafe fn drive<T: GemmElement>(
 /// # Safety
 /// `pointers` has `n_offsets` pointers for each row of `tiles`, of which the sweep takes some from
 /// the `offset`-th on; they are valid for all rows.
-unsafe fn sweep_tiles<T: GemmElement>(
+pub(super) unsafe fn sweep_tiles<T: GemmElement>(
     table: &GemmTable<T>,
     tiles: Tiles,
     pointers: &[SendPtr<T>],

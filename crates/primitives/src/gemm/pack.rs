@@ -65,7 +65,9 @@ impl<T: GemmElement> PackedB<T> {
         per_task: usize,
         fill: &(dyn Fn(Range<usize>, &mut [T]) + Sync),
     ) -> Vec<Self> {
-        let mut made: Vec<Self> = (0..count).map(|_| Self::empty(Aligned::default())).collect();
+        let mut made: Vec<Self> = (0..count)
+            .map(|_| Self::empty(Aligned::default()))
+            .collect();
         let pointers: Vec<SendPtr<T>> = made
             .iter_mut()
             .map(|p| {

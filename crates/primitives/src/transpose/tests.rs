@@ -35,6 +35,17 @@ fn compare(shape: &[usize], perm: &[usize]) {
 }
 
 #[test]
+fn narrow_planes() {
+    for narrow in 1..9 {
+        for wide in [1, 2, 3, 4, 5, 7, 8, 13, 20, 40] {
+            compare(&[9, narrow, wide], &[0, 2, 1]);
+            compare(&[9, wide, narrow], &[0, 2, 1]);
+            compare(&[2, wide, 3, narrow], &[0, 3, 2, 1]);
+        }
+    }
+}
+
+#[test]
 fn every_order() {
     compare(&[], &[]);
     compare(&[5], &[0]);
