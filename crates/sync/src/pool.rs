@@ -2,9 +2,10 @@
 //!
 //! `deque.rs` has the task queues; `sleep.rs` puts threads to sleep without losing a wake-up.
 //!
-//! Protocol of blocks: [`Blocks::next`] hands out indices, each once. The caller of `run_blocks`
+//! Protocol of blocks: [`Blocks::lanes`] hand out indices, each once. The caller of `run_blocks`
 //! returns only when `finished` shows that every index has run to its end, so the borrowed closure
-//! is not called after that: later tickets find no index left.
+//! is not called after that: later tickets find no index left. A thread begins with its own lane, the same part of
+//! every loop, and so finds in its cache what it computed in the loop before.
 
 mod spares;
 
@@ -88,9 +89,16 @@ struct Blocks {
     /// Valid while an index below `n` is unfinished; see the module text.
     f: *const (dyn Fn(usize) + Sync),
     n: usize,
-    next: AtomicUsize,
+    lanes: Box<[Lane]>,
     finished: AtomicUsize,
     panic: Mutex<Option<Box<dyn std::any::Any + Send>>>,
+}
+
+/// Consecutive indices of blocks, in a cache line of its own.
+#[repr(align(64))]
+struct Lane {
+    next: AtomicUsize,
+    end: usize,
 }
 
 // SAFETY: `f` is `Sync` and is only called while the caller of `run_blocks` keeps it alive.
@@ -99,22 +107,45 @@ unsafe impl Send for Blocks {}
 unsafe impl Sync for Blocks {}
 
 impl Blocks {
-    /// Runs blocks until none is left to start.
-    fn work(&self) {
-        loop {
-            let i = self.next.fetch_add(1, Ordering::Relaxed);
-            if i >= self.n {
-                return;
-            }
-            debug_assert!(self.finished.load(Ordering::Relaxed) < self.n);
-            // SAFETY: index `i < n` is ours and unfinished, so `run_blocks` has not returned and
-            // the closure is alive.
-            let f = unsafe { &*self.f };
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(i))) {
-                *lock(&self.panic) = Some(panic);
-            }
-            self.finished.fetch_add(1, Ordering::Release);
+    fn new(f: *const (dyn Fn(usize) + Sync), n: usize, lanes: usize) -> Blocks {
+        let lane = |i: usize| Lane {
+            next: AtomicUsize::new(n * i / lanes),
+            end: n * (i + 1) / lanes,
+        };
+        Blocks {
+            f,
+            n,
+            lanes: (0..lanes).map(lane).collect(),
+            finished: AtomicUsize::new(0),
+            panic: Mutex::new(None),
         }
+    }
+
+    /// Runs blocks until none is left to start: those of the thread's own lane, then those of others.
+    fn work(&self) {
+        let own = NUMBER.get() % self.lanes.len();
+        let (before, from) = self.lanes.split_at(own);
+        for lane in from.iter().chain(before) {
+            loop {
+                let i = lane.next.fetch_add(1, Ordering::Relaxed);
+                if i >= lane.end {
+                    break;
+                }
+                self.run(i);
+            }
+        }
+    }
+
+    /// Runs block `i`, which a lane has handed out.
+    fn run(&self, i: usize) {
+        debug_assert!(self.finished.load(Ordering::Relaxed) < self.n);
+        // SAFETY: index `i < n` is ours and unfinished, so `run_blocks` has not returned and
+        // the closure is alive.
+        let f = unsafe { &*self.f };
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| f(i))) {
+            *lock(&self.panic) = Some(panic);
+        }
+        self.finished.fetch_add(1, Ordering::Release);
     }
 }
 
@@ -133,6 +164,8 @@ pub(crate) struct Shared {
 
 thread_local! {
     static IN_TASK: Cell<bool> = const { Cell::new(false) };
+    /// The number of a thread in its pool; 0 of those that only help.
+    static NUMBER: Cell<usize> = const { Cell::new(0) };
     /// The deque of a worker thread, with the address of its pool.
     static LOCAL: RefCell<Option<(usize, Deque<Task>)>> = const { RefCell::new(None) };
 }
@@ -214,6 +247,7 @@ impl Pool {
                 .name(format!("ferroflow-{i}"))
                 .spawn(move || {
                     begin(i + 1);
+                    NUMBER.set(i + 1);
                     LOCAL.set(Some((Arc::as_ptr(&shared) as usize, deque)));
                     shared.work_until(&|| shared.stop.load(Ordering::Acquire));
                     // Drop the remaining tasks while tasks can still be pushed.
@@ -361,13 +395,7 @@ impl Shared {
                 *const (dyn Fn(usize) + Sync + 'static),
             >(f)
         };
-        let blocks = Arc::new(Blocks {
-            f,
-            n: n_blocks,
-            next: AtomicUsize::new(0),
-            finished: AtomicUsize::new(0),
-            panic: Mutex::new(None),
-        });
+        let blocks = Arc::new(Blocks::new(f, n_blocks, n_helpers + 1));
         for _ in 0..n_helpers {
             self.push(Task::Blocks(blocks.clone()), n_helpers);
         }
