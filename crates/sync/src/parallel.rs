@@ -78,7 +78,11 @@ impl BlockSizes {
     pub fn blocks(self, total: usize, width: usize) -> usize {
         let at_least = |min: usize| match width {
             0 | 1 => total.min(1),
-            _ => (total / min.max(1)).clamp(total.min(1), width * BLOCKS_PER_THREAD),
+            _ => {
+                let n = (total / min.max(1)).clamp(total.min(1), width * BLOCKS_PER_THREAD);
+                // As many for every thread.
+                if n > width { n - n % width } else { n }
+            }
         };
         match self {
             BlockSizes::Fixed(size) => total.div_ceil(size.max(1)),

@@ -374,11 +374,12 @@ pub(super) unsafe fn run(
         return;
     }
     let fit = (BLOCK / (planes * (s.in_c + s.out_c))).max(transform.min_block_tiles);
-    let blocks = tiles.div_ceil(fit);
+    let mut blocks = tiles.div_ceil(fit);
     // Few blocks: all threads work on one, and each matrix is read by one thread only.
     let (outer, inner): (&dyn Parallelism, &dyn Parallelism) = if blocks < 2 * par.width() {
         (&Inline, par)
     } else {
+        blocks = blocks.next_multiple_of(par.width()).min(tiles);
         (par, &Inline)
     };
     let table = DispatchTable::current();

@@ -248,8 +248,19 @@ pub(crate) unsafe fn drive<T: GemmElement>(
         if row_tasks < most && m >= 4 * most * max_mr && !by_columns {
             row_tasks = most;
         }
+        // As much for every thread.
+        if row_tasks > 1 && !stored {
+            row_tasks = row_tasks.next_multiple_of(width).min(m);
+        }
         if row_tasks < most {
             col_tasks = most.div_ceil(row_tasks).min(panels);
+            let is_uneven = 8 * panels.div_ceil(width) * width > 9 * panels;
+            if row_tasks == 1 && is_uneven && most >= width && m >= 4 * width && !stored {
+                row_tasks = width;
+                col_tasks = 1;
+            } else if !row_tasks.is_multiple_of(width) && col_tasks > width {
+                col_tasks -= col_tasks % width;
+            }
         }
     }
     let task = |i: usize| {

@@ -52,6 +52,9 @@ impl<T: GemmElement> GroupedProduct<'_, T> {
         if par.width() > 1 {
             let most = (m * self.columns() * first.k() / MIN_TASK).clamp(1, par.width() * 4);
             tasks = tasks.max(most.min(m.div_ceil(max_mr)));
+            if tasks > 1 {
+                tasks = tasks.next_multiple_of(par.width()).min(m);
+            }
         }
         let task = |i: usize| {
             let rows = m * i / tasks..m * (i + 1) / tasks;
