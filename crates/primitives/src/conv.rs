@@ -114,7 +114,7 @@ impl Conv2dShape {
 
 /// A filter `[..., in_c / groups, out_c]` packed for the kernels, once.
 ///
-/// A 3×3 or 5×5 filter whose convolution has stride and dilation 1 may be stored transformed, so
+/// A 3×3 or 5×5 filter whose convolution has stride 1 may be stored transformed, so
 /// a packed filter only serves convolutions with the strides, dilations and groups it was packed
 /// for. Batch, input and output sizes and padding are free.
 #[derive(Clone, Debug)]
@@ -394,11 +394,9 @@ pub fn conv3d(
         return gemm_packed(par, input, p.in_c, m, &filter.parts[0], out, p.out_c, ep);
     }
     let base = SendPtr(out.as_mut_ptr());
-    if let [b] = &filter.parts[..]
-        && let Some(kernel) = slide::kernel(s, ep)
-    {
+    if let Some(kernel) = slide::kernel(s, ep) {
         // SAFETY: the sizes were checked; `out` is exclusively borrowed.
-        return unsafe { slide::run(par, s, kernel, input, b, base, ep) };
+        return unsafe { slide::run(par, s, kernel, input, &filter.parts, base, ep) };
     }
     let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);
     if p.groups > 1 && GroupedProduct::<f32>::fits(filter.n_offsets * in_c) {

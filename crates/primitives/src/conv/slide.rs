@@ -38,7 +38,7 @@ const fn columns(pixels: usize, stride: usize) -> usize {
 }
 
 /// Computes `MR` neighboring output pixels, `ST` input pixels apart: `s.rows` has a pointer for each
-/// row of the filter, to [`columns`] neighboring input pixels of `s.len` channels.
+/// row of the filter, to [`columns`] input pixels of `s.len` channels, which are `s.tile_stride` elements apart.
 ///
 /// # Safety
 /// As for [`sweep`](crate::gemm::kernel::sweep), of one tile.
@@ -52,7 +52,7 @@ pub(crate) unsafe fn slide<L: Lanes, const MR: usize, const NV: usize, const ST:
     // SAFETY: the caller promises `n_offsets` pointers to as many pixels, and the panel.
     unsafe {
         for offset in 0..s.n_offsets {
-            let x = *s.rows.add(offset);
+            let x = (*s.rows.add(offset)).add(s.off);
             let b = s.b.add(offset * TAPS * s.len * nr);
             for k in 0..s.len {
                 let w: [[L::V; NV]; TAPS] =
@@ -60,7 +60,7 @@ pub(crate) unsafe fn slide<L: Lanes, const MR: usize, const NV: usize, const ST:
                 let mut pixel = 0;
                 if ST == 1 {
                     while pixel < columns(MR, ST) {
-                        let x = l.splat(*x.add(pixel * s.len + k));
+                        let x = l.splat(*x.add(pixel * s.tile_stride + k));
                         let mut tap = 0;
                         while tap < TAPS {
                             if pixel >= tap && pixel - tap < MR {
@@ -76,7 +76,7 @@ pub(crate) unsafe fn slide<L: Lanes, const MR: usize, const NV: usize, const ST:
                 while pixel < MR {
                     let mut tap = 0;
                     while tap < TAPS {
-                        let x = l.splat(*x.add((pixel * ST + tap) * s.len + k));
+                        let x = l.splat(*x.add((pixel * ST + tap) * s.tile_stride + k));
                         add(l, &mut acc[pixel], x, &w[tap]);
                         tap += 1;
                     }
@@ -104,12 +104,13 @@ pub(super) fn kernel(s: &Conv3dShape, ep: &Epilogue<'_>) -> Option<&'static Slid
     let dilation = s.dil_d;
     let s = &s.plane;
     let table = DispatchTable::current();
-    let vectors = s.out_c.div_ceil(table.gemm.lanes).min(2);
+    let (in_c, out_c) = (s.in_c / s.groups, s.out_c / s.groups);
+    let vectors = out_c.div_ceil(table.gemm.lanes).min(2);
     let suits = s.filter_w == TAPS
-        && [dilation, s.dil_h, s.dil_w, s.groups] == [1; 4]
+        && [dilation, s.dil_h, s.dil_w] == [1; 3]
         && s.stride_w <= MAX_STRIDE
-        && s.in_c <= MAX_CHANNELS.0
-        && (s.in_c <= MAX_CHANNELS.1 || vectors == 1)
+        && in_c <= MAX_CHANNELS.0
+        && (in_c <= MAX_CHANNELS.1 || vectors == 1)
         && ep.act.function().is_none();
     let fits = |k: &&SlideKernel| {
         let zeros = columns(k.pixels, s.stride_w) * s.in_c;
@@ -129,7 +130,7 @@ pub(super) unsafe fn run(
     solid: &Conv3dShape,
     kernel: &SlideKernel,
     input: &[f32],
-    filter: &PackedB<f32>,
+    filter: &[PackedB<f32>],
     out: SendPtr<f32>,
     ep: &Epilogue<'_>,
 ) {
@@ -147,7 +148,7 @@ pub(super) unsafe fn run(
         return unsafe { run(par, &solid, kernel, padded, filter, out, ep) };
     }
     let n_rows = solid.filter_d * s.filter_h;
-    let terms = s.out_w * n_rows * TAPS * s.in_c * s.out_c;
+    let terms = s.out_w * n_rows * TAPS * s.in_c / s.groups * s.out_c;
     let rows_per_task = (MIN_TASK / terms.max(1)).max(1);
     let columns = columns(kernel.pixels, s.stride_w);
     let tiles = Tiles {
@@ -284,7 +285,8 @@ impl Windows<'_> {
 struct Tiles<'a> {
     s: &'a Conv2dShape,
     kernel: &'a SlideKernel,
-    filter: &'a PackedB<f32>,
+    /// A matrix for each group.
+    filter: &'a [PackedB<f32>],
     out: SendPtr<f32>,
     ep: &'a Epilogue<'a>,
 }
@@ -295,33 +297,38 @@ impl Tiles<'_> {
     /// # Safety
     /// As for [`run`]; `rows` point to the input of the tile.
     unsafe fn compute(&self, pixel: usize, rows: &[*const f32], first: usize) {
-        let Tiles { s, filter, ep, .. } = self;
-        let lanes = filter.table().lanes;
-        for (panel, col) in (0..s.out_c).step_by(2 * lanes).enumerate() {
-            let width = (s.out_c - col).min(2 * lanes);
-            let side = (ep.side).map(|(side, ld)| (side[pixel * ld + col..].as_ptr(), ld));
-            let sweep = Sweep {
-                rows: rows.as_ptr(),
-                tiles: 1,
-                tile_stride: 0,
-                n_offsets: rows.len(),
-                off: 0,
-                len: s.in_c,
-                b: filter.panel(panel)[first * TAPS * s.in_c * 2 * lanes..].as_ptr(),
-                next: Ahead::nothing(),
-                c: self.out.get().wrapping_add(pixel * s.out_c + col),
-                ldc: s.out_c,
-                n: width,
-                accumulate: false,
-                last: true,
-                scale: ep.scale.map_or(std::ptr::null(), |s| s[col..].as_ptr()),
-                bias: ep.bias.map_or(std::ptr::null(), |b| b[col..].as_ptr()),
-                side: side.map_or(std::ptr::null(), |s| s.0),
-                ld_side: side.map_or(0, |s| s.1),
-                limits: ep.act.limits(),
-            };
-            // SAFETY: the caller's promise.
-            unsafe { (self.kernel.run[s.stride_w - 1][usize::from(width > lanes)])(&sweep) };
+        let Tiles { s, ep, .. } = self;
+        let (in_c, out_c) = (s.in_c / s.groups, s.out_c / s.groups);
+        for (group, filter) in self.filter.iter().enumerate() {
+            let lanes = filter.table().lanes;
+            for (panel, of_group) in (0..out_c).step_by(2 * lanes).enumerate() {
+                let (width, col) = ((out_c - of_group).min(2 * lanes), group * out_c + of_group);
+                let side = (ep.side).map(|(side, ld)| (side[pixel * ld + col..].as_ptr(), ld));
+                let sweep = Sweep {
+                    rows: rows.as_ptr(),
+                    tiles: 1,
+                    tile_stride: s.in_c,
+                    n_offsets: rows.len(),
+                    off: group * in_c,
+                    len: in_c,
+                    b: filter.panel(panel)[first * TAPS * in_c * 2 * lanes..].as_ptr(),
+                    next: Ahead::nothing(),
+                    c: self.out.get().wrapping_add(pixel * s.out_c + col),
+                    ldc: s.out_c,
+                    n: width,
+                    accumulate: false,
+                    last: true,
+                    scale: ep.scale.map_or(std::ptr::null(), |s| s[col..].as_ptr()),
+                    bias: ep.bias.map_or(std::ptr::null(), |b| b[col..].as_ptr()),
+                    side: side.map_or(std::ptr::null(), |s| s.0),
+                    ld_side: side.map_or(0, |s| s.1),
+                    limits: ep.act.limits(),
+                };
+                // SAFETY: the caller's promise; the group's channels are behind `off`.
+                unsafe {
+                    (self.kernel.run[s.stride_w - 1][usize::from(width > lanes)])(&sweep);
+                }
+            }
         }
     }
 }

@@ -239,7 +239,7 @@ fn dilated_tiles() {
 }
 
 /// Sizes in groups: input and output channels, and how many groups.
-const GROUPED: [([usize; 2], usize); 9] = [
+const GROUPED: [([usize; 2], usize); 13] = [
     ([6, 6], 6),
     ([70, 70], 70),
     ([300, 300], 300),
@@ -249,6 +249,10 @@ const GROUPED: [([usize; 2], usize); 9] = [
     ([24, 48], 12),
     ([64, 64], 2),
     ([40, 80], 4),
+    ([64, 64], 16),
+    ([64, 32], 8),
+    ([96, 48], 6),
+    ([64, 160], 4),
 ];
 
 #[test]
