@@ -404,6 +404,7 @@ pub fn conv3d(
             groups: &filter.parts,
             source: &Windows::of_pixels(input, p.in_c, axes),
             run: in_c,
+            step: s.stride_d * p.stride_h * p.stride_w,
             out: base,
             epilogue: ep,
         };

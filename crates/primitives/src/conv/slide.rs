@@ -112,7 +112,10 @@ pub(super) fn kernel(s: &Conv3dShape, ep: &Epilogue<'_>) -> Option<&'static Slid
         && in_c <= MAX_CHANNELS.0
         && (in_c <= MAX_CHANNELS.1 || vectors == 1)
         && ep.act.function().is_none();
+    // The weights of all groups are read for each tile.
+    let is_paid = |pixels: usize| s.groups == 1 || (s.stride_w == 1 && s.out_w >= 2 * pixels);
     let fits = |k: &&SlideKernel| {
+        let suits = suits && is_paid(k.pixels);
         let zeros = columns(k.pixels, s.stride_w) * s.in_c;
         suits && k.pixels <= s.out_w && vectors <= k.run[0].len() && zeros <= ZEROS.len()
     };

@@ -20,6 +20,8 @@ pub(crate) struct GroupedProduct<'a, T: GemmElement> {
     /// The left rows; a pointer has `groups.len() * run` elements behind it.
     pub source: &'a dyn RowSource<T>,
     pub run: usize,
+    /// How many times as much as the elements behind one pointer each further row reads.
+    pub step: usize,
     pub out: SendPtr<T>,
     pub epilogue: &'a Epilogue<'a, T>,
 }
@@ -44,7 +46,7 @@ impl<T: GemmElement> GroupedProduct<'_, T> {
             return;
         };
         let max_mr = first.table().kernels.len();
-        let elements = self.source.n_offsets() * self.groups.len() * self.run;
+        let elements = self.groups.len() * self.run * self.step;
         let fit = (BLOCK / elements.max(1))
             .max(2 * max_mr)
             .next_multiple_of(max_mr);
