@@ -394,7 +394,7 @@ pub fn conv3d(
         return gemm_packed(par, input, p.in_c, m, &filter.parts[0], out, p.out_c, ep);
     }
     let base = SendPtr(out.as_mut_ptr());
-    if let Some(kernel) = slide::kernel(s, ep) {
+    if let Some(kernel) = slide::kernel(s) {
         // SAFETY: the sizes were checked; `out` is exclusively borrowed.
         return unsafe { slide::run(par, s, kernel, input, &filter.parts, base, ep) };
     }

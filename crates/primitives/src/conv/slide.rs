@@ -10,6 +10,7 @@ use super::{Conv2dShape, Conv3dShape};
 use crate::aligned::{Scratch, SendPtr};
 use crate::gemm::kernel::{Ahead, Sweep, finish};
 use crate::gemm::{Epilogue, PackedB};
+use crate::math::unary_with;
 use crate::table::{DispatchTable, SlideKernel};
 use crate::vector::{Lanes, array};
 use ferroflow_sync::{Parallelism, par_chunks_mut, parallel_for};
@@ -100,7 +101,7 @@ fn add<L: Lanes, const NV: usize>(l: L, acc: &mut [L::V; NV], x: L::V, w: &[L::V
 
 /// Returns the kernel that computes the rows of a convolution with the fewest pixels too many, if
 /// sliding suits the convolution.
-pub(super) fn kernel(s: &Conv3dShape, ep: &Epilogue<'_>) -> Option<&'static SlideKernel> {
+pub(super) fn kernel(s: &Conv3dShape) -> Option<&'static SlideKernel> {
     let dilation = s.dil_d;
     let s = &s.plane;
     let table = DispatchTable::current();
@@ -110,8 +111,7 @@ pub(super) fn kernel(s: &Conv3dShape, ep: &Epilogue<'_>) -> Option<&'static Slid
         && [dilation, s.dil_h, s.dil_w] == [1; 3]
         && s.stride_w <= MAX_STRIDE
         && in_c <= MAX_CHANNELS.0
-        && (in_c <= MAX_CHANNELS.1 || vectors == 1)
-        && ep.act.function().is_none();
+        && (in_c <= MAX_CHANNELS.1 || vectors == 1);
     // The weights of all groups are read for each tile.
     let is_paid = |pixels: usize| s.groups == 1 || (s.stride_w == 1 && s.out_w >= 2 * pixels);
     let fits = |k: &&SlideKernel| {
@@ -162,6 +162,7 @@ pub(super) unsafe fn run(
         ep,
     };
     let lines = s.batch * solid.out_d * s.out_h;
+    let (table, function) = (DispatchTable::current(), ep.act.function());
     parallel_for(par, lines, rows_per_task, &|rows| {
         let mut scratch = Scratch::take();
         let mut windows = Windows {
@@ -181,6 +182,12 @@ pub(super) unsafe fn run(
                 // SAFETY: the pointers are those of `columns` pixels for each used row of the
                 // filter; tasks have rows of their own; the caller promises the rest.
                 unsafe { tiles.compute(row * s.out_w + x, &windows.pointers, used.start) };
+            }
+            if let Some(op) = function {
+                let len = s.out_w * s.out_c;
+                // SAFETY: the row, which only this task writes.
+                let done = unsafe { std::slice::from_raw_parts_mut(out.get().add(row * len), len) };
+                unary_with(table, op, done);
             }
         }
     });

@@ -5,6 +5,7 @@ use super::*;
 use crate::depthwise::{filter_gradient_by_channel, suits_small_groups};
 use crate::epilogue::Activation;
 use crate::isa::testing::{TwoThreads, each_isa, noise};
+use crate::math::UnaryOp;
 use ferroflow_sync::Inline;
 
 /// Returns the sum over one window, in double precision.
@@ -61,7 +62,12 @@ fn compare(s: &Conv3dShape) {
         }
         let pars = [&Inline as &dyn Parallelism, &TwoThreads];
         for (packed, par) in ways.iter().flat_map(|way| pars.map(|par| (way, par))) {
-            for (with_more, act) in [(false, Activation::None), (true, Activation::Relu)] {
+            let acts = [
+                (false, Activation::None),
+                (true, Activation::Relu),
+                (false, Activation::Unary(UnaryOp::Abs)),
+            ];
+            for (with_more, act) in acts {
                 let ep = Epilogue {
                     scale: with_more.then_some(&scale[..]),
                     bias: Some(&bias),
@@ -76,6 +82,8 @@ fn compare(s: &Conv3dShape) {
                     if with_more {
                         let scaled = want[i] * f64::from(scale) + f64::from(bias);
                         x = (scaled + f64::from(side[i])).max(0.0);
+                    } else if act != Activation::None {
+                        x = x.abs();
                     }
                     let error = (f64::from(*got) - x).abs();
                     let k = (packed.n_offsets * p.in_c) as f64;
