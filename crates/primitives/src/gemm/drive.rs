@@ -67,6 +67,8 @@ struct Block {
 pub(crate) const BLOCK_K: usize = 384;
 /// Elements of the left side per task, to stay in the second-level cache.
 const BLOCK_A: usize = 32 * 1024;
+/// Elements of a right side that does not fit a second-level cache.
+const LARGE_B: usize = 256 * 1024;
 /// Multiply-adds that make a task worth dispatching to another thread.
 const MIN_TASK: usize = 64 * 1024;
 /// Rows per task that packs the right side itself: packing costs little compared with their
@@ -233,8 +235,13 @@ pub(crate) unsafe fn drive<T: GemmElement>(
     let width = par.width();
     let panels = n.div_ceil(2 * b.table().lanes);
     let max_mr = b.table().kernels.len();
-    // Rows per task: as many whole tiles as fit the cache.
-    let fit = (BLOCK_A / k.clamp(1, BLOCK_K))
+    // Rows per task: as many whole tiles as fit the cache; more if the right side does not.
+    let block_a = if k * n > LARGE_B {
+        2 * BLOCK_A
+    } else {
+        BLOCK_A
+    };
+    let fit = (block_a / k.clamp(1, BLOCK_K))
         .max(4 * max_mr)
         .next_multiple_of(max_mr);
     let stored = matches!(b, Columns::Stored(_));
