@@ -132,7 +132,7 @@ fn find(view: &View, conv: NodeId) -> Option<Found> {
     }
     for (i, &by) in block.iter().enumerate() {
         let size = i64::try_from(shape.dim(i as isize + 1)?).ok()?;
-        // What SpaceToBatchND would refuse, it shall refuse.
+        // SpaceToBatchND refuses other sizes.
         if by < 1 || (size + pads[2 * i] + pads[2 * i + 1]) % by != 0 {
             return None;
         }

@@ -1,4 +1,4 @@
-//! Convolutions of few channels with filters three pixels wide.
+//! Convolutions of few channels, or of groups of few, with filters three pixels wide, over planes and volumes.
 //!
 //! With one vector of output channels, a product of matrices multiplies each input that it loads by
 //! one vector of weights, and waits for loads. Neighboring outputs share inputs: here an input is
