@@ -11,7 +11,7 @@ use ferroflow_tensor::{Bytes, Element, LazyTensor, Shape, Tensor};
 /// determine the packed bytes. Weights packed under another value cannot be used.
 ///
 /// ```
-/// assert!(ferroflow_functors::prepack::packing().starts_with("3/"));
+/// assert!(ferroflow_functors::prepack::packing().starts_with("4/"));
 /// ```
 pub fn packing() -> String {
     let isa = match Isa::current() {
