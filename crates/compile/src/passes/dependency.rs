@@ -1,8 +1,8 @@
 //! Removes control edges that wait for nothing.
 //!
 //! Those of nodes that are ready when a step begins: arguments, constants, and NoOp and Identity nodes that wait for
-//! nothing else. Those of a NoOp with one consumer, which waits itself instead. And those of nodes whose outputs the
-//! consumer depends on anyway. Functions that are inlined leave such edges around their bodies and behind their
+//! nothing else. Those of a NoOp with one consumer, which waits itself instead. And those of nodes without
+//! effects whose outputs the consumer depends on anyway. Functions that are inlined leave such edges around their bodies and behind their
 //! stateful nodes, where they keep Identity nodes alive and products from being fused with what follows.
 //!
 //! (TensorFlow: `core/grappler/optimizers/dependency_optimizer.cc`.)
@@ -11,6 +11,7 @@ use crate::view::moves_values;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, Patch, topological_order};
+use rustc_hash::FxHashSet;
 
 pub(crate) const PASS: Pass = Pass {
     name: "dependency",
@@ -31,7 +32,7 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     dissolve_noops(graph)?;
     // What is dead passes on along the edges that would go.
     if !moves_values(graph) {
-        remove_implied(graph);
+        remove_implied(graph)?;
     }
     Ok(())
 }
@@ -59,7 +60,7 @@ fn remove_ready(graph: &mut Graph) -> Result<()> {
 fn dissolve_noops(graph: &mut Graph) -> Result<()> {
     let consumers = Consumers::new(graph);
     let mut patch = Patch::new();
-    // What a NoOp waits for, those before it dissolved.
+    let mut seen = FxHashSet::default();
     for id in topological_order(graph)? {
         let node = graph.node(id);
         let dissolves = |c: &NodeId| {
@@ -72,16 +73,14 @@ fn dissolve_noops(graph: &mut Graph) -> Result<()> {
         }
         let mut controls = node.controls.clone();
         controls.clear();
+        seen.clear();
         for &control in &node.controls {
+            // A NoOp that has dissolved is gone.
             let waits = match dissolves(&control) {
-                true => patch.edit(graph, control).controls.clone(),
+                true => std::mem::take(&mut patch.edit(graph, control).controls),
                 false => [control].into_iter().collect(),
             };
-            for wait in waits {
-                if !controls.contains(&wait) {
-                    controls.push(wait);
-                }
-            }
+            controls.extend(waits.into_iter().filter(|wait| seen.insert(*wait)));
         }
         patch.edit(graph, id).controls = controls;
     }
@@ -92,9 +91,19 @@ fn dissolve_noops(graph: &mut Graph) -> Result<()> {
 /// The most nodes that are visited in search of paths.
 const MAX_VISITS: usize = 1 << 20;
 
-/// Removes control edges from nodes that a data input depends on.
-fn remove_implied(graph: &mut Graph) {
+/// Removes control edges from nodes that a data input depends on, if nothing there has effects: other passes may remove
+/// the way of the data, such as the input of a Shape that is known, and with it the last edge to what has.
+fn remove_implied(graph: &mut Graph) -> Result<()> {
     let mut patch = Patch::new();
+    let mut has_effects = vec![false; graph.id_bound()];
+    for id in topological_order(graph)? {
+        let node = graph.node(id);
+        let is_stateful = node.def.flags.stateful && node.class() != NodeClass::Arg;
+        has_effects[id.index()] = is_stateful
+            || node
+                .predecessors()
+                .any(|before| has_effects[before.index()]);
+    }
     let mut seen_by = vec![None; graph.id_bound()];
     let (mut visits, mut todo) = (0, Vec::new());
     for (id, node) in graph.iter() {
@@ -109,7 +118,7 @@ fn remove_implied(graph: &mut Graph) {
                 todo.extend(graph.node(at).predecessors());
             }
         }
-        let is_implied = |c: &NodeId| seen_by[c.index()] == Some(id);
+        let is_implied = |c: &NodeId| seen_by[c.index()] == Some(id) && !has_effects[c.index()];
         if node.controls.iter().any(is_implied) {
             patch.edit(graph, id).controls.retain(|c| !is_implied(c));
         }
@@ -118,4 +127,5 @@ fn remove_implied(graph: &mut Graph) {
         }
     }
     patch.apply(graph);
+    Ok(())
 }

@@ -26,6 +26,8 @@ use tile::{GradientJob, InputJob, OutputJob};
 
 /// Channels below which the transforms cost more than they save.
 const MIN_CHANNELS: usize = 32;
+/// Dilations up to which images are taken to have a whole tile of pixels that are so far apart.
+const MAX_DILATION: usize = 8;
 /// Tiles below which reading the filter for tiles of eight costs more than they save.
 const MANY_TILES: usize = 64;
 /// Elements of the transformed tiles of a block, to stay in the second-level cache.
@@ -137,6 +139,7 @@ impl WinogradTransform {
     pub(super) fn suits(&self, s: &Conv2dShape) -> bool {
         [self.filter_size; 2] == [s.filter_h, s.filter_w]
             && [s.stride_h, s.stride_w, s.groups] == [1; 3]
+            && s.dil_h.max(s.dil_w) <= MAX_DILATION
             && s.in_c >= MIN_CHANNELS
             && s.out_c >= MIN_CHANNELS
             && s.in_c <= ZEROS.len()
@@ -172,7 +175,10 @@ pub(super) fn transform_for_one_use(s: &Conv2dShape) -> Option<&'static Winograd
 /// Returns the transform with the fewest multiplications, for known sizes and if some accuracy
 /// may be lost.
 pub(super) fn fastest_transform(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
-    let is_paid = |f: &&WinogradTransform| f.tile < 8 || Grid::new(f, s).tiles() >= MANY_TILES;
+    let direct = s.batch * s.out_h * s.out_w * s.filter_h * s.filter_w;
+    let is_paid = |f: &&WinogradTransform| {
+        f.rows(s) < direct && (f.tile < 8 || Grid::new(f, s).tiles() >= MANY_TILES)
+    };
     applicable(s).filter(is_paid).min_by_key(|f| f.rows(s))
 }
 
@@ -260,7 +266,12 @@ impl<'a> Grid<'a> {
 
     /// Rows and columns of tiles.
     fn size(&self) -> [usize; 2] {
-        [self.rows * self.s.dil_h, self.cols * self.s.dil_w]
+        let s = self.s;
+        // Each has an output.
+        [
+            self.rows * s.dil_h.min(s.out_h),
+            self.cols * s.dil_w.min(s.out_w),
+        ]
     }
 
     fn tiles(&self) -> usize {
