@@ -147,7 +147,7 @@ impl WinogradTransform {
 
     /// Returns the number of row products of a convolution.
     fn rows(&self, s: &Conv2dShape) -> usize {
-        self.planes() * Grid::new(self, s).tiles()
+        self.planes().saturating_mul(Grid::new(self, s).tiles())
     }
 }
 
@@ -175,7 +175,11 @@ pub(super) fn transform_for_one_use(s: &Conv2dShape) -> Option<&'static Winograd
 /// Returns the transform with the fewest multiplications, for known sizes and if some accuracy
 /// may be lost.
 pub(super) fn fastest_transform(s: &Conv2dShape) -> Option<&'static WinogradTransform> {
-    let direct = s.batch * s.out_h * s.out_w * s.filter_h * s.filter_w;
+    let sizes = [s.out_h, s.out_w, s.filter_h, s.filter_w];
+    // Sizes are those of an attr: the output need not fit any memory.
+    let direct = sizes
+        .iter()
+        .fold(s.batch, |n, size| n.saturating_mul(*size));
     let is_paid = |f: &&WinogradTransform| {
         f.rows(s) < direct && (f.tile < 8 || Grid::new(f, s).tiles() >= MANY_TILES)
     };
@@ -276,7 +280,7 @@ impl<'a> Grid<'a> {
 
     fn tiles(&self) -> usize {
         let [rows, cols] = self.size();
-        self.s.batch * rows * cols
+        self.s.batch.saturating_mul(rows).saturating_mul(cols)
     }
 
     /// Returns the image and the first output pixel of a tile.
