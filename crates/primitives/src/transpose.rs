@@ -234,12 +234,8 @@ unsafe fn walk<T: Copy + Send + 'static>(
     // Transposes a plane (`along` × `inner`) for each index of the other axes.
     let rows = outer[along].size;
     let row_step: usize = outer[along + 1..].iter().map(|a| a.size).product::<usize>() * inner.size;
-    let strips = rows.div_ceil(STRIP);
     let (before, after) = (&outer[..along], &outer[along + 1..]);
     let n_before: usize = before.iter().map(|a| a.size).product();
-    let n_after: usize = after.iter().map(|a| a.size).product();
-    let tasks = n_before * n_after * strips;
-    let per_task = (MIN_TASK / (STRIP.min(rows) * inner.size)).max(1);
     if let ([], []) | ([_], []) = (before, after)
         && rows * inner.size <= SMALL_PLANE
     {
@@ -257,6 +253,10 @@ unsafe fn walk<T: Copy + Send + 'static>(
             }
         });
     }
+    let strips = rows.div_ceil(STRIP);
+    let n_after: usize = after.iter().map(|a| a.size).product();
+    let tasks = n_before * n_after * strips;
+    let per_task = (MIN_TASK / (STRIP.min(rows) * inner.size)).max(1);
     parallel_for(par, tasks, per_task, &|range| {
         for task in range {
             let (plane, strip) = (task / strips, task % strips);
@@ -412,20 +412,25 @@ unsafe fn narrow_in_registers<T: Copy>(
     }
     let (src, dst) = (src.cast::<f32>(), dst.cast::<f32>());
     let quads = |n: usize| (0..n / 4).map(|i| 4 * i);
+    let (all_rows, all_cols) = ([rows, cols / 4 * 4], [rows / 4 * 4, cols]);
     // SAFETY: blocks of four rows or columns.
     unsafe {
         match (rows, cols) {
             (2, _) if ld_src == 2 => {
-                quads(cols).for_each(|c| part_two(src.add(2 * c), dst.add(c), ld_dst))
+                quads(cols).for_each(|c| part_two(src.add(2 * c), dst.add(c), ld_dst));
+                all_rows
             }
             (3, _) if ld_src == 3 => {
-                quads(cols).for_each(|c| part_three(src.add(3 * c), dst.add(c), ld_dst))
+                quads(cols).for_each(|c| part_three(src.add(3 * c), dst.add(c), ld_dst));
+                all_rows
             }
             (_, 2) if ld_dst == 2 => {
-                quads(rows).for_each(|r| join_two(src.add(r), ld_src, dst.add(2 * r)))
+                quads(rows).for_each(|r| join_two(src.add(r), ld_src, dst.add(2 * r)));
+                all_cols
             }
             (_, 3) if ld_dst == 3 => {
-                quads(rows).for_each(|r| join_three(src.add(r), ld_src, dst.add(3 * r)))
+                quads(rows).for_each(|r| join_three(src.add(r), ld_src, dst.add(3 * r)));
+                all_cols
             }
             (_, 4..) => {
                 // The last columns over those before.
@@ -435,14 +440,10 @@ unsafe fn narrow_in_registers<T: Copy>(
                         turn_quad(src, ld_src, dst, ld_dst);
                     }
                 }
+                all_cols
             }
-            _ => return [0; 2],
+            _ => [0; 2],
         }
-    }
-    match (rows, cols) {
-        (2, _) if ld_src == 2 => [rows, cols / 4 * 4],
-        (3, _) if ld_src == 3 => [rows, cols / 4 * 4],
-        _ => [rows / 4 * 4, cols],
     }
 }
 

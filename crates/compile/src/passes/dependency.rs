@@ -1,12 +1,13 @@
 //! Removes control edges that wait for nothing.
 //!
 //! Those of nodes that are ready when a step begins: arguments, constants, and NoOp and Identity nodes that wait for
-//! nothing else. Those of a NoOp with one consumer, which waits itself instead. And those of nodes without
-//! effects whose outputs the consumer depends on anyway. Functions that are inlined leave such edges around their bodies and behind their
-//! stateful nodes, where they keep Identity nodes alive and products from being fused with what follows.
+//! nothing else. Those of a NoOp with one consumer, which waits itself instead. And those of nodes without effects
+//! whose outputs the consumer depends on anyway. Functions that are inlined leave such edges around their bodies and
+//! behind their stateful nodes, where they keep Identity nodes alive and products from being fused with what follows.
 //!
 //! (TensorFlow: `core/grappler/optimizers/dependency_optimizer.cc`.)
 
+use crate::passes::relax_control::behind_effects;
 use crate::view::moves_values;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
@@ -95,15 +96,7 @@ const MAX_VISITS: usize = 1 << 20;
 /// the way of the data, such as the input of a Shape that is known, and with it the last edge to what has.
 fn remove_implied(graph: &mut Graph) -> Result<()> {
     let mut patch = Patch::new();
-    let mut has_effects = vec![false; graph.id_bound()];
-    for id in topological_order(graph)? {
-        let node = graph.node(id);
-        let is_stateful = node.def.flags.stateful && node.class() != NodeClass::Arg;
-        has_effects[id.index()] = is_stateful
-            || node
-                .predecessors()
-                .any(|before| has_effects[before.index()]);
-    }
+    let behind = behind_effects(graph)?;
     let mut seen_by = vec![None; graph.id_bound()];
     let (mut visits, mut todo) = (0, Vec::new());
     for (id, node) in graph.iter() {
@@ -118,7 +111,7 @@ fn remove_implied(graph: &mut Graph) -> Result<()> {
                 todo.extend(graph.node(at).predecessors());
             }
         }
-        let is_implied = |c: &NodeId| seen_by[c.index()] == Some(id) && !has_effects[c.index()];
+        let is_implied = |c: &NodeId| seen_by[c.index()] == Some(id) && !behind[c.index()];
         if node.controls.iter().any(is_implied) {
             patch.edit(graph, id).controls.retain(|c| !is_implied(c));
         }

@@ -58,14 +58,14 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         };
         let node = patch.edit(graph, f.conv);
         node.inputs[0] = input;
-        let ints =
-            |values: &[i64]| AttrValue::List(values.iter().map(|i| AttrValue::Int(*i)).collect());
         let ([dy, dx], [top, bottom, left, right]) = (f.dilations, f.paddings);
-        node.attrs.set("dilations", ints(&[1, dy, dx, 1]));
+        node.attrs
+            .set("dilations", AttrValue::ints(&[1, dy, dx, 1]));
         if f.paddings != [0; 4] {
             let paddings = [0, 0, top, bottom, left, right, 0, 0];
             node.attrs.set("padding", AttrValue::str("EXPLICIT"));
-            node.attrs.set("explicit_paddings", ints(&paddings));
+            node.attrs
+                .set("explicit_paddings", AttrValue::ints(&paddings));
         }
         patch.redirect(Output::new(f.batch_to_space, 0), Output::new(end, 0));
         patch.redirect_control(f.batch_to_space, Some(end));
@@ -81,11 +81,7 @@ fn find(view: &View, conv: NodeId) -> Option<Found> {
         return None;
     }
     let attrs = &node.attrs;
-    let is_ones = |name| {
-        let list = attrs.list(name).ok()?;
-        let ints = list.iter().map(|v| matches!(v, AttrValue::Int(1)));
-        ints.reduce(|a, b| a && b)
-    };
+    let is_ones = |name| Some(attrs.ints(name).ok()? == [1; 4]);
     let is_plain = is_ones("strides")? && is_ones("dilations")?;
     if !is_plain
         || attrs.str("padding").ok()? != "VALID"
@@ -98,8 +94,8 @@ fn find(view: &View, conv: NodeId) -> Option<Found> {
     if let Some(expand) = view.producer(input, "ExpandDims") {
         let squeeze = view.only_reader(Output::new(conv, 0))?;
         let is_height = |axis: i64| matches!(axis, 1 | -3);
-        let axes = view.node(squeeze).attrs.list("squeeze_dims").ok()?;
-        let [AttrValue::Int(axis)] = axes[..] else {
+        let squeezed = view.node(squeeze).attrs.ints("squeeze_dims").ok()?;
+        let [axis] = squeezed[..] else {
             return None;
         };
         let fits = matches!(view.ints(expand.inputs[1])?[..], [dim] if is_height(dim));

@@ -8,6 +8,7 @@
 use super::rows::ZEROS;
 use super::{Conv2dShape, Conv3dShape};
 use crate::aligned::{Scratch, SendPtr};
+use crate::gemm::drive::MIN_TASK;
 use crate::gemm::kernel::{Ahead, Sweep, finish};
 use crate::gemm::{Epilogue, PackedB};
 use crate::math::unary_with;
@@ -23,9 +24,6 @@ const TAPS: usize = 3;
 const MAX_CHANNELS: (usize, usize) = (48, 8);
 /// Input pixels from one output to the next that there are kernels for, at most.
 pub(crate) const MAX_STRIDE: usize = 2;
-/// Multiply-adds that make a task worth dispatching to another thread.
-const MIN_TASK: usize = 64 * 1024;
-
 /// Tiles of a row up to which inputs are copied with the zeros around them: then most tiles are at a border.
 const FEW_TILES: usize = 4;
 /// Lines that are copied by one task.
@@ -115,9 +113,9 @@ pub(super) fn kernel(s: &Conv3dShape) -> Option<&'static SlideKernel> {
     // The weights of all groups are read for each tile.
     let is_paid = |pixels: usize| s.groups == 1 || (s.stride_w == 1 && s.out_w >= 2 * pixels);
     let fits = |k: &&SlideKernel| {
-        let suits = suits && is_paid(k.pixels);
         let zeros = columns(k.pixels, s.stride_w) * s.in_c;
-        suits && k.pixels <= s.out_w && vectors <= k.run[0].len() && zeros <= ZEROS.len()
+        let exists = k.pixels <= s.out_w && vectors <= k.run[0].len();
+        suits && exists && is_paid(k.pixels) && zeros <= ZEROS.len()
     };
     let computed = |k: &&SlideKernel| s.out_w.next_multiple_of(k.pixels);
     table.slide.iter().filter(fits).min_by_key(computed)

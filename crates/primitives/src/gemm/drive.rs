@@ -70,7 +70,7 @@ const BLOCK_A: usize = 32 * 1024;
 /// Elements of a right side that does not fit a second-level cache.
 const LARGE_B: usize = 256 * 1024;
 /// Multiply-adds that make a task worth dispatching to another thread.
-const MIN_TASK: usize = 64 * 1024;
+pub(crate) const MIN_TASK: usize = 64 * 1024;
 /// Rows per task that packs the right side itself: packing costs little compared with their
 /// products.
 const STORED_ROWS: usize = 1024;

@@ -1,14 +1,12 @@
 //! Products of groups of columns whose left rows are neighboring parts of the same rows.
 
-use super::drive::{BLOCK_K, RowSource, Tiles, sweep_tiles};
+use super::drive::{BLOCK_K, MIN_TASK, RowSource, Tiles, sweep_tiles};
 use super::kernel::{Ahead, Sweep};
 use super::{Epilogue, GemmElement, PackedB};
 use crate::aligned::{Scratch, SendPtr};
 use ferroflow_sync::Parallelism;
 use std::ops::Range;
 
-/// Multiply-adds that make a task worth dispatching to another thread.
-const MIN_TASK: usize = 64 * 1024;
 /// Elements of the rows of a task, to stay in the second-level cache.
 const BLOCK: usize = 64 * 1024;
 
@@ -58,15 +56,11 @@ impl<T: GemmElement> GroupedProduct<'_, T> {
                 tasks = tasks.next_multiple_of(par.width()).min(m);
             }
         }
-        let task = |i: usize| {
+        par.run_blocks(tasks, &|i| {
             let rows = m * i / tasks..m * (i + 1) / tasks;
             // SAFETY: tasks own disjoint rows; the rest is the caller's promise.
             unsafe { self.run_task(rows) };
-        };
-        match par.width() == 1 || tasks == 1 {
-            true => (0..tasks).for_each(task),
-            false => par.run_blocks(tasks, &task),
-        }
+        });
     }
 
     /// # Safety
