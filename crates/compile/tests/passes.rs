@@ -22,6 +22,10 @@ fn after(pass: &str, graph: &str) -> Result<String> {
             "lower" => Lower::Always,
             _ => Lower::Never,
         },
+        device: match pass {
+            "fuse_norm" => "/job:a/replica:0/task:0/device:GPU:0".to_string(),
+            _ => String::new(),
+        },
         precision: (pass == "mixed_precision").then_some(DType::Bfloat16),
         int8: match pass {
             "int8" => Int8::On(Arc::default()),
@@ -89,16 +93,24 @@ fn golden_rows() {
 /// `n` nodes that each compute with a constant and wait for the one before: folding one lets the next be folded.
 fn waiting(n: usize) -> String {
     let float = "attr { key: 'T' value { type: DT_FLOAT } }";
+    let check = |i: usize| {
+        format!(
+            "node {{ name: 'k{i}' op: 'EnsureShape' input: 'n{i}' {float} attr {{ key: 'shape' value {{ shape {{ }} }} }} }}\n"
+        )
+    };
     let mut graph = format!(
         "node {{ name: 'x' op: 'Placeholder' attr {{ key: 'dtype' value {{ type: DT_FLOAT }} }} }}
          node {{ name: 'c' op: 'Const' attr {{ key: 'dtype' value {{ type: DT_FLOAT }} }} attr {{ key: 'value' \
          value {{ tensor {{ dtype: DT_FLOAT tensor_shape {{ }} float_val: 1 }} }} }} }}
-         node {{ name: 'n0' op: 'Exp' input: 'c' {float} }}\n"
+         node {{ name: 'n0' op: 'Exp' input: 'c' {float} }}\n{}",
+        check(0)
     );
     for i in 1..n {
         let before = i - 1;
-        graph +=
-            &format!("node {{ name: 'n{i}' op: 'Exp' input: 'c' input: '^n{before}' {float} }}\n");
+        graph += &format!(
+            "node {{ name: 'n{i}' op: 'Exp' input: 'c' input: '^k{before}' {float} }}\n{}",
+            check(i)
+        );
     }
     graph
         + &format!(

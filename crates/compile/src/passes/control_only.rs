@@ -1,51 +1,101 @@
-//! Removes matrix products and convolutions whose only consumers are control edges, as `tf.tuple` leaves
-//! them when it gates the gradients of a layer. Consumers wait for the inputs instead.
+//! Removes nodes whose only consumers are control edges, as `tf.tuple` leaves them when it gates the gradients of a layer:
+//! those of its constants are computed in vain. Consumers wait for the inputs instead.
 //!
-//! Limited to products and convolutions, which are expensive and fail only on shape errors; other ops may
-//! be awaited for their error.
+//! Limited to ops that fail on shapes alone: others may be awaited for their error, or for what they do.
+//!
+//! (TensorFlow: `SafeToConvertToNoOp` of `core/grappler/optimizers/dependency_optimizer.cc`.)
 
 use crate::view::has_dead_outputs;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Consumers, Graph, Node, NodeId, Patch};
-use ferroflow_opdef::Attrs;
+use ferroflow_graph::{Consumers, Graph, Node, NodeId, Output, Patch, topological_order};
+use ferroflow_opdef::{Attrs, BinaryFn, UnaryFn};
+use rustc_hash::FxHashSet;
 
 pub(crate) const PASS: Pass = Pass {
     name: "control_only",
-    about: "removes products whose only consumers are control edges",
+    about: "removes nodes whose only consumers are control edges, if they fail on shapes alone",
     run,
 };
 
-const PRODUCTS: &[&str] = &[
-    "MatMul",
+/// Ops that fail on shapes alone, besides elementwise ones.
+const SAFE: &[&str] = &[
+    "AddN",
     "BatchMatMul",
     "BatchMatMulV2",
     "BatchMatMulV3",
-    "Conv2DBackpropInput",
+    "BiasAddGrad",
+    "BroadcastTo",
+    "Cast",
     "Conv2DBackpropFilter",
-    "Conv3DBackpropInputV2",
+    "Conv2DBackpropInput",
     "Conv3DBackpropFilterV2",
-    "DepthwiseConv2dNativeBackpropInput",
+    "Conv3DBackpropInputV2",
     "DepthwiseConv2dNativeBackpropFilter",
+    "DepthwiseConv2dNativeBackpropInput",
+    "EluGrad",
+    "ExpandDims",
+    "Identity",
+    "InvGrad",
+    "LeakyReluGrad",
+    "MatMul",
+    "Max",
+    "Mean",
+    "Min",
+    "OnesLike",
+    "Prod",
+    "ReciprocalGrad",
+    "Relu6Grad",
+    "Reshape",
+    "RsqrtGrad",
+    "Select",
+    "SelectV2",
+    "SeluGrad",
+    "Shape",
+    "ShapeN",
+    "SoftplusGrad",
+    "SoftsignGrad",
+    "SqrtGrad",
+    "Squeeze",
+    "Sum",
+    "Tile",
+    "Transpose",
+    "ZerosLike",
 ];
+
+/// Whether nothing can wait for the node but for its outputs: it has no effects, and fails on shapes alone.
+pub(super) fn is_safe(node: &Node) -> bool {
+    let op = node.op();
+    // Integers may be divided by zero.
+    let is_elementwise = || {
+        (UnaryFn::of_op(op, 0.0).is_some() || BinaryFn::of_op(op).is_some())
+            && node.outputs.iter().all(|dtype| dtype.is_floating())
+    };
+    SAFE.contains(&op) || is_elementwise()
+}
+
+/// Whether consumers that read no output of the node may wait for its inputs.
+fn is_idle(graph: &Graph, node: &Node) -> bool {
+    // A control edge cannot name one side of a Switch.
+    let mut inputs = node.inputs.iter();
+    is_safe(node) && !inputs.any(|i: &Output| has_dead_outputs(graph.node(i.node)))
+}
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let consumers = Consumers::new(graph);
-    // A control edge cannot name one side of a Switch.
-    let beside_switch = |node: &Node| {
-        node.inputs
-            .iter()
-            .any(|i| has_dead_outputs(graph.node(i.node)))
-    };
-    let candidates = graph.iter().filter(|(id, node)| {
-        PRODUCTS.contains(&node.op())
-            && consumers.of(*id).iter().all(|(_, slot)| slot.is_none())
-            && !graph.is_target(*id)
-            && !beside_switch(node)
-    });
+    let mut removed: FxHashSet<NodeId> = FxHashSet::default();
     let mut patch = Patch::new();
-    for (id, node) in candidates {
-        *patch.edit(graph, id) = waiting(node, ctx)?;
+    let mut order = topological_order(graph)?;
+    // What only a removed node read is next.
+    order.reverse();
+    for id in order {
+        let node = graph.node(id);
+        let mut readers = consumers.of(id).iter().filter(|(_, slot)| slot.is_some());
+        let is_read = readers.any(|(by, _)| !removed.contains(by));
+        if is_idle(graph, node) && !graph.is_target(id) && !is_read {
+            *patch.edit(graph, id) = waiting(node, ctx)?;
+            removed.insert(id);
+        }
     }
     patch.apply(graph);
     Ok(())

@@ -243,7 +243,7 @@ impl<'a> Deadness<'a> {
 
 /// The nodes that cannot run before a node with effects, seen from inside their branch or
 /// iteration.
-pub(super) fn behind_effects(graph: &Graph) -> Result<Vec<bool>> {
+fn behind_effects(graph: &Graph) -> Result<Vec<bool>> {
     let mut behind = vec![false; graph.id_bound()];
     // The same, seen from inside the iteration: what follows a conditional also follows its effects.
     let mut in_iteration = behind.clone();
