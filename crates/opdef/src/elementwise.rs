@@ -52,6 +52,9 @@ pub enum BinaryFn {
     Minimum,
     SquaredDifference,
     Pow,
+    ReluGrad,
+    TanhGrad,
+    SigmoidGrad,
 }
 
 /// Ops and their functions. The first op of a function names it in encoded programs.
@@ -102,6 +105,9 @@ const BINARY: &[(&str, BinaryFn)] = &[
     ("Minimum", BinaryFn::Minimum),
     ("SquaredDifference", BinaryFn::SquaredDifference),
     ("Pow", BinaryFn::Pow),
+    ("ReluGrad", BinaryFn::ReluGrad),
+    ("TanhGrad", BinaryFn::TanhGrad),
+    ("SigmoidGrad", BinaryFn::SigmoidGrad),
 ];
 
 impl UnaryFn {
@@ -125,6 +131,14 @@ impl BinaryFn {
     pub fn of_op(op: &str) -> Option<BinaryFn> {
         let found = BINARY.iter().find(|(name, _)| *name == op);
         found.map(|(_, function)| *function)
+    }
+
+    /// Returns whether its op demands operands of the same shape.
+    pub fn needs_same_shape(self) -> bool {
+        matches!(
+            self,
+            BinaryFn::ReluGrad | BinaryFn::TanhGrad | BinaryFn::SigmoidGrad
+        )
     }
 
     fn name(self) -> &'static str {

@@ -165,6 +165,12 @@ pub enum BinaryOp {
     SquaredDifference,
     /// `a^b`.
     Pow,
+    /// `b > 0 ? a : 0`.
+    ReluGrad,
+    /// `b · (1 - a²)`.
+    TanhGrad,
+    /// `b · a · (1 - a)`.
+    SigmoidGrad,
 }
 
 /// One side of a [`binary`] function.

@@ -43,7 +43,7 @@ pub(crate) struct SlideKernel {
 /// The functions compiled for one instruction set.
 pub(crate) struct DispatchTable {
     pub unary: [UnaryFn; 37],
-    pub binary: [BinaryFn; 8],
+    pub binary: [BinaryFn; 11],
     pub scale_offset: unsafe fn(*const f32, *const f32, *const f32, *mut f32, usize),
     pub gemm: GemmTable<f32>,
     pub gemm_double: GemmTable<f64>,
@@ -306,6 +306,12 @@ macro_rules! isa {
                         s.mul(d, d)
                     }),
                     pow_loop,
+                    binary!(s, a, b, {
+                        let zero = s.splat(0.0);
+                        s.select(s.lt(zero, b), a, zero)
+                    }),
+                    binary!(s, a, b, s.mul(b, s.sub(s.splat(1.0), s.mul(a, a)))),
+                    binary!(s, a, b, s.mul(s.mul(b, a), s.sub(s.splat(1.0), a))),
                 ],
                 scale_offset: run_scale_offset,
                 gemm: GemmTable {

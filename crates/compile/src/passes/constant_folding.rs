@@ -7,13 +7,13 @@ use crate::view::{has_dead_outputs, moves_values};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap, topological_order};
-use ferroflow_tensor::{DType, LazyTensor, Tensor};
+use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 pub(crate) const PASS: Pass = Pass {
     name: "constant_folding",
-    about: "evaluates nodes whose inputs are constants, and Shape, Size, Rank of known shapes",
+    about: "evaluates nodes whose inputs are constants, and Shape, ShapeN, Size, Rank of known shapes",
     run,
 };
 
@@ -45,13 +45,13 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
             continue;
         }
         let asked = node.inputs.first().map(|i| i.node);
-        let mut of_shape = materialize(&node, &shapes);
+        let mut of_shape = materialize(&node, &shapes, may_be_dead);
         if may_be_dead && asked.is_some_and(|n| has_dead_outputs(graph.node(n))) {
             of_shape = None;
         }
         let waits_for_asked = may_be_dead && of_shape.is_some();
         let folded = match of_shape {
-            Some(value) => vec![value],
+            Some(values) => values,
             None => match fold(graph, ctx, &node, &values) {
                 Some(outputs) => outputs,
                 None => continue,
@@ -111,31 +111,37 @@ fn reshape_constant(graph: &Graph, id: NodeId, shapes: &ShapeMap) -> Option<Lazy
     }
 }
 
-/// The value of a node that returns a known shape.
-fn materialize(node: &Node, shapes: &ShapeMap) -> Option<Tensor> {
+/// The outputs of a node that returns known shapes.
+fn materialize(node: &Node, shapes: &ShapeMap, may_be_dead: bool) -> Option<Vec<Tensor>> {
     let shape = match node.op() {
         "Shape" | "Size" | "Rank" => shapes.get(*node.inputs.first()?),
+        // Constants could not wait for each input alone.
+        "ShapeN" if !may_be_dead => {
+            let each = node.inputs.iter();
+            let dims = each.map(|i| dims_tensor(&shapes.get(*i).to_full()?, node.outputs[0]));
+            return dims.collect();
+        }
         _ => return None,
     };
     let number = |n: usize| match node.outputs[0] {
         DType::Int64 => Some(Tensor::scalar(n as i64)),
         _ => i32::try_from(n).ok().map(Tensor::scalar),
     };
-    match node.op() {
+    let value = match node.op() {
         "Rank" => number(shape.rank()?),
         "Size" => number(shape.num_elements()?),
-        _ => {
-            let full = shape.to_full()?;
-            match node.outputs[0] {
-                DType::Int64 => Tensor::vector(&full.to_i64()).ok(),
-                _ => {
-                    let dims: Option<Vec<i32>> =
-                        full.iter().map(|&d| i32::try_from(d).ok()).collect();
-                    Tensor::vector(&dims?).ok()
-                }
-            }
-        }
+        _ => dims_tensor(&shape.to_full()?, node.outputs[0]),
+    };
+    Some(vec![value?])
+}
+
+/// The dimensions of a shape in one of the dtypes that they may have.
+fn dims_tensor(shape: &Shape, dtype: DType) -> Option<Tensor> {
+    if dtype == DType::Int64 {
+        return Tensor::vector(&shape.to_i64()).ok();
     }
+    let dims = shape.iter().map(|&d| i32::try_from(d).ok());
+    Tensor::vector(&dims.collect::<Option<Vec<i32>>>()?).ok()
 }
 
 /// The outputs of a node with constant inputs; `None` when it has others, or when running it

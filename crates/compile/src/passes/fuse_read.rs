@@ -1,5 +1,6 @@
 //! Fuses bias and activation into products whose weights are read in each step, as they are when
-//! a network learns: TensorFlow's `_FusedConv2D` and `_FusedMatMul`.
+//! a network learns: TensorFlow's `_FusedConv2D` and `_FusedMatMul`. A Reshape between product and bias, as
+//! `tf.tensordot` leaves it, follows them.
 
 use crate::pass::FUSED_SUFFIX;
 use crate::view::View;
@@ -19,6 +20,8 @@ pub(crate) const PASS: Pass = Pass {
 /// A product, its bias, and the last node that is fused into it.
 struct Chain {
     root: NodeId,
+    /// Between product and bias; the last dimension is that of the product.
+    reshape: Option<NodeId>,
     bias: Output,
     activation: Option<NodeId>,
     end: NodeId,
@@ -31,8 +34,13 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         plans.push((fused(&view, ctx, &chain)?, chain.end));
     }
     let mut patch = Patch::new();
-    for (node, end) in plans {
-        patch.substitute(graph, end, node)?;
+    for ((node, reshape), end) in plans {
+        let Some(mut reshape) = reshape else {
+            patch.substitute(graph, end, node)?;
+            continue;
+        };
+        reshape.inputs[0] = Output::new(patch.add(graph, node)?, 0);
+        patch.substitute(graph, end, reshape)?;
     }
     patch.apply(graph);
     Ok(())
@@ -50,20 +58,25 @@ fn chain(view: &View, root: NodeId) -> Option<Chain> {
         return None;
     }
     let product = Output::new(root, 0);
-    let adding = view.only_reader(product)?;
+    let reader = view.only_reader(product)?;
+    let reshape = Some(reader).filter(|id| view.node(*id).op() == "Reshape" && view.is_pure(*id));
+    let added = reshape.map_or(product, |id| Output::new(id, 0));
+    let adding = reshape.map_or(Some(reader), |_| view.only_reader(added))?;
     let sum = view.node(adding);
-    let is_bias = sum.op() == "BiasAdd" && sum.attrs.str("data_format").ok()? == "NHWC";
+    let bias = bias_of(sum, added)?;
     let is_beside = |other: &Node| other.device == node.device;
-    if !is_bias || sum.inputs[0] != product || !view.is_pure(adding) || !is_beside(sum) {
+    if !view.is_pure(adding) || !is_beside(sum) {
         return None;
     }
-    let bias = sum.inputs[1];
-    // A bias that does not fit is BiasAdd's error, so its shape must be known.
+    // A bias that does not fit is the error of its op, so its shape must be known.
     let length = match view.shape(bias).dims()? {
         [length] => (*length)?,
         _ => return None,
     };
-    if view.shape(product).dim(-1)? != length {
+    if [product, added]
+        .iter()
+        .any(|o| view.shape(*o).dim(-1) != Some(length))
+    {
         return None;
     }
     let activation = view.only_reader(Output::new(adding, 0)).filter(|id| {
@@ -73,13 +86,27 @@ fn chain(view: &View, root: NodeId) -> Option<Chain> {
     });
     Some(Chain {
         root,
+        reshape,
         bias,
         activation,
         end: activation.unwrap_or(adding),
     })
 }
 
-fn fused(view: &View, ctx: &PassCtx, chain: &Chain) -> Result<Node> {
+/// What a node adds to all rows of `added`.
+fn bias_of(sum: &Node, added: Output) -> Option<Output> {
+    match (sum.op(), &sum.inputs[..]) {
+        ("BiasAdd", [x, bias]) if sum.attrs.str("data_format").ok()? == "NHWC" => {
+            (*x == added).then_some(*bias)
+        }
+        ("Add" | "AddV2", [a, b]) if *a == added && *b != added => Some(*b),
+        ("Add" | "AddV2", [a, b]) if *b == added && *a != added => Some(*a),
+        _ => None,
+    }
+}
+
+/// The product with all that is fused into it, and what reshapes it, if it is reshaped.
+fn fused(view: &View, ctx: &PassCtx, chain: &Chain) -> Result<(Node, Option<Node>)> {
     let root = view.node(chain.root);
     let mut node = root.clone();
     let mut ops = vec!["BiasAdd"];
@@ -89,7 +116,9 @@ fn fused(view: &View, ctx: &PassCtx, chain: &Chain) -> Result<Node> {
             node.attrs.set("leakyrelu_alpha", AttrValue::Float(alpha));
         }
     }
-    let name = format!("{}{FUSED_SUFFIX}", view.node(chain.end).name);
+    let reshape = chain.reshape.map(|id| view.node(id).clone());
+    let named = reshape.as_ref().map_or(view.node(chain.end), |_| root);
+    let name = format!("{}{FUSED_SUFFIX}", named.name);
     node.name = view.graph.unique_name(&name);
     node.attrs.set("fused_ops", AttrValue::strs(&ops));
     node.attrs.set("num_args", AttrValue::Int(1));
@@ -103,5 +132,11 @@ fn fused(view: &View, ctx: &PassCtx, chain: &Chain) -> Result<Node> {
     };
     node.inputs = smallvec![root.inputs[0], root.inputs[1], chain.bias];
     node.def.complete_attrs(&mut node.attrs)?;
-    Ok(node)
+    let reshape = reshape.map(|reshape| Node {
+        name: view
+            .graph
+            .unique_name(&format!("{}{FUSED_SUFFIX}", reshape.name)),
+        ..reshape
+    });
+    Ok((node, reshape))
 }

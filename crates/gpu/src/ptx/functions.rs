@@ -59,6 +59,9 @@ pub(super) fn binary(body: &mut Body, f: BinaryFn, a: &str, b: &str, to: &str) {
         BinaryFn::Maximum => return body.call("ff_maximum", &[a, b], to),
         BinaryFn::Minimum => return body.call("ff_minimum", &[a, b], to),
         BinaryFn::Pow => return body.call("ff_pow", &[a, b], to),
+        BinaryFn::ReluGrad => return body.call("ff_relu_grad", &[a, b], to),
+        BinaryFn::TanhGrad => return body.call("ff_tanh_grad", &[a, b], to),
+        BinaryFn::SigmoidGrad => return body.call("ff_sigmoid_grad", &[a, b], to),
     };
     body.line(&format!("{simple} {to}, {a}, {b};"));
 }

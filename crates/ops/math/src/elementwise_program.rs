@@ -77,6 +77,9 @@ fn binary_op(function: BinaryFn) -> BinaryOp {
         BinaryFn::Minimum => BinaryOp::Min,
         BinaryFn::SquaredDifference => BinaryOp::SquaredDifference,
         BinaryFn::Pow => BinaryOp::Pow,
+        BinaryFn::ReluGrad => BinaryOp::ReluGrad,
+        BinaryFn::TanhGrad => BinaryOp::TanhGrad,
+        BinaryFn::SigmoidGrad => BinaryOp::SigmoidGrad,
     }
 }
 

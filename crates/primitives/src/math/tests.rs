@@ -167,6 +167,9 @@ fn every_length() {
                 BinaryOp::Min,
                 BinaryOp::SquaredDifference,
                 BinaryOp::Pow,
+                BinaryOp::ReluGrad,
+                BinaryOp::TanhGrad,
+                BinaryOp::SigmoidGrad,
             ] {
                 let want = |a: f32, b: f32| match op {
                     BinaryOp::Add => a + b,
@@ -177,6 +180,10 @@ fn every_length() {
                     BinaryOp::Min => a.min(b),
                     BinaryOp::SquaredDifference => (a - b) * (a - b),
                     BinaryOp::Pow => a.powf(b),
+                    BinaryOp::ReluGrad if b > 0.0 => a,
+                    BinaryOp::ReluGrad => 0.0,
+                    BinaryOp::TanhGrad => b * (1.0 - a * a),
+                    BinaryOp::SigmoidGrad => b * a * (1.0 - a),
                 };
                 let same = |x: f32, y: f32| {
                     assert!(x == y || (x.is_nan() && y.is_nan()), "{op:?}: {x} {y}")
