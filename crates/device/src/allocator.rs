@@ -5,11 +5,12 @@
 //! that used it. Chunks that need no wait are preferred, then the allocator grows, then streams wait.
 
 use crate::Device;
-use crate::backend::Span;
+use crate::backend::{Address, Span};
 use crate::chunks::{Chunks, GRANULE, Use};
 use crate::host_stream::quiet;
 use crate::stream::Stream;
 use ferroflow_base::{Code, Result, Status, resource_exhausted};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The smallest region that a growing allocator adds.
@@ -87,7 +88,19 @@ struct Inner {
     kind: Kind,
     limit: usize,
     options: AllocatorOptions,
+    /// Where regions come from, if not from the device.
+    parent: Option<Parent>,
     state: Mutex<State>,
+}
+
+/// An allocator of which another one has its regions.
+struct Parent {
+    allocator: Allocator,
+    /// The stream that uses the regions.
+    stream: Stream,
+    holder: String,
+    /// The parent's chunk of each region, by address.
+    chunks: Mutex<BTreeMap<Address, usize>>,
 }
 
 struct State {
@@ -125,12 +138,45 @@ impl Allocator {
         )
     }
 
+    /// An allocator whose regions are chunks of this one, and used on `stream` as a whole: what is inside may be used on
+    /// another one meanwhile, such as one whose operations are captured.
+    pub(crate) fn part(&self, stream: &Stream, holder: &str) -> Allocator {
+        let parent = Parent {
+            allocator: self.clone(),
+            stream: stream.clone(),
+            holder: holder.to_string(),
+            chunks: Mutex::default(),
+        };
+        let options = AllocatorOptions {
+            records_frees: false,
+            ..AllocatorOptions::default()
+        };
+        Self::made(
+            self.device(),
+            self.0.kind,
+            usize::MAX,
+            options,
+            Some(parent),
+        )
+    }
+
     fn with(device: &Device, kind: Kind, limit: usize, options: AllocatorOptions) -> Allocator {
+        Self::made(device, kind, limit, options, None)
+    }
+
+    fn made(
+        device: &Device,
+        kind: Kind,
+        limit: usize,
+        options: AllocatorOptions,
+        parent: Option<Parent>,
+    ) -> Allocator {
         Allocator(Arc::new(Inner {
             device: device.clone(),
             kind,
             limit,
             options,
+            parent,
             state: Mutex::new(State {
                 // The host waits for streams: what it may have at once stays apart.
                 chunks: Chunks::new(kind == Kind::Device),
@@ -298,6 +344,27 @@ impl State {
     }
 }
 
+impl Parent {
+    fn allocate(&self, len: usize) -> Result<Address> {
+        let (chunk, span) =
+            (self.allocator).allocate(len, For::Stream(&self.stream), &self.holder)?;
+        self.chunks().insert(span.address, chunk);
+        Ok(span.address)
+    }
+
+    fn release(&self, region: Span) {
+        let chunk = self.chunks().remove(&region.address);
+        if let Some(chunk) = chunk {
+            let streams = std::slice::from_ref(&self.stream);
+            self.allocator.release(chunk, region.len, streams);
+        }
+    }
+
+    fn chunks(&self) -> MutexGuard<'_, BTreeMap<Address, usize>> {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl Inner {
     /// Finds a free chunk that can be used in `place` without waiting.
     fn find(&self, state: &mut State, len: usize, place: For) -> Option<usize> {
@@ -318,6 +385,10 @@ impl Inner {
     /// Waits for the uses of regions, and frees them. What cannot be waited for stays allocated.
     fn free(&self, regions: Vec<(Span, Vec<Use>)>) {
         for (span, uses) in regions {
+            if let Some(parent) = &self.parent {
+                parent.release(span);
+                continue;
+            }
             let over = |u: &Use| {
                 let event = u.event();
                 // An error means that the operations before are over, too.
@@ -346,9 +417,10 @@ impl Inner {
             false => left,
         };
         let backend = self.device.backend();
-        let allocate = |len| match self.kind {
-            Kind::Device => backend.allocate(self.device.ordinal(), len),
-            Kind::Pinned => backend.allocate_host(self.device.ordinal(), len),
+        let allocate = |len| match (&self.parent, self.kind) {
+            (Some(parent), _) => parent.allocate(len),
+            (None, Kind::Device) => backend.allocate(self.device.ordinal(), len),
+            (None, Kind::Pinned) => backend.allocate_host(self.device.ordinal(), len),
         };
         let (address, wanted) = match allocate(wanted) {
             Ok(address) => (address, wanted),

@@ -161,7 +161,7 @@ impl Buffer {
     fn note(&self, stream: &Stream) -> bool {
         match &mut *self.owner() {
             Owner::Chunk { streams, .. } => {
-                if !streams.contains(stream) {
+                if !stream.is_captured() && !streams.contains(stream) {
                     streams.push(stream.clone());
                 }
                 true

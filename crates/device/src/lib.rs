@@ -34,8 +34,8 @@ pub use backend::{
 };
 pub use buffer::{Buffer, Pinned};
 pub use capture::{
-    Captured, InputCheck, begin_call, check_input, is_capturing, note_output, note_read,
-    upload_input,
+    CaptureStats, Captured, Draw, FromInputs, InputCheck, begin_call, check_input, is_capturing,
+    note_output, note_read, note_write, upload_computed, upload_drawn, upload_input,
 };
 pub use device::Device;
 pub use host_stream::{

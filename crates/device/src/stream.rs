@@ -17,6 +17,8 @@ pub struct Stream(Arc<Inner>);
 struct Inner {
     raw: RawStream,
     device: Device,
+    /// Whether its operations are captured: none runs, and no event is recorded.
+    is_captured: bool,
     /// Operations that were enqueued.
     n_ops: AtomicU64,
     /// The last event of [`Stream::mark`], with `n_ops` then.
@@ -50,14 +52,31 @@ impl Stream {
     /// # Errors
     /// That of the device.
     pub fn new(device: &Device) -> Result<Stream> {
-        let raw = device.backend().create_stream(device.ordinal())?;
         device.count_stream();
+        Self::made(device, false)
+    }
+
+    /// Creates a stream whose operations are captured. Buffers do not note it.
+    ///
+    /// # Errors
+    /// That of the device.
+    pub(crate) fn captured(device: &Device) -> Result<Stream> {
+        Self::made(device, true)
+    }
+
+    fn made(device: &Device, is_captured: bool) -> Result<Stream> {
+        let raw = device.backend().create_stream(device.ordinal())?;
         Ok(Stream(Arc::new(Inner {
             raw,
             device: device.clone(),
+            is_captured,
             n_ops: AtomicU64::new(0),
             mark: Mutex::new(None),
         })))
+    }
+
+    pub(crate) fn is_captured(&self) -> bool {
+        self.0.is_captured
     }
 
     /// The backend's handle.

@@ -1,8 +1,10 @@
 //! [`StreamMemory`]: tensors in the memory of a device.
 
+mod places;
+
 use crate::allocator::{Allocator, AllocatorOptions, For, MemoryStats};
 use crate::buffer::{Buffer, Pinned};
-use crate::capture;
+use crate::capture::{self, CaptureStats};
 use crate::dispatch::Dispatch;
 use crate::timeline::{StreamKind, Timeline};
 use crate::{Device, Function, Grid, LaunchArg, Span, Stream};
@@ -30,12 +32,12 @@ pub struct StreamMemory {
     out: Stream,
     allocator: Allocator,
     staging: Allocator,
-    options: AllocatorOptions,
     /// Calls kernels that enqueue launches; `None` where kernels of the CPU compute.
     dispatch: Option<Dispatch>,
     /// Times what the streams run, if the device is traced.
     timeline: Mutex<Option<Arc<Timeline>>>,
     is_traced: AtomicBool,
+    capture_stats: CaptureStats,
     /// What the kernels of the device share.
     shared: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -157,20 +159,20 @@ impl StreamMemory {
             // Kernels of the CPU are not captured.
             captures: match is_host {
                 true => compute.clone(),
-                false => Stream::new(device)?,
+                false => Stream::captured(device)?,
             },
             compute,
             into: Stream::new(device)?,
             out: Stream::new(device)?,
             allocator: Allocator::new(device, &options),
             staging: Allocator::pinned(device),
-            options,
             dispatch: match is_host {
                 true => None,
                 false => Some(Dispatch::new(device)?),
             },
             timeline: Mutex::default(),
             is_traced: AtomicBool::new(false),
+            capture_stats: CaptureStats::default(),
             shared: OnceLock::new(),
         })
     }
@@ -250,9 +252,25 @@ impl StreamMemory {
         }
     }
 
-    /// How much memory it takes.
-    pub(crate) fn options(&self) -> &AllocatorOptions {
-        &self.options
+    /// The stream whose operations are captured.
+    pub(crate) fn capturing(&self) -> &Stream {
+        &self.captures
+    }
+
+    /// Runs `f`, in which kernels of the device are replayed.
+    pub(crate) fn as_current<R>(self: &Arc<Self>, f: impl FnOnce() -> R) -> R {
+        let _restore = Restore(CURRENT.replace(Some(self.clone())));
+        f()
+    }
+
+    /// An allocator for a step that is captured.
+    pub(crate) fn allocator_of_capture(&self) -> Allocator {
+        self.allocator.part(&self.compute, "a captured step")
+    }
+
+    /// What became of the steps that may be replayed.
+    pub fn capture_stats(&self) -> &CaptureStats {
+        &self.capture_stats
     }
 
     /// The memory of the tensors.
@@ -279,6 +297,9 @@ impl StreamMemory {
     /// Runs `f`, whose kernels enqueue launches of an op on the computing stream; memory that they allocate belongs to
     /// `holder`.
     pub fn enqueuing<R>(self: &Arc<Self>, holder: &str, op: &str, f: impl FnOnce() -> R) -> R {
+        if capture::is_replaying() {
+            return f();
+        }
         set_holder(holder);
         let _restore = Restore(CURRENT.replace(Some(self.clone())));
         self.timed(StreamKind::Compute, [holder, op], f)
@@ -289,6 +310,18 @@ impl StreamMemory {
     /// # Errors
     /// RESOURCE_EXHAUSTED if there is too little memory; INVALID_ARGUMENT if the dtype is not plain.
     pub fn allocate_tensor(&self, dtype: DType, shape: Shape) -> Result<Tensor> {
+        let capturing = capture::allocator();
+        let allocator = capturing.as_ref().unwrap_or(&self.allocator);
+        self.allocate_in(allocator, self.compute(), dtype, shape)
+    }
+
+    fn allocate_in(
+        &self,
+        allocator: &Allocator,
+        stream: &Stream,
+        dtype: DType,
+        shape: Shape,
+    ) -> Result<Tensor> {
         if !dtype.is_plain() {
             return Err(invalid_argument!(
                 "a device has no memory for {dtype} tensors"
@@ -304,10 +337,7 @@ impl StreamMemory {
                     self.compute.device()
                 )
             })?;
-        let capturing = capture::allocator();
-        let allocator = capturing.as_ref().unwrap_or(&self.allocator);
-        let buffer =
-            HOLDER.with_borrow(|holder| Buffer::new(allocator, self.compute(), len, holder))?;
+        let buffer = HOLDER.with_borrow(|holder| Buffer::new(allocator, stream, len, holder))?;
         let block = self.block(Arc::new(buffer));
         // SAFETY: the block has as many bytes. The host reads none of them; a kernel of the device may read
         // what it has not written, and then computes with arbitrary elements.

@@ -77,7 +77,10 @@ impl Cuda {
     }
 
     /// As [`Cuda::new`], with the driver's library from a path.
-    fn open(library: &str) -> Result<Arc<Cuda>> {
+    ///
+    /// # Errors
+    /// As for [`Cuda::new`].
+    pub fn open(library: &str) -> Result<Arc<Cuda>> {
         let driver = Driver::open(library)?;
         // SAFETY: the flags must be 0.
         driver.check(unsafe { (driver.init)(0) }, "cuInit")?;

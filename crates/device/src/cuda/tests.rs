@@ -6,27 +6,14 @@ use crate::{
     Allocator, AllocatorOptions, Buffer, Device, KernelArg, Module, Pinned, Stream, StreamKind,
     StreamMemory, begin_call, note_output, note_read, upload_input,
 };
-use ferroflow_base::Code;
+use ferroflow_base::{Code, failed_precondition};
 use ferroflow_tensor::{DType, Tensor};
-use std::process::Command;
+use ferroflow_testkit::driver::stand_in_driver;
 use std::sync::mpsc;
 
-/// Compiles the stand-in; `None` without a C compiler.
+/// Opens the stand-in; `None` without a C compiler.
 fn stand_in() -> Option<Arc<Cuda>> {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/cuda/fake_driver.c");
-    // Tests run at the same time.
-    let thread = std::thread::current().id();
-    let file = format!("ferroflow-driver-{}-{thread:?}.so", std::process::id());
-    let library = std::env::temp_dir().join(file);
-    let compiled = Command::new("cc")
-        .args(["-shared", "-fPIC", "-o"])
-        .arg(&library)
-        .arg(source)
-        .status();
-    if !compiled.is_ok_and(|status| status.success()) {
-        eprintln!("there is no C compiler: the test is skipped");
-        return None;
-    }
+    let library = stand_in_driver()?;
     let cuda = Cuda::open(&library.display().to_string()).expect("all functions");
     std::fs::remove_file(library).expect("just written");
     Some(cuda)
@@ -119,28 +106,84 @@ fn captured_steps_have_memory_of_their_own() {
     let numbers = |n: f32| Tensor::vector(&[n; 9]).unwrap();
     // A kernel that copies its input 1, reads its input 2, and returns what was copied and its input 0.
     let run = |args: Vec<Tensor>| {
-        if let Some(outputs) = begin_call(&memory, |i| Ok(args[i].clone()))? {
-            return Ok(outputs.into_iter().map(|(_, t)| t).collect());
+        let mut outputs = Vec::new();
+        let output = |_, tensor| {
+            outputs.push(tensor);
+            Ok(())
+        };
+        if begin_call(&memory, |i| Ok(args[i].clone()), output)? {
+            return Ok(outputs);
         }
         let y = upload_input(&memory, 1, &args[1])?;
         note_read(2, &args[2]);
-        note_output(0, &y);
-        note_output(1, &args[0]);
+        note_output(&memory, 0, &y)?;
+        note_output(&memory, 1, &args[0])?;
         Ok(vec![y, args[0].clone()])
     };
     let args = |copied: f32, read: f32| [x.clone(), numbers(copied), numbers(read)];
     let captured = memory.capture(&args(1.0, 2.0), run).unwrap();
     for n in [1.0, 7.0, 8.0] {
-        let results = captured.replay(&args(n, 2.0), run).unwrap();
+        let results = captured.replay(&args(n, 2.0), run, || Ok(())).unwrap();
         assert!(results.iter().all(Tensor::is_on_device));
         assert_eq!(on_host(&memory, &results[0]), [n; 9]);
         assert_eq!(on_host(&memory, &results[1]), [1.0, 2.0, 3.0, 4.0, 5.0]);
     }
-    let other = captured.replay(&args(1.0, 3.0), run).unwrap_err();
+    let other = captured
+        .replay(&args(1.0, 3.0), run, || Ok(()))
+        .unwrap_err();
     assert_eq!(other.code(), Code::FailedPrecondition);
     let from_host = |args: Vec<Tensor>| memory.upload(&host).map(|h| vec![h, args[0].clone()]);
     let error = memory.capture(&[x], from_host).err().unwrap();
     assert_eq!(error.code(), Code::FailedPrecondition);
+}
+
+#[test]
+fn copies_of_inputs_share_no_memory_with_what_is_captured() {
+    let Some(cuda) = stand_in() else {
+        return;
+    };
+    let device = Device::new(cuda, 0).unwrap();
+    let memory = Arc::new(StreamMemory::new(&device, &AllocatorOptions::default()).unwrap());
+    let new = || memory.allocate_tensor(DType::Float, [9].into());
+    // Calls that fill memory which the next one has again; one copies its input, a later one its output.
+    let run = |args: Vec<Tensor>| {
+        let mut copied = None;
+        for call in 0..40 {
+            let mut outputs = Vec::new();
+            let output = |_, tensor| {
+                outputs.push(tensor);
+                Ok(())
+            };
+            if begin_call(&memory, |i| Ok(args[i].clone()), output)? {
+                copied = outputs.pop().or(copied);
+                continue;
+            }
+            memory.fill(&new()?, &(call as f32).to_le_bytes())?;
+            if call == 20 {
+                copied = Some(upload_input(&memory, 0, &args[0])?);
+            }
+            if call == 30 {
+                let to = new()?;
+                memory.copy_tensor(&to, copied.as_ref().expect("call 20"))?;
+                copied = Some(to);
+            }
+            if let (20 | 30, Some(copied)) = (call, &copied) {
+                note_output(&memory, 0, copied)?;
+            }
+        }
+        Ok(Vec::from_iter(copied))
+    };
+    let arg = |n: f32| [Tensor::vector(&[n; 9]).unwrap()];
+    let captured = memory.capture(&arg(0.0), run).unwrap();
+    for n in [3.5, 4.5] {
+        let results = captured.replay(&arg(n), run, || Ok(())).unwrap();
+        assert_eq!(on_host(&memory, &results[0]), [n; 9]);
+    }
+    // An error before the last operations are enqueued.
+    let failed = || Err::<(), _>(failed_precondition!("not now"));
+    assert!(captured.replay(&arg(5.5), run, failed).is_err());
+    let results = captured.replay(&arg(6.5), run, || Ok(())).unwrap();
+    assert_eq!(on_host(&memory, &results[0]), [6.5; 9]);
 }
 
 /// The elements of a tensor on a device; the host itself cannot read them.

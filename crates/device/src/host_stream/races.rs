@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn unordered_accesses_are_races() {
-        assert_eq!(check(&["0 w 0 8", "0 r 0 8", "0 w 0 8"]), []);
+        assert!(check(&["0 w 0 8", "0 r 0 8", "0 w 0 8"]).is_empty());
         assert_eq!(check(&["0 w 0 8", "1 r 4 8"]), [1]);
         assert_eq!(check(&["0 r 0 8", "1 r 0 8", "1 w 0 4"]), [2]);
         assert_eq!(check(&["0 w 0 8", "1 w 8 8", "1 r 0 1"]), [2]);
@@ -231,14 +231,14 @@ mod tests {
 
     #[test]
     fn events_and_the_host_order_accesses() {
-        assert_eq!(check(&["0 w 0 8", "0 > e", "1 < e", "1 w 0 8"]), []);
+        assert!(check(&["0 w 0 8", "0 > e", "1 < e", "1 w 0 8"]).is_empty());
         assert_eq!(check(&["0 > e", "0 w 0 8", "1 < e", "1 w 0 8"]), [3]);
         assert_eq!(
             check(&["0 w 0 8", "0 > e", "host < e", "1 w 0 8", "2 w 0 8"]),
             [4]
         );
         let chain = ["0 w 0 8", "0 > a", "1 < a", "1 > b", "2 < b", "2 r 0 8"];
-        assert_eq!(check(&chain), []);
+        assert!(check(&chain).is_empty());
     }
 
     #[test]
