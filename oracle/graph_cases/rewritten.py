@@ -128,6 +128,29 @@ def native_fused_batch_norm_ex(b):
     answer(b, fn, [[2, 3, 3, 4], [4], [4], [4], [4]], rewrite, fetches=["y:0", "z:0", "u:0"])
 
 
+@case("v1")
+def fused_batch_norm_grad_ex(b):
+    """The gradient of a normalization, a sum and Relu: of the image, of scale and offset, and of what was added."""
+
+    def fn(dy, x, scale, mean, variance, offset, y):
+        dy = tf.raw_ops.ReluGrad(gradients=dy, features=y)
+        grads = tf.raw_ops.FusedBatchNormGradV3(
+            y_backprop=dy, x=x, scale=scale, reserve_space_1=mean, reserve_space_2=variance,
+            reserve_space_3=tf.constant([], F), epsilon=0.001)
+        return grads[0], grads[1], grads[2], dy
+
+    def rewrite(g):
+        inputs = ["x0", "x1", "x2", "x3", "x4", "empty", "x5", "x6"]
+        node(g, "_FusedBatchNormGradEx", inputs, name="bn", T=F, U=F, epsilon=0.001, num_side_inputs=1,
+             activation_mode=b"Relu", is_training=True)
+        for slot, name in zip([0, 1, 2, 5], "yzuv"):
+            node(g, "Identity", ["bn" if slot == 0 else f"bn:{slot}"], name=name, T=F)
+
+    v1.constant([], F, name="empty")
+    image = [2, 3, 3, 4]
+    answer(b, fn, [image, image, [4], [4], [4], [4], image], rewrite, fetches=["y:0", "z:0", "u:0", "v:0"], given=[4])
+
+
 def conv(x, w, padding="VALID"):
     return tf.nn.conv2d(x, w, 1, padding)
 

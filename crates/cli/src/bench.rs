@@ -54,10 +54,13 @@ pub fn run(args: &Args) -> Result<()> {
     let at = |q: f64| times[((times.len() - 1) as f64 * q).round() as usize];
     let (median_s, min_s, p99_s) = (at(0.5), times[0], at(0.99));
     let (runs, nodes, peak_rss_mb) = (times.len(), callable.num_nodes(), peak_rss_mb());
+    let devices = || session.stream_devices().replays();
     if args.json {
+        let replays: u64 = devices().map(|(n, _)| n).sum();
         say!(
             "{{\"load_s\":{load_s:.6},\"first_s\":{first_s:.6},\"median_s\":{median_s:.9},\"min_s\":{min_s:.9},\
-             \"p99_s\":{p99_s:.9},\"runs\":{runs},\"nodes\":{nodes},\"peak_rss_mb\":{peak_rss_mb:.1}}}"
+             \"p99_s\":{p99_s:.9},\"runs\":{runs},\"nodes\":{nodes},\"peak_rss_mb\":{peak_rss_mb:.1},\
+             \"replays\":{replays}}}"
         );
     } else {
         say!("load    {:>10.3} ms  (file to ready)", load_s * 1e3);
@@ -69,6 +72,12 @@ pub fn run(args: &Args) -> Result<()> {
         say!("min     {:>10.3} ms", min_s * 1e3);
         say!("p99     {:>10.3} ms", p99_s * 1e3);
         say!("memory  {peak_rss_mb:>10.1} MB peak");
+        for ((n, refused), name) in devices().zip(session.stream_devices().names()) {
+            match refused {
+                Some(why) => say!("replays {n:>10} on {name}; the last step that was not: {why}"),
+                None => say!("replays {n:>10} on {name}"),
+            }
+        }
     }
     Ok(())
 }

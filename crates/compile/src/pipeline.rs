@@ -30,6 +30,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::int8::PASS,
     passes::fuse_read::PASS,
     passes::fuse_update::PASS,
+    passes::fuse_norm::PASS,
     passes::elementwise::PASS,
     passes::mixed_precision::PASS,
 ];
@@ -129,6 +130,7 @@ pub(crate) fn run(
 fn is_wanted(pass: &Pass, options: &Options) -> bool {
     let is_wanted = match pass.name {
         passes::lower::NAME => options.lower != Lower::Never,
+        passes::fuse_norm::NAME => options.optimize && !options.device.is_empty(),
         passes::cluster::NAME => options.optimize && options.jit != Jit::Off,
         _ => options.optimize,
     };

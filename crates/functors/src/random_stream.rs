@@ -2,7 +2,7 @@
 
 use crate::indices::{int, ints, scalar};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
-use ferroflow_opdef::{KernelBuild, KernelCtx};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Resources};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_tensor::{DType, Tensor};
 use std::hash::{BuildHasher, RandomState};
@@ -38,7 +38,10 @@ impl NodeRandom {
     /// # Errors
     /// INTERNAL if the session has another resource of the name.
     pub fn reserve(&self, ctx: &KernelCtx, n_blocks: u128) -> Result<Philox> {
-        let resources = ctx.resources();
+        self.reserve_of(ctx.resources(), n_blocks)
+    }
+
+    fn reserve_of(&self, resources: &Resources, n_blocks: u128) -> Result<Philox> {
         let stream = resources.session_local(&self.name, || {
             let (seed, seed2) = match self.seeds {
                 (0, 0) => {
@@ -60,7 +63,15 @@ impl NodeRandom {
     /// # Errors
     /// As for [`NodeRandom::reserve`].
     pub fn outputs(&self, ctx: &KernelCtx, n: usize) -> Result<Philox> {
-        self.reserve(ctx, n as u128 * RESERVED)
+        self.outputs_of(ctx.resources(), n)
+    }
+
+    /// Returns the stream of `n` numbers in a session.
+    ///
+    /// # Errors
+    /// As for [`NodeRandom::reserve`].
+    pub fn outputs_of(&self, resources: &Resources, n: usize) -> Result<Philox> {
+        self.reserve_of(resources, n as u128 * RESERVED)
     }
 }
 

@@ -57,3 +57,8 @@ template <class R> __device__ float block_all(float v) {
     __syncthreads();
     return v;
 }
+
+// Elements that are loaded and stored at once.
+template <class T, int N> struct alignas(N * sizeof(T)) Vector {
+    T v[N];
+};

@@ -138,11 +138,6 @@ template <class R, class T> __device__ void reduce_short(const T *x, T *y, int r
     if (threadIdx.x % 32 == 0) store(y + row, v * factor);
 }
 
-// Elements that are loaded and stored at once.
-template <class T, int N> struct alignas(N * sizeof(T)) Vector {
-    T v[N];
-};
-
 // Pooling of [batch, height, width, channels], a thread for `N` channels of an output. `is_max` or the mean of what is
 // inside.
 template <int N, class T>

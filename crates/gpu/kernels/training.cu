@@ -77,6 +77,23 @@ __device__ void norm_grad_parts(const T *dy, const T *x, const float *mean, floa
         parts, n, c);
 }
 
+// The same of the gradient of the Relu behind the normalization.
+template <class T>
+__device__ void norm_relu_grad_parts(const T *dy, const T *x, const float *mean, const float *scale,
+                                     const float *offset, const float *variance, float *parts, int n, int c,
+                                     float epsilon) {
+    int own = min(blockIdx.x * 32 + threadIdx.x, c - 1);
+    float factor = __fmul_rn(scale[own], rsqrtf(__fadd_rn(variance[own], epsilon))), m = mean[own], o = offset[own];
+    column_pairs(
+        [=](int row, int column) {
+            size_t at = (size_t)row * c + column;
+            float distance = __fsub_rn(load(x + at), m), y = __fadd_rn(__fmul_rn(distance, factor), o);
+            float d = y > 0 ? load(dy + at) : 0.0f;
+            return make_float2(d, d * distance);
+        },
+        parts, n, c);
+}
+
 // The gradients of scale and offset; and three terms, so that that of x is
 // terms[0] * dy + terms[1] * (x - mean) + terms[2].
 extern "C" __global__ void norm_grad_finish(const float *parts, const float *scale, const float *variance,
@@ -143,25 +160,30 @@ template <class T> __device__ void reduce_finish(const float *parts, T *y, int c
     store(y + at, v * factor);
 }
 
-// The gradient of pooling, a thread an input: it gets what the windows around it pass on. The first of the largest
+// The gradient of pooling, a thread for `N` channels of an input: it gets what the windows around
+// it pass on. The first of the largest
 // elements of a window gets all of it.
 struct Window {
     int height, width, channels, out_height, out_width, rows, columns, stride_h, stride_w, pad_h, pad_w;
 };
 
-template <class T>
+template <int N, class T>
 __device__ void pool_grad(const T *x, const T *y, const T *dy, T *dx, int count, Window w, int is_max) {
-    int at = blockIdx.x * blockDim.x + threadIdx.x;
-    if (at >= count) return;
-    int c = at % w.channels, column = at / w.channels % w.width, row = at / w.channels / w.width % w.height;
-    int b = at / w.channels / w.width / w.height;
+    unsigned at = blockIdx.x * blockDim.x + threadIdx.x, per = w.channels / N;
+    if (at >= count / N) return;
+    unsigned c = at % per * N, pixel = at / per;
+    int column = pixel % w.width, row = pixel / w.width % w.height, b = pixel / w.width / w.height;
     int o1 = min((row + w.pad_h) / w.stride_h, w.out_height - 1);
     int p1 = min((column + w.pad_w) / w.stride_w, w.out_width - 1);
     int o0 = max(0, (row + w.pad_h - w.rows + w.stride_h) / w.stride_h);
     int p0 = max(0, (column + w.pad_w - w.columns + w.stride_w) / w.stride_w);
     if (row + w.pad_h < w.rows) o0 = 0;
     if (column + w.pad_w < w.columns) p0 = 0;
-    float own = is_max ? load(x + at) : 0, sum = 0;
+    Vector<T, N> own;
+    if (is_max) own = *(const Vector<T, N> *)(x + (size_t)at * N);
+    float sum[N];
+#pragma unroll
+    for (int k = 0; k < N; k++) sum[k] = 0;
     for (int o = o0; o <= o1; o++)
         for (int p = p0; p <= p1; p++) {
             int y0 = o * w.stride_h - w.pad_h, x0 = p * w.stride_w - w.pad_w;
@@ -170,23 +192,33 @@ __device__ void pool_grad(const T *x, const T *y, const T *dy, T *dx, int count,
             x0 = max(x0, 0);
             if (row < y0 || row >= y1 || column < x0 || column >= x1) continue;
             size_t out = (((size_t)b * w.out_height + o) * w.out_width + p) * w.channels + c;
+            Vector<T, N> d = *(const Vector<T, N> *)(dy + out);
             if (!is_max) {
-                sum += load(dy + out) / (float)((y1 - y0) * (x1 - x0));
+                float n = (float)((y1 - y0) * (x1 - x0));
+#pragma unroll
+                for (int k = 0; k < N; k++) sum[k] += load(&d.v[k]) / n;
                 continue;
             }
-            if (own != load(y + out)) continue;
-            bool is_first = true;
-            for (int i = y0; i <= row && is_first; i++)
-                for (int j = x0; j < x1; j++) {
-                    if (i == row && j == column) break;
-                    if (load(x + (((size_t)b * w.height + i) * w.width + j) * w.channels + c) == own) {
-                        is_first = false;
-                        break;
-                    }
+            // Which channels have their first largest element here.
+            Vector<T, N> largest = *(const Vector<T, N> *)(y + out);
+            unsigned first = 0;
+#pragma unroll
+            for (int k = 0; k < N; k++) first |= (load(&own.v[k]) == load(&largest.v[k])) << k;
+            for (int i = y0; i <= row && first; i++)
+                for (int j = x0; j < x1 && first && (i < row || j < column); j++) {
+                    size_t from = (((size_t)b * w.height + i) * w.width + j) * w.channels + c;
+                    Vector<T, N> before = *(const Vector<T, N> *)(x + from);
+#pragma unroll
+                    for (int k = 0; k < N; k++) first &= ~((load(&before.v[k]) == load(&own.v[k])) << k);
                 }
-            if (is_first) sum += load(dy + out);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                if (first >> k & 1) sum[k] += load(&d.v[k]);
         }
-    store(dx + at, sum);
+    Vector<T, N> result;
+#pragma unroll
+    for (int k = 0; k < N; k++) store(&result.v[k], sum[k]);
+    *(Vector<T, N> *)(dx + (size_t)at * N) = result;
 }
 
 // The gradients of a depthwise convolution: by the input, a thread an element; by the filter, a block an element.
@@ -373,6 +405,16 @@ __device__ void scan(const T *x, T *y, int count, int n, int inner, int exclusiv
     }
 }
 
+#define POOL_GRAD(N, NAME, T)                                                                                         \
+    extern "C" __global__ void pool_grad_##N##_##NAME(                                                                \
+        const T *x, const T *y, const T *dy, T *dx, int count, int height, int width, int channels, int out_height,   \
+        int out_width, int rows, int columns, int stride_h, int stride_w, int pad_h, int pad_w, int is_max) {         \
+        pool_grad<N>(x, y, dy, dx, count,                                                                             \
+                     Window{height, width, channels, out_height, out_width, rows, columns, stride_h, stride_w, pad_h, \
+                            pad_w},                                                                                   \
+                     is_max);                                                                                         \
+    }
+
 #define OF_TYPE(NAME, T)                                                                                              \
     extern "C" __global__ void norm_parts_##NAME(const T *x, float *parts, int n, int c) {                            \
         norm_parts(x, parts, n, c);                                                                                   \
@@ -385,6 +427,11 @@ __device__ void scan(const T *x, T *y, int count, int n, int inner, int exclusiv
     extern "C" __global__ void norm_grad_parts_##NAME(const T *dy, const T *x, const float *mean, float *parts,       \
                                                       int n, int c) {                                                 \
         norm_grad_parts(dy, x, mean, parts, n, c);                                                                    \
+    }                                                                                                                 \
+    extern "C" __global__ void norm_relu_grad_parts_##NAME(                                                           \
+        const T *dy, const T *x, const float *mean, const float *scale, const float *offset, const float *variance,   \
+        float *parts, int n, int c, float epsilon) {                                                                  \
+        norm_relu_grad_parts(dy, x, mean, scale, offset, variance, parts, n, c, epsilon);                             \
     }                                                                                                                 \
     extern "C" __global__ void column_parts_sum_##NAME(const T *x, float *parts, int n, int inner) {                  \
         column_parts<T, false>(x, parts, n, inner);                                                                   \
@@ -399,15 +446,8 @@ __device__ void scan(const T *x, T *y, int count, int n, int inner, int exclusiv
                                                     float factor) {                                                   \
         reduce_finish(parts, y, count, n, inner, factor);                                                             \
     }                                                                                                                 \
-    extern "C" __global__ void pool_grad_##NAME(const T *x, const T *y, const T *dy, T *dx, int count, int height,    \
-                                                int width, int channels, int out_height, int out_width, int rows,     \
-                                                int columns, int stride_h, int stride_w, int pad_h, int pad_w,        \
-                                                int is_max) {                                                         \
-        pool_grad(x, y, dy, dx, count,                                                                                \
-                  Window{height, width, channels, out_height, out_width, rows, columns, stride_h, stride_w, pad_h,    \
-                         pad_w},                                                                                      \
-                  is_max);                                                                                            \
-    }                                                                                                                 \
+    POOL_GRAD(1, NAME, T)                                                                                             \
+    POOL_GRAD(4, NAME, T)                                                                                             \
     extern "C" __global__ void depthwise_input_##NAME(                                                                \
         const T *filter, const T *dy, T *dx, int count, int batch, int height, int width, int channels,               \
         int multiplier, int out_height, int out_width, int rows, int columns, int stride_h, int stride_w, int pad_h,  \
@@ -452,9 +492,8 @@ __device__ void scan(const T *x, T *y, int count, int n, int inner, int exclusiv
                                                         int segments) {                                               \
         segment_sum(x, ids, y, count, inner, segments);                                                               \
     }                                                                                                                 \
-    extern "C" __global__ void random_##NAME(T *y, int count, int kind, int k0, int k1, int c0, int c1, int c2,       \
-                                             int c3) {                                                                \
-        random(y, count, kind, k0, k1, c0, c1, c2, c3);                                                               \
+    extern "C" __global__ void random_##NAME(T *y, int count, int kind, const int *position) {                        \
+        random(y, count, kind, position);                                                                             \
     }
 
 // Adds rows to the row of `y` that each has the number of; others are dropped.
@@ -502,12 +541,13 @@ __device__ inline float2 normals(unsigned a, unsigned b) {
 }
 
 // Random numbers of four for each block: uniform (0), normal (1), or truncated (2), whose groups begin 256 blocks apart
-// for each of their numbers.
+// for each of their numbers. `position` has the two words of the key, and the four of the counter.
 template <class T>
-__device__ void random(T *y, int count, int kind, int k0, int k1, int c0, int c1, int c2, int c3) {
+__device__ void random(T *y, int count, int kind, const int *position) {
     int group = blockIdx.x * blockDim.x + threadIdx.x;
     if (group >= (count + 3) / 4) return;
-    uint4 counter = make_uint4(c0, c1, c2, c3);
+    unsigned k0 = position[0], k1 = position[1];
+    uint4 counter = make_uint4(position[2], position[3], position[4], position[5]);
     float v[4];
     if (kind == 2) {
         counter = skipped(counter, (unsigned long long)group * 256);

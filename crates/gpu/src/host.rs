@@ -1,5 +1,6 @@
 //! Kernels of CPUs on nodes of a device: inputs on the device are copied to the host, which waits for them.
 
+use crate::train::step_variables;
 use ferroflow_base::Result;
 use ferroflow_opdef::{AsyncCall, KernelCtx, OpKernel, StepServices};
 use ferroflow_tensor::Tensor;
@@ -8,23 +9,34 @@ struct OnHost {
     kernel: Box<dyn OpKernel>,
     /// Whether floats stay where they are.
     passes_floats: bool,
+    /// Whether it may update variables, in a step that may be captured.
+    notes_variables: bool,
 }
 
 /// Lets a kernel read inputs that are on a device.
 pub(crate) fn on_host(kernel: Box<dyn OpKernel>) -> Box<dyn OpKernel> {
-    let passes_floats = false;
     Box::new(OnHost {
         kernel,
-        passes_floats,
+        passes_floats: false,
+        notes_variables: false,
+    })
+}
+
+/// The same, for a kernel that reads or updates a variable of the host.
+pub(crate) fn noting(kernel: Box<dyn OpKernel>) -> Box<dyn OpKernel> {
+    Box::new(OnHost {
+        kernel,
+        passes_floats: false,
+        notes_variables: true,
     })
 }
 
 /// The same, for a kernel that passes floats on without reading them.
 pub(crate) fn passing(kernel: Box<dyn OpKernel>) -> Box<dyn OpKernel> {
-    let passes_floats = true;
     Box::new(OnHost {
         kernel,
-        passes_floats,
+        passes_floats: true,
+        notes_variables: false,
     })
 }
 
@@ -36,6 +48,9 @@ impl OnHost {
 
 impl OpKernel for OnHost {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
+        if self.notes_variables {
+            step_variables::note_host(ctx);
+        }
         for i in 0..ctx.num_inputs() {
             if ctx.input(i).is_ok_and(|t| self.must_copy(t)) {
                 let copy = ctx.input(i)?.on_host()?;

@@ -5,13 +5,14 @@ use crate::library::Library;
 use ferroflow_base::{Result, internal, invalid_argument, resource_exhausted};
 use ferroflow_device::{
     Function, Grid, InputCheck, StreamMemory, TensorArg, begin_call, check_input, note_output,
-    note_read, upload_input,
+    note_read, upload_computed, upload_input,
 };
 use ferroflow_functors::indices::{self, Ints};
 use ferroflow_opdef::{
     AttrValue, Attrs, KernelBuild, KernelCtx, KernelDef, KernelFactory, OpKernel, Registry,
 };
 use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
+use smallvec::SmallVec;
 use std::sync::{Arc, OnceLock};
 
 /// Enqueues what computes a node.
@@ -111,6 +112,10 @@ impl Row {
         Row { condition, ..self }
     }
 
+    pub(crate) fn op(&self) -> &'static str {
+        self.op
+    }
+
     /// The kernel's definition; `registry` has that of CPUs.
     pub(crate) fn def(self, registry: &Registry) -> KernelDef {
         let (form, host) = (self.form, registry.op(self.op).and_then(|op| op.kernel));
@@ -145,7 +150,7 @@ fn build_kernel(
     };
     let make = match form {
         Form::Passes => return Ok(host::passing(of_host()?)),
-        Form::Floats(_) if has_no_floats(build) => return Ok(host::on_host(of_host()?)),
+        Form::Floats(_) if has_no_floats(build) => return Ok(host::noting(of_host()?)),
         Form::Floats(make) | Form::Device(make) => make,
     };
     let kernel = make(build)?;
@@ -208,10 +213,15 @@ impl OpKernel for Launcher {
         }
         let memory = StreamMemory::current()?;
         let library = memory.shared(|| Library::load(&memory))?;
-        let captured = begin_call(&memory, |i| ctx.input(i).cloned())?;
-        if let Some(outputs) = captured {
+        let mut outputs = SmallVec::<[(usize, Tensor); 4]>::new();
+        let input = |i| ctx.input(i).cloned();
+        let output = |i, tensor| {
+            outputs.push((i, tensor));
+            Ok(())
+        };
+        if begin_call(&memory, input, output)? {
             let mut outputs = outputs.into_iter();
-            return outputs.try_for_each(|(i, output)| ctx.set_output(i, output));
+            return outputs.try_for_each(|(i, tensor)| ctx.set_output(i, tensor));
         }
         self.kernel.launch(&mut GpuCtx {
             ctx,
@@ -261,6 +271,19 @@ impl<'b> GpuCtx<'_, 'b> {
             Some(constant) => constant.on(self.memory, self.library).cloned(),
             None => upload_input(self.memory, i, self.ctx.input(i)?),
         }
+    }
+
+    /// Returns a copy of a tensor of a dtype and a shape that `compute` makes of inputs that are with the host.
+    ///
+    /// # Errors
+    /// Those of `compute` and of the device.
+    pub(crate) fn upload_computed(
+        &self,
+        of: (DType, Shape),
+        compute: impl Fn(&dyn Fn(usize) -> Result<Tensor>) -> Result<Tensor> + Send + Sync + 'static,
+    ) -> Result<Tensor> {
+        let input = |i| self.pass(i)?.on_host();
+        upload_computed(self.memory, of, &input, Box::new(compute))
     }
 
     /// Returns input `i` where it is, for its shape or to pass it on.
@@ -338,7 +361,7 @@ impl<'b> GpuCtx<'_, 'b> {
     }
 
     pub(crate) fn set_output(&mut self, i: usize, tensor: Tensor) -> Result<()> {
-        note_output(i, &tensor);
+        note_output(self.memory, i, &tensor)?;
         self.ctx.set_output(i, tensor)
     }
 

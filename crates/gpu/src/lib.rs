@@ -41,12 +41,24 @@ mod slice;
 mod train;
 
 pub use library::{set_tf32, tf32};
+pub use train::step_variables::CapturedStep;
 
 use ferroflow_base::Result;
 use ferroflow_opdef::Registry;
 
 /// The type of the devices that have the kernels.
 pub const DEVICE_TYPE: &str = "GPU";
+
+/// Whether the state of a stateful op is kept apart from what a captured step enqueues: that of variables and of random
+/// numbers.
+pub fn can_replay_state(op: &str) -> bool {
+    let of_variables = train::variables::ROWS
+        .iter()
+        .chain(train::optimizers::ROWS)
+        .chain(train::scatter::ROWS);
+    let mut rows = of_variables.chain(random::ROWS);
+    rows.any(|row| row.op() == op) && op != "DestroyResourceOp"
+}
 
 /// Registers the kernels of devices of type `GPU`, once.
 ///

@@ -40,6 +40,7 @@ mod same_function;
 mod shape_values;
 mod shapes;
 mod supported;
+mod tail;
 #[cfg(test)]
 mod testing;
 mod text;
@@ -77,4 +78,5 @@ pub use same_function::same_function;
 pub use shape_values::integers;
 pub use shapes::{HandleData, ShapeMap, infer_shapes};
 pub use supported::{LeftOut, supported_part};
+pub use tail::{Split, split_tail};
 pub use text::to_text;

@@ -28,6 +28,7 @@ const OPS: &[Op] = &[
         g.set(0, d * y)?;
         g.set(1, d * x)
     }),
+    Op::new("Unique", "x: T -> y: T, idx: int32 | T: type"),
     Op::new("Round", "x: T -> y: T | T: type = float").not_differentiable(),
     Op::new("Hard", "x: T -> y: T | T: type = float"),
     Op::new("Pair", "x: T -> a: T, b: T | T: type = float"),

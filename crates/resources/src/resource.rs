@@ -73,6 +73,14 @@ impl Var {
         Ok(())
     }
 
+    /// Changes the value to what it was, which is not a write.
+    ///
+    /// # Errors
+    /// Those of `reset`.
+    pub fn reset(&self, reset: impl FnOnce(&mut Option<Tensor>) -> Result<()>) -> Result<()> {
+        reset(&mut self.value.write().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Assigns a value (AssignVariableOp). `declared` is the shape of an old-style variable; with `validate` the
     /// shape must not change.
     ///

@@ -187,6 +187,14 @@ impl StreamDevices {
         self.0.iter().map(|device| &*device.name)
     }
 
+    /// How many steps of each device were replayed, and why the last one that was not had to run otherwise, if any.
+    pub fn replays(&self) -> impl Iterator<Item = (u64, Option<Status>)> {
+        self.0.iter().map(|device| {
+            let stats = device.runner.memory.capture_stats();
+            (stats.replays(), stats.refused())
+        })
+    }
+
     /// The memory of each device.
     pub fn memory(&self) -> impl Iterator<Item = (&str, MemoryStats)> {
         let stats = |device: &StreamDevice| device.runner.memory.stats();

@@ -134,6 +134,8 @@ fn replayed_steps_depend_on_what_is_fed() {
         };
         let own = session(&graph(), &gpu).unwrap();
         let cpu = Session::from_text(&graph(), SessionOptions::default()).unwrap();
+        let replays = || own.stream_devices().replays().map(|(n, _)| n).sum::<u64>();
+        let before = replays();
         for round in 0..12i32 {
             // Other rows in each step, another shape now and then, and numbers of rows that do not exist.
             let ids: Vec<i32> = (0..32).map(|i| (i * 3 + round) % 10).collect();
@@ -150,6 +152,7 @@ fn replayed_steps_depend_on_what_is_fed() {
             ];
             check(&own, &cpu, feeds, tol);
         }
+        assert!(replays() > before + 2);
     }
 }
 
@@ -211,4 +214,334 @@ fn steps_read_what_variables_have_now() {
     session.run(&[], &[], &["drop"]).unwrap();
     let error = session.run(&[], &["y:0"], &[]).unwrap_err();
     assert_eq!(error.code(), Code::FailedPrecondition, "{error}");
+}
+
+/// A node with attrs in text form, behind its inputs.
+fn node(name: &str, op: &str, inputs: &[&str], attrs: &[(&str, &str)]) -> String {
+    let inputs: String = inputs.iter().map(|i| format!("input: '{i}' ")).collect();
+    let attrs: String = attrs
+        .iter()
+        .map(|(key, value)| format!("attr {{ key: '{key}' value {{ {value} }} }} "))
+        .collect();
+    format!("node {{ name: '{name}' op: '{op}' {inputs}{attrs}}}")
+}
+
+/// Training steps of a product: Momentum, a moving average, a copy of the weights, a count of steps, and noise.
+fn training_graph() -> String {
+    const F: &str = "type: DT_FLOAT";
+    const I: &str = "type: DT_INT64";
+    let variable = |name: &str, dtype: &str| {
+        let named = format!("s: '{name}'");
+        let attrs = [
+            ("dtype", dtype),
+            ("shape", "shape { unknown_rank: true }"),
+            ("shared_name", &*named),
+        ];
+        node(name, "VarHandleOp", &[], &attrs)
+    };
+    let assign = |name: &str, op: &str, inputs: &[&str]| node(name, op, inputs, &[("dtype", F)]);
+    let read = |name: &str, inputs: &[&str]| node(name, "ReadVariableOp", inputs, &[("dtype", F)]);
+    let constant = |name: &str, value: &str| {
+        let value = format!("tensor {{ dtype: DT_FLOAT tensor_shape {{ }} float_val: {value} }}");
+        node(name, "Const", &[], &[("dtype", F), ("value", &value)])
+    };
+    let ints = |name: &str, dtype: &str, dims: &str, values: &str| {
+        let value = format!("tensor {{ dtype: DT_{dtype} tensor_shape {{ {dims} }} {values} }}");
+        let dtype = format!("type: DT_{dtype}");
+        node(name, "Const", &[], &[("dtype", &dtype), ("value", &value)])
+    };
+    let float = |name: &str, op: &str, inputs: &[&str]| node(name, op, inputs, &[("T", F)]);
+    let transposed = |name: &str, inputs: &[&str]| {
+        node(
+            name,
+            "MatMul",
+            inputs,
+            &[("T", F), ("transpose_a", "b: true")],
+        )
+    };
+    [
+        variable("w", F),
+        variable("slot", F),
+        variable("mean", F),
+        variable("last", F),
+        variable("steps", I),
+        node("x", "Placeholder", &[], &[("dtype", F)]),
+        node("start", "Placeholder", &[], &[("dtype", F)]),
+        ints("one", "INT64", "", "int64_val: 1"),
+        ints("zero", "INT64", "", "int64_val: 0"),
+        ints("noise_shape", "INT32", "dim { size: 2 }", "int_val: [4, 8]"),
+        ints("axes", "INT32", "dim { size: 2 }", "int_val: [0, 1]"),
+        constant("rate", "0.01"),
+        constant("momentum", "0.9"),
+        constant("tenth", "0.1"),
+        // Every variable but the count is on the device.
+        assign("init_w", "AssignVariableOp", &["w", "start"]),
+        float("zeros", "ZerosLike", &["start"]),
+        assign("init_slot", "AssignVariableOp", &["slot", "zeros"]),
+        assign("init_mean", "AssignVariableOp", &["mean", "zeros"]),
+        assign("init_last", "AssignVariableOp", &["last", "zeros"]),
+        node(
+            "init_steps",
+            "AssignVariableOp",
+            &["steps", "zero"],
+            &[("dtype", I)],
+        ),
+        // The step.
+        read("value", &["w"]),
+        float("y", "MatMul", &["x", "value"]),
+        node(
+            "noise",
+            "RandomUniform",
+            &["noise_shape"],
+            &[
+                ("T", "type: DT_INT32"),
+                ("dtype", F),
+                ("seed", "i: 3"),
+                ("seed2", "i: 4"),
+            ],
+        ),
+        transposed("product", &["x", "y"]),
+        float("gradient", "AddV2", &["product", "noise"]),
+        node(
+            "update",
+            "ResourceApplyMomentum",
+            &["w", "slot", "rate", "gradient", "momentum"],
+            &[("T", F)],
+        ),
+        read("old_mean", &["mean"]),
+        float("change", "Sub", &["old_mean", "value"]),
+        float("part", "Mul", &["change", "tenth"]),
+        assign("move_mean", "AssignSubVariableOp", &["mean", "part"]),
+        assign("keep", "AssignVariableOp", &["last", "gradient"]),
+        node(
+            "count",
+            "AssignAddVariableOp",
+            &["steps", "one"],
+            &[("dtype", I)],
+        ),
+        node(
+            "loss",
+            "Sum",
+            &["y", "axes"],
+            &[("T", F), ("Tidx", "type: DT_INT32")],
+        ),
+        // What depends on a number of rows that only the step knows.
+        node("ids", "Placeholder", &[], &[("dtype", "type: DT_INT32")]),
+        node("different", "Unique", &["ids"], &[("T", "type: DT_INT32")]),
+        node(
+            "rows",
+            "ResourceGather",
+            &["w", "different", "^update"],
+            &[("dtype", F), ("Tindices", "type: DT_INT32")],
+        ),
+        node(
+            "tail",
+            "Sum",
+            &["rows", "axes"],
+            &[("T", F), ("Tidx", "type: DT_INT32")],
+        ),
+        // After a step.
+        read("new", &["w", "^update"]),
+        read("get_w", &["w"]),
+        read("get_slot", &["slot"]),
+        read("get_mean", &["mean"]),
+        read("get_last", &["last"]),
+        node("get_steps", "ReadVariableOp", &["steps"], &[("dtype", I)]),
+    ]
+    .join("\n")
+}
+
+/// Numbers of a shape that differ by `n`.
+fn numbers(shape: &[usize], n: usize) -> Tensor {
+    let count = shape.iter().product::<usize>();
+    let values: Vec<f32> = (0..count)
+        .map(|i| ((i * 7 + i / 3 + n * 3) % 11) as f32 / 11.0 - 0.4)
+        .collect();
+    let values = Tensor::vector(&values).unwrap();
+    values.with_shape(shape.into()).unwrap()
+}
+
+/// Whether all elements differ by at most `tol` of the largest.
+fn is_near(got: &Tensor, expected: &Tensor, tol: f32) -> bool {
+    let (g, e) = (
+        got.slice::<f32>().unwrap(),
+        expected.slice::<f32>().unwrap(),
+    );
+    // Sums may be of numbers that cancel out.
+    let largest = e.iter().fold(1f32, |m, v| m.max(v.abs()));
+    let near = |(g, e): (&f32, &f32)| (g - e).abs() <= tol * largest;
+    got.shape() == expected.shape() && g.iter().zip(e).all(near)
+}
+
+#[test]
+fn normalizations_with_relu_have_gradients() {
+    const F: &str = "type: DT_FLOAT";
+    let types: &[(&str, &str)] = &[("T", F), ("U", F), ("epsilon", "f: 0.001")];
+    let norm = |name: &str, inputs: &[&str]| node(name, "FusedBatchNormV3", inputs, types);
+    let gradient = |name: &str, inputs: &[&str]| node(name, "FusedBatchNormGradV3", inputs, types);
+    let float = |name: &str, op: &str, inputs: &[&str]| node(name, op, inputs, &[("T", F)]);
+    let pool = |name: &str, op: &str, inputs: &[&str]| {
+        let sizes = |n: i64| format!("list {{ i: 1 i: {n} i: {n} i: 1 }}");
+        let (window, strides) = (sizes(3), sizes(2));
+        let attrs = [
+            ("T", F),
+            ("ksize", &*window),
+            ("strides", &strides),
+            ("padding", "s: 'SAME'"),
+        ];
+        node(name, op, inputs, &attrs)
+    };
+    let feeds = ["x", "s", "o", "m", "v", "side", "g"];
+    let mut nodes: Vec<String> = feeds
+        .iter()
+        .map(|name| {
+            node(
+                name,
+                "Placeholder",
+                &[],
+                &[("dtype", F), ("shape", "shape { unknown_rank: true }")],
+            )
+        })
+        .collect();
+    // Shapes are known behind EnsureShape.
+    let image = "shape { dim { size: 2 } dim { size: 6 } dim { size: 5 } dim { size: 8 } }";
+    for name in ["x", "side", "g"] {
+        nodes.push(node(
+            &format!("{name}_"),
+            "EnsureShape",
+            &[name],
+            &[("T", F), ("shape", image)],
+        ));
+    }
+    nodes.extend([
+        norm("n", &["x_", "s", "o", "m", "v"]),
+        float("r", "Relu", &["n"]),
+        float("rg", "ReluGrad", &["g_", "r"]),
+        gradient("ng", &["rg", "x_", "s", "n:3", "n:4", "n:5"]),
+        norm("n2", &["r", "s", "o", "m", "v"]),
+        float("sum", "AddV2", &["side_", "n2"]),
+        float("r2", "Relu", &["sum"]),
+        float("both", "AddN", &["r2", "g_", "side_"])
+            .replace("AddN' ", "AddN' attr { key: 'N' value { i: 3 } } "),
+        float("r2g", "ReluGrad", &["both", "r2"]),
+        pool("p", "MaxPool", &["r2g"]),
+        pool("pg", "MaxPoolGrad", &["r2g", "p", "p"]),
+    ]);
+    let graph = nodes.join("\n");
+    for (precision, tol) in [(None, 1e-5), (Some(DType::Bfloat16), 5e-2)] {
+        let gpu = match gpu(precision) {
+            Ok(gpu) => gpu,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        let own = session(&graph, &gpu).unwrap();
+        let cpu = Session::from_text(&graph, SessionOptions::default()).unwrap();
+        for n in 0..3 {
+            let images =
+                ["x:0", "side:0", "g:0"].map(|name| (name, numbers(&[2, 6, 5, 8], n + name.len())));
+            let vectors = ["s:0", "o:0", "m:0", "v:0"].map(|name| (name, numbers(&[8], n)));
+            let feeds: Vec<(&str, Tensor)> = images.into_iter().chain(vectors).collect();
+            let mut fetches = vec!["r:0", "ng:0", "ng:1", "ng:2", "n:1", "n:4", "r2:0", "r2g:0"];
+            if precision.is_none() {
+                fetches.push("pg:0");
+            }
+            let got = own.run(&feeds, &fetches, &[]).unwrap();
+            let expected = cpu.run(&feeds, &fetches, &[]).unwrap();
+            for ((got, expected), name) in got.iter().zip(&expected).zip(&fetches) {
+                assert!(
+                    is_near(got, expected, tol),
+                    "{name}: {got} instead of {expected}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn replayed_training_does_what_single_launches_do() {
+    let open = |capture| {
+        let options = StreamDeviceOptions {
+            capture,
+            memory_limit: Some(1 << 30),
+            ..Default::default()
+        };
+        StreamDevices::gpus(TASK, 1, &options)
+    };
+    set_tf32(false);
+    let (captured, single) = match (open(true), open(false)) {
+        (Ok(captured), Ok(single)) => (captured, single),
+        (Err(e), _) | (_, Err(e)) => return println!("skipped: {e}"),
+    };
+    let sessions = [captured, single].map(|gpu| session(&training_graph(), &gpu).unwrap());
+    let matrix = |rows: usize, columns: usize, n: usize| numbers(&[rows, columns], n);
+    let init = [
+        "init_w",
+        "init_slot",
+        "init_mean",
+        "init_last",
+        "init_steps",
+    ];
+    let step = ["update", "move_mean", "keep", "count"];
+    let state = [
+        "get_w:0",
+        "get_slot:0",
+        "get_mean:0",
+        "get_last:0",
+        "get_steps:0",
+    ];
+    let both = |feeds: &[(&str, Tensor)], fetches: &[&str], targets: &[&str]| {
+        let [a, b] = [0, 1].map(|i| sessions[i].run(feeds, fetches, targets).unwrap());
+        for ((a, b), name) in a.iter().zip(&b).zip(fetches) {
+            // Products may be computed in another order.
+            let same = a.same_value(b) || a.dtype() == DType::Float && is_near(a, b, 1e-5);
+            assert!(same, "{name}: {a} instead of {b}");
+        }
+        a
+    };
+    both(&[("start:0", matrix(4, 8, 1))], &[], &init);
+    let mut kept = Vec::new();
+    for n in 0..40 {
+        // Another number of rows now and then; the new weights as a result, too; the old ones where the step replaces them.
+        let x = matrix(if n % 7 == 6 { 3 } else { 5 }, 4, n);
+        let fetches: &[&str] = match n % 5 {
+            4 => &["loss:0", "new:0"],
+            3 => &["loss:0", "value:0"],
+            _ => &["tail:0", "loss:0", "rows:0"],
+        };
+        let ids: Vec<i32> = (0..6).map(|i| i % (1 + n as i32 % 4)).collect();
+        let feeds = [("x:0", x), ("ids:0", Tensor::vector(&ids).unwrap())];
+        let feeds = if fetches.len() == 3 {
+            &feeds[..]
+        } else {
+            &feeds[..1]
+        };
+        kept.push((n, both(feeds, fetches, &step)));
+        if n % 3 == 0 {
+            both(&[], &state, &[]);
+        }
+        if n == 20 {
+            // Other values than the step left, in other memory.
+            both(
+                &[("start:0", matrix(4, 8, 5))],
+                &[],
+                &["init_w", "init_slot"],
+            );
+        }
+    }
+    let replays = |i: usize| {
+        sessions[i]
+            .stream_devices()
+            .replays()
+            .map(|(n, _)| n)
+            .sum::<u64>()
+    };
+    let refused = sessions[0].stream_devices().replays().next();
+    assert!(replays(0) > 12, "{refused:?}");
+    assert_eq!(replays(1), 0);
+    let end = both(&[], &state, &[]);
+    assert_eq!(end[4].slice::<i64>().unwrap(), [40]);
+    // Results are not overwritten by later steps.
+    let [.., a, b] = &kept[..] else {
+        panic!("40 steps")
+    };
+    assert!(!a.1[0].same_value(&b.1[0]));
 }

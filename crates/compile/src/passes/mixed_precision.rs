@@ -92,6 +92,8 @@ const OPS: &[(&str, &str)] = &[
     ("Transpose", "T"),
     ("Unpack", "T"),
     ("_Dense", "T"),
+    ("_FusedBatchNormEx", "T"),
+    ("_FusedBatchNormGradEx", "T"),
     ("_FusedConv2D", "T"),
     ("_FusedDepthwiseConv2dNative", "T"),
     ("_FusedElementwise", "T"),
@@ -103,20 +105,26 @@ const OPS: &[(&str, &str)] = &[
     ("_Swish", "T"),
 ];
 
-/// Ops of which only the first inputs and outputs change, with their numbers: statistics stay floats.
-const PARTS: &[(&str, usize, usize)] = &[
-    ("FusedBatchNormGradV2", 2, 1),
-    ("FusedBatchNormGradV3", 2, 1),
-    ("FusedBatchNormV2", 1, 1),
-    ("FusedBatchNormV3", 1, 1),
+/// Ops of which only some inputs and outputs change, with their numbers: statistics stay floats.
+const PARTS: &[(&str, &[usize], &[usize])] = &[
+    ("FusedBatchNormGradV2", &[0, 1], &[0]),
+    ("FusedBatchNormGradV3", &[0, 1], &[0]),
+    ("FusedBatchNormV2", &[0], &[0]),
+    ("FusedBatchNormV3", &[0], &[0]),
+    ("_FusedBatchNormEx", &[0, 5], &[0]),
+    ("_FusedBatchNormGradEx", &[0, 1, 7], &[0, 5]),
 ];
 
-/// How many inputs and outputs of an op change.
-fn n_changing(op: &str) -> (usize, usize) {
+/// Whether input `i` of an op changes.
+fn input_changes(op: &str, i: usize) -> bool {
     let part = PARTS.iter().find(|(name, ..)| *name == op);
-    part.map_or((usize::MAX, usize::MAX), |(_, inputs, outputs)| {
-        (*inputs, *outputs)
-    })
+    part.is_none_or(|(_, inputs, _)| inputs.contains(&i))
+}
+
+/// Whether output `i` of an op changes.
+fn output_changes(op: &str, i: usize) -> bool {
+    let part = PARTS.iter().find(|(name, ..)| *name == op);
+    part.is_none_or(|(.., outputs)| outputs.contains(&i))
 }
 
 /// The attr with a node's dtype, if the node changes.
@@ -183,12 +191,13 @@ impl Conversion<'_, '_> {
         changed: &[bool],
     ) -> Result<()> {
         let inputs: Vec<Output> = graph.node(id).inputs.to_vec();
-        let (n_inputs, n_outputs) = n_changing(graph.node(id).op());
         for (i, input) in inputs.into_iter().enumerate() {
             let is_float = graph.dtype(input) == Some(DType::Float);
-            let (_, of_source) = n_changing(graph.node(input.node).op());
-            let from_changed = changed[input.node.index()] && (input.slot as usize) < of_source;
-            let wanted = match (attr.is_some() && i < n_inputs, from_changed) {
+            let source = graph.node(input.node).op();
+            let from_changed =
+                changed[input.node.index()] && output_changes(source, input.slot as usize);
+            let op = graph.node(id).op();
+            let wanted = match (attr.is_some() && input_changes(op, i), from_changed) {
                 (true, false) => self.to,
                 (false, true) => DType::Float,
                 _ => continue,
@@ -208,9 +217,11 @@ impl Conversion<'_, '_> {
             let types = vec![AttrValue::Type(to); types.len()];
             node.attrs.set("TArgs", AttrValue::List(types));
         }
-        let outputs = node.outputs.iter_mut().take(n_outputs);
-        for output in outputs.filter(|d| **d == DType::Float) {
-            *output = to;
+        let op = node.op().to_string();
+        for (i, output) in node.outputs.iter_mut().enumerate() {
+            if *output == DType::Float && output_changes(&op, i) {
+                *output = to;
+            }
         }
         Ok(())
     }

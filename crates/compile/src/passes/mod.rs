@@ -13,6 +13,7 @@ pub(crate) mod dependency;
 pub(crate) mod dilated_conv;
 pub(crate) mod elementwise;
 pub(crate) mod fuse;
+pub(crate) mod fuse_norm;
 pub(crate) mod fuse_read;
 pub(crate) mod fuse_update;
 pub(crate) mod identity;

@@ -17,6 +17,7 @@ pub(super) fn expansion(node: &Node) -> Option<Expand> {
         "_UnaryOpsComposition" => unary_ops,
         "_TensorToHashBucketFast" => hash_bucket,
         "_FusedBatchNormEx" => batch_norm,
+        "_FusedBatchNormGradEx" => batch_norm_grad,
         "_FusedConv2D" | "_FusedConv3D" | "_FusedMatMul" if ends_in_mish(node) => product_and_mish,
         "_MklNativeConv2DWithBias" => biased_conv,
         "_MklNativeConv2DBackpropFilterWithBias" => biased_filter_gradient,
@@ -127,13 +128,7 @@ fn hash_bucket(this: &mut Expansion, mut node: Node) -> Result<Node> {
 
 /// A batch normalization, a sum with a tensor of the same shape if there is one, and Relu if that is asked.
 fn batch_norm(this: &mut Expansion, mut node: Node) -> Result<Node> {
-    let is_relu = match node.attrs.str("activation_mode")? {
-        "Identity" => false,
-        "Relu" => true,
-        mode => {
-            return Err(invalid_argument!("Unsupported activation mode: {mode}"));
-        }
-    };
+    let is_relu = has_relu(&node)?;
     let side = node.inputs.get(5).copied();
     let mut attrs = node.attrs.clone();
     keep_attrs(
@@ -169,6 +164,31 @@ fn batch_norm(this: &mut Expansion, mut node: Node) -> Result<Node> {
         None => {}
     }
     this.last(node, "Relu", &[y])
+}
+
+/// Whether the Relu of a fused normalization is asked for.
+fn has_relu(node: &Node) -> Result<bool> {
+    match node.attrs.str("activation_mode")? {
+        "Identity" => Ok(false),
+        "Relu" => Ok(true),
+        mode => Err(invalid_argument!("Unsupported activation mode: {mode}")),
+    }
+}
+
+/// The gradient of [`batch_norm`]: that of Relu, which is that of the tensor that was added, and that of the normalization.
+fn batch_norm_grad(this: &mut Expansion, mut node: Node) -> Result<Node> {
+    let mut dy = node.inputs[0];
+    if has_relu(&node)? {
+        dy = this.of_type(&node, "relu", "ReluGrad", &[dy, node.inputs[7]])?;
+    }
+    if node.attrs.int("num_side_inputs")? == 1 {
+        this.patch.redirect(Output::new(this.id, 5), dy);
+    }
+    node.inputs.truncate(6);
+    node.inputs[0] = dy;
+    let kept = ["T", "U", "epsilon", "data_format", "is_training"];
+    keep_attrs(&mut node.attrs, &kept);
+    this.ctx.become_op(node, "FusedBatchNormGradV3")
 }
 
 fn ends_in_mish(node: &Node) -> bool {

@@ -11,6 +11,8 @@ use ferroflow_tensor::{DType, Shape, Tensor};
 use std::sync::OnceLock;
 
 const FORMAT: &[(&str, &[&str])] = &[("data_format", &["NHWC"])];
+/// The pass `fuse_norm` makes no others.
+const FUSED: &[(&str, &[&str])] = &[("data_format", &["NHWC"]), ("activation_mode", &["Relu"])];
 const T: &[(&str, &[DType])] = &[("T", &[DType::Float])];
 /// The statistics are floats.
 const T_U: &[(&str, &[DType])] = &[("T", FLOATS), ("U", &[DType::Float])];
@@ -25,6 +27,13 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("FusedBatchNormV3", batch_norm)
         .types(T_U)
         .strings(FORMAT),
+    Row::new("_FusedBatchNormEx", batch_norm)
+        .types(T_U)
+        .strings(FUSED),
+    Row::new("_FusedBatchNormGradEx", gradient)
+        .types(T_U)
+        .strings(FUSED)
+        .only_if(|attrs| attrs.int("num_side_inputs").is_ok_and(|n| n == 0)),
     Row::new("FusedBatchNormGrad", gradient)
         .types(T)
         .strings(FORMAT),
@@ -59,7 +68,8 @@ fn batch_norm(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let epsilon = build.attrs.float("epsilon")?;
     let trains = build.attrs.bool("is_training")?;
     let factor = build.attrs.float("exponential_avg_factor").unwrap_or(1.0);
-    let (is_v3, on_device) = (build.def.name == "FusedBatchNormV3", OnceLock::new());
+    let has_reserve = matches!(&*build.def.name, "FusedBatchNormV3" | "_FusedBatchNormEx");
+    let (is_fused, epsilon) = (build.def.name == "_FusedBatchNormEx", Epsilon::new(epsilon));
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let inputs = (0..5).map(|i| ctx.input(i));
         let mut inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
@@ -88,24 +98,83 @@ fn batch_norm(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             statistics = of_batch(ctx, &inputs, factor)?;
             (inputs[3], inputs[4]) = (statistics[2].clone(), statistics[3].clone());
         }
-        inputs.push(match on_device.get() {
-            Some(epsilon) => Tensor::clone(epsilon),
-            None => {
-                let epsilon = ctx.memory.upload(&Tensor::scalar(epsilon))?;
-                on_device.get_or_init(|| epsilon).clone()
+        inputs.push(epsilon.on(ctx)?);
+        let y = match is_fused {
+            true => normalized_relu(ctx, inputs)?,
+            false => {
+                let y = ctx.alloc(inputs[0].dtype(), shape)?;
+                elementwise::run(ctx, &NORMALIZE, &inputs, &y)?;
+                y
             }
-        });
-        let y = ctx.alloc(inputs[0].dtype(), shape)?;
-        elementwise::run(ctx, &NORMALIZE, &inputs, &y)?;
+        };
         ctx.set_output(0, y)?;
         for (i, t) in statistics.into_iter().enumerate() {
             ctx.set_output(i + 1, t)?;
         }
-        match is_v3 {
+        match has_reserve {
             true => ctx.set_output(5, Tensor::scalar(0.0f32)),
             false => Ok(()),
         }
     }))
+}
+
+/// A number that is copied to the device once.
+struct Epsilon {
+    value: f32,
+    on_device: OnceLock<Tensor>,
+}
+
+impl Epsilon {
+    fn new(value: f32) -> Epsilon {
+        let on_device = OnceLock::new();
+        Epsilon { value, on_device }
+    }
+
+    fn on(&self, ctx: &GpuCtx) -> Result<Tensor> {
+        if let Some(epsilon) = self.on_device.get() {
+            return Ok(epsilon.clone());
+        }
+        let epsilon = ctx.memory.upload(&Tensor::scalar(self.value))?;
+        Ok(self.on_device.get_or_init(|| epsilon).clone())
+    }
+}
+
+/// The Relu of what [`NORMALIZE`] computes of `operands`, plus the tensor in input 5, if there is one.
+fn normalized_relu(ctx: &GpuCtx, mut operands: Vec<Tensor>) -> Result<Tensor> {
+    let (dtype, shape) = (operands[0].dtype(), operands[0].shape().clone());
+    let side = (ctx.num_inputs() > 5).then(|| ctx.input(5)).transpose()?;
+    let y = ctx.alloc(dtype, shape.clone())?;
+    let Some(side) = side else {
+        let mut steps = NORMALIZE.to_vec();
+        steps.push(Step::Unary(UnaryFn::Relu, 11));
+        elementwise::run(ctx, &steps, &operands, &y)?;
+        return Ok(y);
+    };
+    if *side.shape() != shape {
+        elementwise::run(ctx, &NORMALIZE, &operands, &y)?;
+        let steps = [
+            Step::Binary(BinaryFn::Add, 0, 1),
+            Step::Unary(UnaryFn::Relu, 2),
+        ];
+        return elementwise::apply(ctx, &steps, &[y, side]);
+    }
+    operands.push(side);
+    let mut steps = behind(&NORMALIZE, 6, 7);
+    steps.push(Step::Binary(BinaryFn::Add, 12, 6));
+    steps.push(Step::Unary(UnaryFn::Relu, 13));
+    elementwise::run(ctx, &steps, &operands, &y)?;
+    Ok(y)
+}
+
+/// Steps of a program with `n` operands in one with `to`, of which the first `n` are the same.
+fn behind(steps: &[Step], n: usize, to: usize) -> Vec<Step> {
+    let moved = |o: usize| if o < n { o } else { o + to - n };
+    let each = steps.iter().map(|step| match step {
+        Step::Unary(f, a) => Step::Unary(*f, moved(*a)),
+        Step::Binary(f, a, b) => Step::Binary(*f, moved(*a), moved(*b)),
+        other => other.clone(),
+    });
+    each.collect()
 }
 
 /// How the sums of columns are distributed: blocks, and in how many parts each column is.
@@ -158,9 +227,26 @@ fn of_batch(ctx: &GpuCtx, inputs: &[Tensor], factor: f32) -> Result<[Tensor; 4]>
     Ok(results)
 }
 
+/// Of the operands of `NORMALIZE`, dy, and three terms: as [`BACKWARD`], for the part of dy that passes Relu.
+fn relu_backward() -> Vec<Step> {
+    let mut steps = behind(&NORMALIZE, 6, 10);
+    // The distance from the mean is step 3, the normalized x the last one.
+    let (distance, y) = (13, 15);
+    steps.extend([
+        Step::Binary(BinaryFn::ReluGrad, 6, y),
+        Step::Binary(BinaryFn::Mul, distance, 8),
+        Step::Binary(BinaryFn::Mul, 16, 7),
+        Step::Binary(BinaryFn::Add, 18, 17),
+        Step::Binary(BinaryFn::Add, 19, 9),
+    ]);
+    steps
+}
+
 fn gradient(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let epsilon = build.attrs.float("epsilon")?;
     let trains = i32::from(build.attrs.bool("is_training")?);
+    let is_fused = build.def.name == "_FusedBatchNormGradEx";
+    let on_device = Epsilon::new(epsilon);
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let inputs = (0..5).map(|i| ctx.input(i));
         let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
@@ -204,8 +290,20 @@ fn gradient(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             let sums = vector(n_parts * 2 * channels)?;
             let (rows, columns) = (TensorArg::I32(int(n)?), TensorArg::I32(int(channels)?));
             let [d, input, m, to] = [dy, x, mean, &sums].map(TensorArg::Tensor);
-            let name = format!("norm_grad_parts_{}", suffix(x.dtype())?);
-            ctx.run(&name, &blocks, &[d, input, m, to, rows, columns])?;
+            let of = suffix(x.dtype())?;
+            let offset = is_fused.then(|| ctx.input(6)).transpose()?;
+            match &offset {
+                None => {
+                    let args = [d, input, m, to, rows, columns];
+                    ctx.run(&format!("norm_grad_parts_{of}"), &blocks, &args)?;
+                }
+                Some(offset) => {
+                    let [s, o, v] = [scale, offset, variance].map(TensorArg::Tensor);
+                    let e = TensorArg::F32(epsilon);
+                    let args = [d, input, m, s, o, v, to, rows, columns, e];
+                    ctx.run(&format!("norm_relu_grad_parts_{of}"), &blocks, &args)?;
+                }
+            }
             let args = [
                 TensorArg::Tensor(&sums),
                 TensorArg::Tensor(scale),
@@ -221,15 +319,20 @@ fn gradient(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
             ];
             ctx.run("norm_grad_finish", &grid(channels), &args)?;
             let term = |i: usize| terms.view(i * channels, Shape::from([channels]));
-            let operands = [
-                dy.clone(),
-                x.clone(),
-                mean.clone(),
-                term(0)?,
-                term(1)?,
-                term(2)?,
-            ];
-            elementwise::run(ctx, &BACKWARD, &operands, &dx)?;
+            let terms = [term(0)?, term(1)?, term(2)?];
+            match offset {
+                None => {
+                    let [a, b, c] = terms;
+                    let operands = [dy.clone(), x.clone(), mean.clone(), a, b, c];
+                    elementwise::run(ctx, &BACKWARD, &operands, &dx)?;
+                }
+                Some(offset) => {
+                    let of_x = [x, scale, &offset, mean, variance, &on_device.on(ctx)?];
+                    let operands = of_x.into_iter().chain([dy]).cloned().chain(terms);
+                    let operands: Vec<Tensor> = operands.collect();
+                    elementwise::run(ctx, &relu_backward(), &operands, &dx)?;
+                }
+            }
         }
         ctx.set_output(0, dx)?;
         ctx.set_output(1, d_scale)?;

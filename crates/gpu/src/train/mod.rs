@@ -7,4 +7,5 @@ pub(crate) mod optimizers;
 pub(crate) mod pool;
 pub(crate) mod rules;
 pub(crate) mod scatter;
+pub(crate) mod step_variables;
 pub(crate) mod variables;

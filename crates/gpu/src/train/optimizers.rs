@@ -3,6 +3,7 @@
 
 use super::rules::{Program, RULES};
 use super::scatter::scatter_rows;
+use super::step_variables::written_variable;
 use super::variables::{placed, rewrite};
 use crate::elementwise::run_all;
 use crate::gather::{check_indices, gather_at};
@@ -10,7 +11,7 @@ use crate::kernel::{FLOATS, GpuCtx, GpuKernel, Row};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::indices;
 use ferroflow_opdef::KernelBuild;
-use ferroflow_resources::resource::{Var, lock, placed_mut, variable};
+use ferroflow_resources::resource::{Var, lock, placed_mut};
 use ferroflow_tensor::{DType, Shape, Tensor};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -86,7 +87,7 @@ impl GpuKernel for Optimizer {
             }
             others.push(t);
         }
-        let vars = (0..self.n_vars).map(|i| variable(ctx.engine(), i));
+        let vars = (0..self.n_vars).map(|i| written_variable(ctx, i));
         let vars: Vec<Arc<Var>> = vars.collect::<Result<_>>()?;
         let mut locked = lock(ctx.engine(), &vars)?;
         let mut values = Vec::with_capacity(vars.len());

@@ -85,8 +85,9 @@ fn gradient(
             args.push(TensorArg::I32(int(size)?));
         }
         args.push(TensorArg::I32(i32::from(largest.is_some())));
-        let name = format!("pool_grad_{}", suffix(dy.dtype())?);
-        ctx.run(&name, &grid(count), &args)?;
+        let lanes = if channels.is_multiple_of(4) { 4 } else { 1 };
+        let name = format!("pool_grad_{lanes}_{}", suffix(dy.dtype())?);
+        ctx.run(&name, &grid(count / lanes), &args)?;
     }
     Ok(dx)
 }

@@ -1,5 +1,6 @@
 //! Rows that are added up or replaced by number.
 
+use super::step_variables::written_variable;
 use super::variables::placed;
 use crate::data;
 use crate::elementwise::{self, grid};
@@ -9,7 +10,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::TensorArg;
 use ferroflow_functors::indices;
 use ferroflow_opdef::KernelBuild;
-use ferroflow_resources::resource::{placed_mut, variable};
+use ferroflow_resources::resource::placed_mut;
 use ferroflow_tensor::{DType, Shape, Tensor};
 
 const INDICES: &[DType] = &[DType::Int32, DType::Int64];
@@ -151,7 +152,7 @@ fn scatter(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     };
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let (indices, updates) = (ctx.pass(1)?, ctx.input(2)?);
-        let var = variable(ctx.engine(), 0)?;
+        let var = written_variable(ctx, 0)?;
         let mut current = var.write();
         let value = placed_mut(ctx.engine(), 0, &mut current, dtype)?;
         let shape = value.shape().clone();

@@ -1,12 +1,13 @@
 //! Variables whose values are in the device's memory: only readers of the host copy them.
 
+use super::step_variables::{read_variable, written_variable};
 use crate::elementwise::run_all;
 use crate::gather::gather_rows;
 use crate::kernel::{FLOATS, GpuCtx, GpuKernel, Row};
 use crate::ptx::Step;
 use ferroflow_base::{Result, failed_precondition, invalid_argument};
 use ferroflow_opdef::{BinaryFn, KernelBuild};
-use ferroflow_resources::resource::{Var, handle, placed_mut, unassigned, unreadable, variable};
+use ferroflow_resources::resource::{Var, handle, placed_mut, unassigned, unreadable};
 use ferroflow_tensor::{DType, Tensor};
 
 /// What variables of a device hold; integers stay with the host.
@@ -66,7 +67,7 @@ fn value(ctx: &GpuCtx, var: &Var) -> Result<Option<Tensor>> {
 
 /// The value of the variable in input 0.
 fn read_value(ctx: &GpuCtx, dtype: DType) -> Result<Option<Tensor>> {
-    let var = variable(ctx.engine(), 0)?;
+    let var = read_variable(ctx, 0)?;
     let Some(value) = value(ctx, &var)? else {
         return Ok(None);
     };
@@ -100,7 +101,7 @@ fn assign(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let declared = build.attrs.shape("_declared").ok().cloned();
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let value = ctx.input(1)?;
-        let var = variable(ctx.engine(), 0)?;
+        let var = written_variable(ctx, 0)?;
         var.assign(value, declared.as_ref(), validate)
     }))
 }
@@ -113,7 +114,7 @@ fn add(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         _ => BinaryFn::Add,
     };
     Ok(Box::new(move |ctx: &mut GpuCtx| {
-        let (by, var) = (ctx.input(1)?, variable(ctx.engine(), 0)?);
+        let (by, var) = (ctx.input(1)?, written_variable(ctx, 0)?);
         let mut current = var.write();
         let value = placed_mut(ctx.engine(), 0, &mut current, dtype)?;
         var.check_update(value.shape(), by.shape())?;

@@ -47,6 +47,24 @@ pub(crate) const OPS: &[Op] = &[
     .cost(Cost::Expensive)
     .kernel(batch_norm)
     .gradient(fused_gradient),
+    // The pass `composite` splits it.
+    Op::new(
+        "_FusedBatchNormGradEx",
+        "y_backprop: T, x: T, scale: float, reserve_space_1: U, reserve_space_2: U, \
+         reserve_space_3: U, offset: float, y: T -> x_backprop: T, scale_backprop: U, \
+         offset_backprop: U, reserve_space_4: U, reserve_space_5: U, \
+         side_input_backprop: num_side_inputs*T | T: type {half,float,bfloat16}; U: \
+         type {float}; epsilon: float = 0.0001; num_side_inputs: int >= 0 = 0; \
+         activation_mode: string = 'Identity'; data_format: string {'NHWC','NCHW'} = \
+         'NHWC'; is_training: bool = true",
+    )
+    .shape(|ctx| {
+        batch_norm_shape(ctx)?;
+        if ctx.attrs().int("num_side_inputs")? == 1 {
+            ctx.set(5, ctx.input(0));
+        }
+        Ok(())
+    }),
     Op::new(
         "BatchNormWithGlobalNormalizationGrad",
         "t: T, m: T, v: T, gamma: T, backprop: T -> dx: T, dm: T, dv: T, db: T, dg: T \

@@ -1,12 +1,13 @@
 //! [`Captures`]: steps of a device that are enqueued as one graph of operations.
 
 use ferroflow_base::{Code, Result};
-use ferroflow_device::{Captured, StreamMemory};
+use ferroflow_device::StreamMemory;
+use ferroflow_gpu::CapturedStep;
 use ferroflow_opdef::Cost;
 use ferroflow_program::{Action, Plan};
 use ferroflow_tensor::{DType, Shape, Tensor};
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Shapes of arguments that have a graph.
 const MAX_CAPTURED: usize = 16;
@@ -17,16 +18,40 @@ type Shapes = (Vec<(DType, Shape)>, bool);
 /// The graphs of a part, by the shapes of its arguments.
 ///
 /// The first step with some shapes runs as usual: kernels choose algorithms and copy constants. The second one
-/// captures, all further ones replay, unless an integer that decides what runs has another value.
+/// captures, all further ones replay, unless an integer that decides what runs has another value, or a variable is
+/// elsewhere.
 #[derive(Default)]
 pub(crate) struct Captures(Mutex<HashMap<Shapes, State>>);
 
 enum State {
-    RanOnce,
-    Captured(Arc<Captured>),
+    /// A step ran; captures of earlier steps were of no use.
+    Ran {
+        useless: usize,
+    },
+    Captured {
+        step: Arc<CapturedStep>,
+        uses: Uses,
+    },
     /// The step reads from the host, or the device has no graphs.
     Impossible,
 }
+
+/// How a graph was used.
+#[derive(Clone, Copy, Default)]
+struct Uses {
+    replays: usize,
+    /// Steps since the last replay that had to run otherwise.
+    failures: usize,
+    /// Graphs before it that were of no use.
+    useless: usize,
+}
+
+/// Steps in a row that a graph is not for, before there is a new one.
+const MAX_FAILURES: usize = 2;
+/// Replays of a graph that was worth its capture.
+const WORTHWHILE: usize = 8;
+/// Graphs in a row that were not, before no more are captured.
+const MAX_USELESS: usize = 4;
 
 /// Whether steps of a plan enqueue the same whenever the shapes of their arguments are the same.
 pub(crate) fn can_capture(plan: &Plan) -> bool {
@@ -48,6 +73,10 @@ pub(crate) fn can_capture(plan: &Plan) -> bool {
 }
 
 impl Captures {
+    fn known(&self) -> MutexGuard<'_, HashMap<Shapes, State>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Runs a step on the thread that enqueues; `run` enqueues its operations one by one.
     ///
     /// # Errors
@@ -60,21 +89,27 @@ impl Captures {
     ) -> Result<Vec<Tensor>> {
         let shape = |t: &Tensor| (t.dtype(), t.shape().clone());
         let shapes: Shapes = (args.iter().map(shape).collect(), ferroflow_gpu::tf32());
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let captured = match known.get(&shapes) {
-            Some(State::Captured(captured)) => captured.clone(),
+        let mut known = self.known();
+        let (step, uses) = match known.get(&shapes) {
+            Some(State::Captured { step, uses }) => (step.clone(), *uses),
             Some(State::Impossible) => {
                 drop(known);
                 return run(args);
             }
-            Some(State::RanOnce) => match memory.capture(&args, &run) {
-                Ok(captured) => {
-                    let captured = Arc::new(captured);
-                    known.insert(shapes, State::Captured(captured.clone()));
-                    captured
+            Some(State::Ran { useless }) => match CapturedStep::new(memory, &args, &run) {
+                Ok(step) => {
+                    let uses = Uses {
+                        useless: *useless,
+                        ..Uses::default()
+                    };
+                    (Arc::new(step), uses)
                 }
                 Err(e) => {
-                    if matches!(e.code(), Code::FailedPrecondition | Code::Unimplemented) {
+                    memory.capture_stats().note(Err(&e));
+                    if matches!(
+                        e.code(),
+                        Code::FailedPrecondition | Code::Unimplemented | Code::ResourceExhausted
+                    ) {
                         known.insert(shapes, State::Impossible);
                     }
                     drop(known);
@@ -89,21 +124,48 @@ impl Captures {
             }
         };
         drop(known);
-        match captured.replay(&args, &run) {
-            // Other operations are due, or the step fails as it does now.
-            Err(_) => run(args),
-            done => done,
+        let done = step.replay(&args, &run);
+        let is_done = done.is_ok();
+        memory.capture_stats().note(done.as_ref().map(drop));
+        // Other operations are due, or the step fails as it does now.
+        let done = done.or_else(|_| run(args));
+        if done.is_ok() {
+            self.known().insert(shapes, uses.next(step, is_done));
         }
+        done
     }
 
     /// Notes that a step with these shapes ran. Those that ran once, or cannot be captured, give way to others.
     fn note_run(&self, shapes: Shapes) {
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.known();
         if known.len() >= MAX_CAPTURED {
-            known.retain(|_, state| matches!(state, State::Captured(_)));
+            known.retain(|_, state| matches!(state, State::Captured { .. }));
         }
         if known.len() < MAX_CAPTURED {
-            known.insert(shapes, State::RanOnce);
+            known.insert(shapes, State::Ran { useless: 0 });
+        }
+    }
+}
+
+impl Uses {
+    /// The state after a step that was replayed, or could not be.
+    fn next(mut self, step: Arc<CapturedStep>, is_replayed: bool) -> State {
+        match is_replayed {
+            true => {
+                self.replays += 1;
+                self.failures = 0;
+            }
+            false => self.failures += 1,
+        }
+        if self.failures < MAX_FAILURES {
+            return State::Captured { step, uses: self };
+        }
+        match self.replays >= WORTHWHILE {
+            true => State::Ran { useless: 0 },
+            false if self.useless + 1 >= MAX_USELESS => State::Impossible,
+            false => State::Ran {
+                useless: self.useless + 1,
+            },
         }
     }
 }

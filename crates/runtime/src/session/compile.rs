@@ -1,7 +1,7 @@
 //! Compiling a signature: prune, expand, freeze, place, partition, optimize.
 
 use super::captures::can_capture;
-use super::partitioned::{Part, Parts, Runner};
+use super::partitioned::{Part, Parts, Runner, Tail};
 use super::{Engine, Session, registry};
 use crate::callable::{Callable, Feed};
 use crate::cluster::Cluster;
@@ -16,7 +16,7 @@ use ferroflow_executor::Executor;
 use ferroflow_graph::{
     ClientDevice, Graph, Node, NodeClass, NodeId, Partition, Patch, PlacedGraph, Placement,
     PrunedGraph, Signature, TensorConnection, args_to_send_recv, complete_start_times,
-    export_graph, partition, partition_by_task, recvs_to_args, schedule_recvs,
+    export_graph, partition, partition_by_task, recvs_to_args, schedule_recvs, split_tail,
 };
 use ferroflow_program::OpSegment;
 use ferroflow_tensor::DType;
@@ -31,6 +31,18 @@ pub(super) enum Placed {
     /// One device runs all.
     One(PlacedGraph),
     Parts(Vec<Partition>),
+}
+
+/// Whether what the nodes of a device keep beyond a step is kept apart from what a replay enqueues.
+fn can_replay(graph: &PlacedGraph) -> bool {
+    let has_state = |c: NodeClass| matches!(c, NodeClass::Other | NodeClass::ReadVariable);
+    let is_stateful = |n: &Node| {
+        n.def.flags.stateful && has_state(n.class()) && !ferroflow_gpu::can_replay_state(n.op())
+    };
+    // An index that is with the host picks an element of a list, which need not be that of another step.
+    let has_list = |n: &Node| n.outputs.contains(&DType::Variant);
+    let mut nodes = graph.graph().iter();
+    !nodes.any(|(_, n)| is_stateful(n) || has_list(n))
 }
 
 impl Session {
@@ -204,27 +216,41 @@ impl Session {
 
     fn part(&self, partition: Partition) -> Result<Part> {
         let stream = self.stream_of(partition.part);
-        // What a node reads from a variable may differ in each step, and so may its place.
-        let has_state = |c: NodeClass| matches!(c, NodeClass::Other | NodeClass::ReadVariable);
-        let is_stateful = |n: &Node| n.def.flags.stateful && has_state(n.class());
-        let graph = partition.graph.graph();
-        // An index that is with the host picks an element of a list, which need not be that of another step.
-        let has_list = |n: &Node| n.outputs.contains(&DType::Variant);
-        let is_stateless = !graph.iter().any(|(_, n)| is_stateful(n) || has_list(n));
-        let executor = self.part_executor(partition.graph, partition.part, stream.as_deref())?;
+        let device = partition.part;
+        let may_capture = stream.as_ref().is_some_and(|s| s.captures());
+        let split = match may_capture {
+            true => split_tail(&partition.graph, partition.fetches.len(), registry())?,
+            false => None,
+        };
+        let (graph, tail, is_of_tail) = match split.filter(|s| can_replay(&s.main)) {
+            Some(split) => (split.main, Some(split.tail), split.is_of_tail),
+            None => (partition.graph, None, vec![false; partition.fetches.len()]),
+        };
+        let may_capture = may_capture && can_replay(&graph);
+        let executor = self.part_executor(graph, device, stream.as_deref())?;
+        let tail = tail.map(|tail| self.part_executor(tail, device, stream.as_deref()));
+        let fetches = partition.fetches.into_iter().zip(is_of_tail);
+        let (of_tail, own): (Vec<_>, Vec<_>) = fetches.partition(|(_, of_tail)| *of_tail);
+        let n_results = own.len();
+        let with_tail = |executor| Tail {
+            executor,
+            n_results,
+        };
         Ok(Part {
             runner: Runner::Local {
-                captures: stream
-                    .as_ref()
-                    .filter(|s| s.captures() && is_stateless && can_capture(executor.plan()))
-                    .map(|_| Arc::default()),
+                captures: (may_capture && can_capture(executor.plan())).then(Arc::default),
                 executor,
-                device: partition.part,
+                device,
                 stream,
+                tail: tail.transpose()?.map(with_tail),
             },
             feeds: partition.feeds,
             recvs: partition.recvs,
-            fetches: partition.fetches,
+            fetches: own
+                .into_iter()
+                .chain(of_tail)
+                .map(|(fetch, _)| fetch)
+                .collect(),
         })
     }
 
@@ -407,6 +433,7 @@ impl Session {
                     device: own_device,
                     stream: None,
                     captures: None,
+                    tail: None,
                 },
                 feeds: partition.feeds,
                 recvs: Vec::new(),

@@ -167,6 +167,11 @@ struct VersionedGraph {
 }
 
 impl Session {
+    /// The devices whose nodes run on streams.
+    pub fn stream_devices(&self) -> &StreamDevices {
+        &self.options.stream_devices
+    }
+
     /// Opens a frozen graph, binary or text.
     ///
     /// # Errors

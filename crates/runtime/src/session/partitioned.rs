@@ -53,6 +53,8 @@ pub(crate) enum Runner {
         stream: Option<Arc<StreamRunner>>,
         /// Its graphs of operations, if the steps of the stream can be such.
         captures: Option<Arc<Captures>>,
+        /// What runs behind these.
+        tail: Option<Tail>,
     },
     /// Another task has the part; `feeds` and `fetches` are their rendezvous keys.
     Remote {
@@ -62,6 +64,15 @@ pub(crate) enum Runner {
         /// The devices of the nodes that compute the fetches.
         devices: Vec<String>,
     },
+}
+
+/// Nodes of a part that depend on shapes that only a step knows, and so cannot be captured.
+#[derive(Clone)]
+pub(crate) struct Tail {
+    /// Its arguments are the last results of the part's main graph.
+    pub(crate) executor: Arc<Executor>,
+    /// The other results.
+    pub(crate) n_results: usize,
 }
 
 impl Engine {
@@ -81,11 +92,20 @@ impl Engine {
             Engine::One(_) => &[][..],
             Engine::Parts(parts) => &parts.parts[..],
         };
-        parts.iter().filter_map(|part| match &part.runner {
-            Runner::Local {
-                executor, device, ..
-            } => Some((*device, executor.plan())),
-            Runner::Remote { .. } => None,
+        parts.iter().flat_map(|part| {
+            let (main, tail) = match &part.runner {
+                Runner::Local {
+                    executor,
+                    device,
+                    tail,
+                    ..
+                } => {
+                    let tail = tail.as_ref().map(|t| (*device, t.executor.plan()));
+                    (Some((*device, executor.plan())), tail)
+                }
+                Runner::Remote { .. } => (None, None),
+            };
+            main.into_iter().chain(tail)
         })
     }
 
@@ -444,6 +464,7 @@ impl PartitionedStep {
             executor,
             stream: Some(stream),
             captures,
+            tail,
             ..
         } = &self.parts.parts[part].runner
         else {
@@ -477,17 +498,34 @@ impl PartitionedStep {
                 }
             }
         };
-        if let (Some(captures), None) = (captures, &self.trace) {
-            let (step, executor) = (self.clone(), executor.clone());
-            let (captures, on) = (captures.clone(), stream.clone());
-            let runner: Arc<dyn NodeRunner> = stream.clone();
-            return stream.spawn(Box::new(move || {
-                let run = |args| executor.run(step.run_args(args, Some(&runner)));
-                done(captures.run(on.memory(), args, run));
-            }));
+        if captures.is_some() || tail.is_some() {
+            let (step, on) = (self.clone(), stream.clone());
+            let parts = (executor.clone(), captures.clone(), tail.clone());
+            return stream.spawn(Box::new(move || done(step.run_captured(&on, args, &parts))));
         }
         let runner: Arc<dyn NodeRunner> = stream.clone();
         executor.run_async(self.run_args(args, Some(&runner)), done);
+    }
+
+    /// Runs a part on the thread that enqueues, by replaying it if that is possible, then its tail. What is traced is not
+    /// replayed.
+    fn run_captured(
+        &self,
+        stream: &Arc<StreamRunner>,
+        args: Vec<Tensor>,
+        (executor, captures, tail): &(Arc<Executor>, Option<Arc<Captures>>, Option<Tail>),
+    ) -> Result<Vec<Tensor>> {
+        let runner: Arc<dyn NodeRunner> = stream.clone();
+        let run = |args| executor.run(self.run_args(args, Some(&runner)));
+        let mut results = match (captures, &self.trace) {
+            (Some(captures), None) => captures.run(stream.memory(), args, run)?,
+            _ => run(args)?,
+        };
+        if let Some(tail) = tail {
+            let args = results.split_off(tail.n_results);
+            results.extend(tail.executor.run(self.run_args(args, Some(&runner)))?);
+        }
+        Ok(results)
     }
 
     fn end(&self, part: usize, results: Result<Vec<Tensor>>) {
