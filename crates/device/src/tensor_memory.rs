@@ -550,8 +550,10 @@ impl StreamMemory {
         }
         let staging = self.staging.clone();
         let finish = move |pinned: Result<Pinned>| {
+            let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
+            // Before its receiver continues: a variable may be overwritten where nothing else has its value.
+            drop(tensor);
             done(pinned.map(|pinned| {
-                let (dtype, shape) = (tensor.dtype(), tensor.shape().clone());
                 // SAFETY: the memory has the bytes of `tensor`, of this dtype and shape.
                 unsafe { Tensor::from_block(dtype, shape, Box::new(PinnedBlock(pinned))) }
             }));

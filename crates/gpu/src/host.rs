@@ -9,8 +9,6 @@ struct OnHost {
     kernel: Box<dyn OpKernel>,
     /// Whether floats stay where they are.
     passes_floats: bool,
-    /// Whether it may update variables, in a step that may be captured.
-    notes_variables: bool,
 }
 
 /// Lets a kernel read inputs that are on a device.
@@ -18,16 +16,6 @@ pub(crate) fn on_host(kernel: Box<dyn OpKernel>) -> Box<dyn OpKernel> {
     Box::new(OnHost {
         kernel,
         passes_floats: false,
-        notes_variables: false,
-    })
-}
-
-/// The same, for a kernel that reads or updates a variable of the host.
-pub(crate) fn noting(kernel: Box<dyn OpKernel>) -> Box<dyn OpKernel> {
-    Box::new(OnHost {
-        kernel,
-        passes_floats: false,
-        notes_variables: true,
     })
 }
 
@@ -36,7 +24,6 @@ pub(crate) fn passing(kernel: Box<dyn OpKernel>) -> Box<dyn OpKernel> {
     Box::new(OnHost {
         kernel,
         passes_floats: true,
-        notes_variables: false,
     })
 }
 
@@ -48,7 +35,7 @@ impl OnHost {
 
 impl OpKernel for OnHost {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
-        if self.notes_variables {
+        if !self.passes_floats {
             step_variables::note_host(ctx);
         }
         for i in 0..ctx.num_inputs() {

@@ -150,7 +150,7 @@ fn build_kernel(
     };
     let make = match form {
         Form::Passes => return Ok(host::passing(of_host()?)),
-        Form::Floats(_) if has_no_floats(build) => return Ok(host::noting(of_host()?)),
+        Form::Floats(_) if has_no_floats(build) => return Ok(host::on_host(of_host()?)),
         Form::Floats(make) | Form::Device(make) => make,
     };
     let kernel = make(build)?;

@@ -45,19 +45,24 @@ pub use train::step_variables::CapturedStep;
 
 use ferroflow_base::Result;
 use ferroflow_opdef::Registry;
+use ferroflow_tensor::DType;
 
 /// The type of the devices that have the kernels.
 pub const DEVICE_TYPE: &str = "GPU";
 
-/// Whether the state of a stateful op is kept apart from what a captured step enqueues: that of variables and of random
+/// Whether the state of a stateful op with outputs of these dtypes is kept apart from what a captured step enqueues: that of variables and of random
 /// numbers.
-pub fn can_replay_state(op: &str) -> bool {
-    let of_variables = train::variables::ROWS
-        .iter()
-        .chain(train::optimizers::ROWS)
-        .chain(train::scatter::ROWS);
-    let mut rows = of_variables.chain(random::ROWS);
-    rows.any(|row| row.op() == op) && op != "DestroyResourceOp"
+pub fn can_replay_state(op: &str, outputs: &[DType]) -> bool {
+    let is_among = |rows: &[kernel::Row]| rows.iter().any(|row| row.op() == op);
+    let of_variables = [
+        train::variables::ROWS,
+        train::optimizers::ROWS,
+        train::scatter::ROWS,
+    ];
+    let has_variables = of_variables.into_iter().any(is_among) && op != "DestroyResourceOp";
+    // Kernels of CPUs draw in a capture, too.
+    let draws = is_among(random::ROWS) && outputs.iter().all(|t| kernel::FLOATS.contains(t));
+    has_variables || draws
 }
 
 /// Registers the kernels of devices of type `GPU`, once.

@@ -43,6 +43,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "_Int8Combine _Int8Conv2D _Int8Dense _Int8DepthwiseConv2d _Int8Dequantize _Int8Quantize",
     ),
     (
+        "the pass fuse_norm makes it for GPUs: tests/gpu.rs",
+        "_ReluBatchNormGrad",
+    ),
+    (
         "tests/graphs.rs scatters graphs over devices: they are the ends of edges between the parts",
         "Recv Send _HostRecv _HostSend _Recv _Send",
     ),

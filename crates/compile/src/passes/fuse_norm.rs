@@ -1,6 +1,5 @@
-//! Fuses a tensor that is added and Relu into batch normalizations, and Relu's gradient into theirs: TensorFlow's
-//! `_FusedBatchNormEx` and `_FusedBatchNormGradEx` (`core/grappler/optimizers/remapper.cc`), of which only devices have
-//! kernels.
+//! Fuses a tensor that is added and Relu into batch normalizations (TensorFlow's `_FusedBatchNormEx`,
+//! `core/grappler/optimizers/remapper.cc`), and Relu's gradient into theirs; only devices have kernels of the two.
 
 use crate::pass::FUSED_SUFFIX;
 use crate::view::{View, same_shape};
@@ -8,6 +7,7 @@ use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeId, Output, Patch};
 use ferroflow_opdef::AttrValue;
+use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 pub(crate) const NAME: &str = "fuse_norm";
@@ -79,8 +79,10 @@ fn chain(view: &View, norm: NodeId) -> Option<Chain> {
     let node = view.node(norm);
     let y = Output::new(norm, 0);
     let is_image = view.shape(y).rank() == Some(4);
-    let is_last = |n: &Node| n.attrs.str("data_format").is_ok_and(|f| f == "NHWC");
-    if node.op() != "FusedBatchNormV3" || !is_image || !is_last(node) || !view.is_pure(norm) {
+    let is_last = node.attrs.str("data_format").is_ok_and(|f| f == "NHWC");
+    let has_floats = node.attrs.dtype("U").is_ok_and(|u| u == DType::Float);
+    let fits = is_image && is_last && has_floats && view.is_pure(norm);
+    if node.op() != "FusedBatchNormV3" || !fits {
         return None;
     }
     let is_relu = |id: &NodeId| view.node(*id).op() == "Relu" && view.is_pure(*id);
@@ -140,10 +142,8 @@ fn gradient(
     let mut new = node.clone();
     let name = format!("{}{FUSED_SUFFIX}", node.name);
     new.name = view.graph.unique_name(&name);
-    new.def = ctx.def("_FusedBatchNormGradEx")?;
+    new.def = ctx.def("_ReluBatchNormGrad")?;
     new.inputs[0] = inner.inputs[0];
     new.inputs.extend([norm.1.inputs[2], inner.inputs[1]]);
-    new.attrs.set("num_side_inputs", AttrValue::Int(0));
-    new.attrs.set("activation_mode", AttrValue::str("Relu"));
     Ok(Some(new))
 }

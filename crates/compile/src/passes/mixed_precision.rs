@@ -93,7 +93,6 @@ const OPS: &[(&str, &str)] = &[
     ("Unpack", "T"),
     ("_Dense", "T"),
     ("_FusedBatchNormEx", "T"),
-    ("_FusedBatchNormGradEx", "T"),
     ("_FusedConv2D", "T"),
     ("_FusedDepthwiseConv2dNative", "T"),
     ("_FusedElementwise", "T"),
@@ -102,6 +101,7 @@ const OPS: &[(&str, &str)] = &[
     ("_GeluTanh", "T"),
     ("_HardSwish", "T"),
     ("_LayerNorm", "T"),
+    ("_ReluBatchNormGrad", "T"),
     ("_Swish", "T"),
 ];
 
@@ -112,7 +112,7 @@ const PARTS: &[(&str, &[usize], &[usize])] = &[
     ("FusedBatchNormV2", &[0], &[0]),
     ("FusedBatchNormV3", &[0], &[0]),
     ("_FusedBatchNormEx", &[0, 5], &[0]),
-    ("_FusedBatchNormGradEx", &[0, 1, 7], &[0, 5]),
+    ("_ReluBatchNormGrad", &[0, 1, 7], &[0]),
 ];
 
 /// Whether input `i` of an op changes.

@@ -30,10 +30,7 @@ pub(crate) const ROWS: &[Row] = &[
     Row::new("_FusedBatchNormEx", batch_norm)
         .types(T_U)
         .strings(FUSED),
-    Row::new("_FusedBatchNormGradEx", gradient)
-        .types(T_U)
-        .strings(FUSED)
-        .only_if(|attrs| attrs.int("num_side_inputs").is_ok_and(|n| n == 0)),
+    Row::new("_ReluBatchNormGrad", gradient).types(T_U),
     Row::new("FusedBatchNormGrad", gradient)
         .types(T)
         .strings(FORMAT),
@@ -245,7 +242,7 @@ fn relu_backward() -> Vec<Step> {
 fn gradient(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let epsilon = build.attrs.float("epsilon")?;
     let trains = i32::from(build.attrs.bool("is_training")?);
-    let is_fused = build.def.name == "_FusedBatchNormGradEx";
+    let is_fused = build.def.name == "_ReluBatchNormGrad";
     let on_device = Epsilon::new(epsilon);
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let inputs = (0..5).map(|i| ctx.input(i));

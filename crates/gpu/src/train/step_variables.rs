@@ -84,16 +84,17 @@ fn note(var: &Arc<Var>, memory: Option<&StreamMemory>) {
     });
 }
 
-/// Notes the variables that a kernel of the host is about to update, if the step of this thread notes them.
+/// Notes the variables that a kernel of the host may update, if the step of this thread notes them.
 pub(crate) fn note_host(ctx: &KernelCtx) {
     if TOUCHED.with_borrow(Option::is_none) {
         return;
     }
+    let memory = StreamMemory::current().ok();
     for i in 0..ctx.num_inputs() {
         if ctx.input(i).is_ok_and(|t| t.dtype() == DType::Resource)
             && let Ok(var) = variable(ctx, i)
         {
-            note(&var, None);
+            note(&var, memory.as_deref());
         }
     }
 }

@@ -53,10 +53,10 @@ pub(crate) const OPS: &[Op] = &[
         "y_backprop: T, x: T, scale: float, reserve_space_1: U, reserve_space_2: U, \
          reserve_space_3: U, offset: float, y: T -> x_backprop: T, scale_backprop: U, \
          offset_backprop: U, reserve_space_4: U, reserve_space_5: U, \
-         side_input_backprop: num_side_inputs*T | T: type {half,float,bfloat16}; U: \
-         type {float}; epsilon: float = 0.0001; num_side_inputs: int >= 0 = 0; \
-         activation_mode: string = 'Identity'; data_format: string {'NHWC','NCHW'} = \
-         'NHWC'; is_training: bool = true",
+         side_input_backprop: num_side_inputs*T | T: type {half,float}; U: type \
+         {float}; epsilon: float = 0.0001; num_side_inputs: int >= 0 = 0; \
+         activation_mode: string = 'Identity'; data_format: string \
+         {'NHWC','NCHW','NDHWC','NCDHW'} = 'NHWC'; is_training: bool = true",
     )
     .shape(|ctx| {
         batch_norm_shape(ctx)?;
@@ -65,6 +65,16 @@ pub(crate) const OPS: &[Op] = &[
         }
         Ok(())
     }),
+    // The pass `fuse_norm` makes it, for devices: the gradient of a normalization with Relu behind it, `y`.
+    Op::new(
+        "_ReluBatchNormGrad",
+        "y_backprop: T, x: T, scale: float, reserve_space_1: U, reserve_space_2: U, \
+         reserve_space_3: U, offset: float, y: T -> x_backprop: T, scale_backprop: U, \
+         offset_backprop: U, reserve_space_4: U, reserve_space_5: U | T: type \
+         {half,bfloat16,float}; U: type {float}; epsilon: float = 0.0001; data_format: \
+         string {'NHWC'} = 'NHWC'; is_training: bool = true",
+    )
+    .shape(batch_norm_shape),
     Op::new(
         "BatchNormWithGlobalNormalizationGrad",
         "t: T, m: T, v: T, gamma: T, backprop: T -> dx: T, dm: T, dv: T, db: T, dg: T \

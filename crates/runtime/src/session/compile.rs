@@ -37,7 +37,9 @@ pub(super) enum Placed {
 fn can_replay(graph: &PlacedGraph) -> bool {
     let has_state = |c: NodeClass| matches!(c, NodeClass::Other | NodeClass::ReadVariable);
     let is_stateful = |n: &Node| {
-        n.def.flags.stateful && has_state(n.class()) && !ferroflow_gpu::can_replay_state(n.op())
+        n.def.flags.stateful
+            && has_state(n.class())
+            && !ferroflow_gpu::can_replay_state(n.op(), &n.outputs)
     };
     // An index that is with the host picks an element of a list, which need not be that of another step.
     let has_list = |n: &Node| n.outputs.contains(&DType::Variant);
@@ -219,39 +221,59 @@ impl Session {
         let device = partition.part;
         let may_capture = stream.as_ref().is_some_and(|s| s.captures());
         let split = match may_capture {
-            true => split_tail(&partition.graph, partition.fetches.len(), registry())?,
+            true => self.split_part(&partition, stream.as_deref())?,
             false => None,
         };
-        let (graph, tail, is_of_tail) = match split.filter(|s| can_replay(&s.main)) {
-            Some(split) => (split.main, Some(split.tail), split.is_of_tail),
-            None => (partition.graph, None, vec![false; partition.fetches.len()]),
+        let (executor, tail, fetches) = match split {
+            Some((executor, tail, fetches)) => (executor, Some(tail), fetches),
+            None => {
+                let may_capture = may_capture && can_replay(&partition.graph);
+                let executor = self.part_executor(partition.graph, device, stream.as_deref())?;
+                let captures = may_capture && can_capture(executor.plan());
+                ((executor, captures), None, partition.fetches)
+            }
         };
-        let may_capture = may_capture && can_replay(&graph);
-        let executor = self.part_executor(graph, device, stream.as_deref())?;
-        let tail = tail.map(|tail| self.part_executor(tail, device, stream.as_deref()));
-        let fetches = partition.fetches.into_iter().zip(is_of_tail);
-        let (of_tail, own): (Vec<_>, Vec<_>) = fetches.partition(|(_, of_tail)| *of_tail);
-        let n_results = own.len();
-        let with_tail = |executor| Tail {
-            executor,
-            n_results,
-        };
+        let (executor, captures) = executor;
         Ok(Part {
             runner: Runner::Local {
-                captures: (may_capture && can_capture(executor.plan())).then(Arc::default),
+                captures: captures.then(Arc::default),
                 executor,
                 device,
                 stream,
-                tail: tail.transpose()?.map(with_tail),
+                tail,
             },
             feeds: partition.feeds,
             recvs: partition.recvs,
-            fetches: own
-                .into_iter()
-                .chain(of_tail)
-                .map(|(fetch, _)| fetch)
-                .collect(),
+            fetches,
         })
+    }
+
+    /// Splits what depends on shapes that only a step knows off a part, if the rest can be captured then: its executor, the
+    /// tail, and the fetches in the order of both. Nothing in them waits for others.
+    #[expect(clippy::type_complexity, reason = "taken apart at once")]
+    fn split_part(
+        &self,
+        partition: &Partition,
+        stream: Option<&StreamRunner>,
+    ) -> Result<Option<((Arc<Executor>, bool), Tail, Vec<usize>)>> {
+        let split = split_tail(&partition.graph, partition.fetches.len(), registry())?;
+        let Some(split) = split.filter(|s| can_replay(&s.main)) else {
+            return Ok(None);
+        };
+        let device = partition.part;
+        let executor = self.part_executor(split.main, device, stream)?;
+        let tail = self.part_executor(split.tail, device, stream)?;
+        if ![&executor, &tail].iter().all(|e| can_capture(e.plan())) {
+            return Ok(None);
+        }
+        let fetches = partition.fetches.iter().copied().zip(split.is_of_tail);
+        let (of_tail, own): (Vec<_>, Vec<_>) = fetches.partition(|(_, of_tail)| *of_tail);
+        let tail = Tail {
+            executor: tail,
+            n_results: own.len(),
+        };
+        let fetches = own.into_iter().chain(of_tail).map(|(fetch, _)| fetch);
+        Ok(Some(((executor, true), tail, fetches.collect())))
     }
 
     /// The device of each node, if the session has devices.

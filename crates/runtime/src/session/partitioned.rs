@@ -498,7 +498,7 @@ impl PartitionedStep {
                 }
             }
         };
-        if captures.is_some() || tail.is_some() {
+        if let Some(captures) = captures {
             let (step, on) = (self.clone(), stream.clone());
             let parts = (executor.clone(), captures.clone(), tail.clone());
             return stream.spawn(Box::new(move || done(step.run_captured(&on, args, &parts))));
@@ -513,13 +513,13 @@ impl PartitionedStep {
         &self,
         stream: &Arc<StreamRunner>,
         args: Vec<Tensor>,
-        (executor, captures, tail): &(Arc<Executor>, Option<Arc<Captures>>, Option<Tail>),
+        (executor, captures, tail): &(Arc<Executor>, Arc<Captures>, Option<Tail>),
     ) -> Result<Vec<Tensor>> {
         let runner: Arc<dyn NodeRunner> = stream.clone();
         let run = |args| executor.run(self.run_args(args, Some(&runner)));
-        let mut results = match (captures, &self.trace) {
-            (Some(captures), None) => captures.run(stream.memory(), args, run)?,
-            _ => run(args)?,
+        let mut results = match self.trace {
+            None => captures.run(stream.memory(), args, run)?,
+            Some(_) => run(args)?,
         };
         if let Some(tail) = tail {
             let args = results.split_off(tail.n_results);
