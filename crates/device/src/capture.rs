@@ -209,7 +209,7 @@ pub fn note_write(memory: &StreamMemory) -> Result<()> {
     MODE.with_borrow_mut(|mode| match mode {
         Some(Mode::Capturing(capturing)) if !capturing.writes => {
             capturing.writes = true;
-            let end = capturing.parts.calls.len() - 1;
+            let end = capturing.parts.calls.len().saturating_sub(1);
             capturing.cut(memory, end)
         }
         _ => Ok(()),
@@ -479,8 +479,8 @@ impl Captured {
     ///
     /// # Errors
     /// FAILED_PRECONDITION if the captured operations are not those of these arguments; those of `run`, of the kernels'
-    /// checks, of `before`, and of the device. Nothing that outlives the step has changed then, but kernels of the host
-    /// have run.
+    /// checks, of `before`, and of the device. On the device nothing that outlives the step has changed then; kernels of
+    /// the host have run, and numbers may have been drawn.
     pub fn replay<G>(
         &self,
         args: &[Tensor],

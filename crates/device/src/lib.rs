@@ -43,5 +43,5 @@ pub use host_stream::{
 };
 pub use module::{Function, KernelArg, Module};
 pub use stream::{Event, Stream};
-pub use tensor_memory::{StreamMemory, TensorArg};
+pub use tensor_memory::{Reclaim, StreamMemory, TensorArg};
 pub use timeline::{StreamKind, TimedOps, Timeline};

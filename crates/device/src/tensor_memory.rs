@@ -1,6 +1,9 @@
 //! [`StreamMemory`]: tensors in the memory of a device.
 
 mod places;
+mod reclaim;
+
+pub use reclaim::Reclaim;
 
 use crate::allocator::{Allocator, AllocatorOptions, For, MemoryStats};
 use crate::buffer::{Buffer, Pinned};
@@ -17,7 +20,7 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 /// A device with its tensors, the stream that computes, and streams for copies to and from it.
 ///
@@ -38,6 +41,7 @@ pub struct StreamMemory {
     timeline: Mutex<Option<Arc<Timeline>>>,
     is_traced: AtomicBool,
     capture_stats: CaptureStats,
+    reclaimable: Mutex<Vec<Weak<dyn Reclaim>>>,
     /// What the kernels of the device share.
     shared: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -173,6 +177,7 @@ impl StreamMemory {
             timeline: Mutex::default(),
             is_traced: AtomicBool::new(false),
             capture_stats: CaptureStats::default(),
+            reclaimable: Mutex::default(),
             shared: OnceLock::new(),
         })
     }
@@ -337,7 +342,8 @@ impl StreamMemory {
                     self.compute.device()
                 )
             })?;
-        let buffer = HOLDER.with_borrow(|holder| Buffer::new(allocator, stream, len, holder))?;
+        let holder = HOLDER.with_borrow(Clone::clone);
+        let buffer = self.buffer(allocator, stream, len, &holder)?;
         let block = self.block(Arc::new(buffer));
         // SAFETY: the block has as many bytes. The host reads none of them; a kernel of the device may read
         // what it has not written, and then computes with arbitrary elements.
@@ -515,7 +521,7 @@ impl StreamMemory {
         {
             return Ok(None);
         }
-        let buffer = Buffer::new(&self.allocator, &self.into, len, holder)?;
+        let buffer = self.buffer(&self.allocator, &self.into, len, holder)?;
         let same_backend =
             |s: &Buffer| Arc::ptr_eq(s.device().backend(), self.compute.device().backend());
         match source.filter(same_backend) {

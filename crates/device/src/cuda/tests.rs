@@ -3,8 +3,8 @@
 
 use super::*;
 use crate::{
-    Allocator, AllocatorOptions, Buffer, Device, KernelArg, Module, Pinned, Stream, StreamKind,
-    StreamMemory, begin_call, note_output, note_read, upload_input,
+    Allocator, AllocatorOptions, Buffer, Captured, Device, KernelArg, Module, Pinned, Reclaim,
+    Stream, StreamKind, StreamMemory, begin_call, note_output, note_read, upload_input,
 };
 use ferroflow_base::{Code, failed_precondition};
 use ferroflow_tensor::{DType, Tensor};
@@ -184,6 +184,35 @@ fn copies_of_inputs_share_no_memory_with_what_is_captured() {
     assert!(captured.replay(&arg(5.5), run, failed).is_err());
     let results = captured.replay(&arg(6.5), run, || Ok(())).unwrap();
     assert_eq!(on_host(&memory, &results[0]), [6.5; 9]);
+}
+
+#[test]
+fn captured_steps_give_way_to_allocations() {
+    struct Held(Mutex<Option<Captured>>);
+    impl Reclaim for Held {
+        fn reclaim(&self) {
+            drop(self.0.lock().unwrap().take());
+        }
+    }
+    let Some(cuda) = stand_in() else {
+        return;
+    };
+    let device = Device::new(cuda, 0).unwrap();
+    let memory = Arc::new(StreamMemory::new(&device, &AllocatorOptions::default()).unwrap());
+    // The device has 1 MiB.
+    let new = || memory.allocate_tensor(DType::Float, [150_000].into());
+    let run = |_: Vec<Tensor>| {
+        begin_call(&memory, |_| unreachable!(), |_, _| Ok(()))?;
+        memory.fill(&new()?, &[0])?;
+        Ok(Vec::new())
+    };
+    let captured = memory.capture(&[], run).unwrap();
+    let held = Arc::new(Held(Mutex::new(Some(captured))));
+    assert_eq!(new().err().unwrap().code(), Code::ResourceExhausted);
+    let reclaimable: Arc<dyn Reclaim> = held.clone();
+    memory.add_reclaimable(Arc::downgrade(&reclaimable));
+    drop(new().unwrap());
+    assert!(held.0.lock().unwrap().is_none());
 }
 
 /// The elements of a tensor on a device; the host itself cannot read them.

@@ -1,7 +1,7 @@
 //! [`Captures`]: steps of a device that are enqueued as one graph of operations.
 
 use ferroflow_base::{Code, Result};
-use ferroflow_device::StreamMemory;
+use ferroflow_device::{Reclaim, StreamMemory};
 use ferroflow_gpu::CapturedStep;
 use ferroflow_opdef::Cost;
 use ferroflow_program::{Action, Plan};
@@ -144,6 +144,29 @@ impl Captures {
         if known.len() < MAX_CAPTURED {
             known.insert(shapes, State::Ran { useless: 0 });
         }
+    }
+}
+
+impl Reclaim for Captures {
+    /// Drops all graphs. A step that is captured right now keeps its own.
+    fn reclaim(&self) {
+        let Ok(mut known) = self.0.try_lock() else {
+            return;
+        };
+        let mut dropped = Vec::new();
+        for state in known.values_mut() {
+            if let State::Captured { uses, .. } = state {
+                let useless = uses.useless + 1;
+                let after = match useless >= MAX_USELESS {
+                    true => State::Impossible,
+                    false => State::Ran { useless },
+                };
+                dropped.push(std::mem::replace(state, after));
+            }
+        }
+        // Waits for the device, without the lock.
+        drop(known);
+        drop(dropped);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Compiling a signature: prune, expand, freeze, place, partition, optimize.
 
-use super::captures::can_capture;
+use super::captures::{Captures, can_capture};
 use super::partitioned::{Part, Parts, Runner, Tail};
 use super::{Engine, Session, registry};
 use crate::callable::{Callable, Feed};
@@ -12,6 +12,7 @@ use ferroflow_compile::{
     ExpandedGraph, Int8, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup,
     compile_in, expand, expand_for_placement, resolve_remote_calls,
 };
+use ferroflow_device::Reclaim;
 use ferroflow_executor::Executor;
 use ferroflow_graph::{
     ClientDevice, Graph, Node, NodeClass, NodeId, Partition, Patch, PlacedGraph, Placement,
@@ -234,9 +235,16 @@ impl Session {
             }
         };
         let (executor, captures) = executor;
+        let captures: Option<Arc<Captures>> = captures.then(Arc::default);
+        if let (Some(captures), Some(stream)) = (&captures, &stream) {
+            let reclaimable: Arc<dyn Reclaim> = captures.clone();
+            stream
+                .memory()
+                .add_reclaimable(Arc::downgrade(&reclaimable));
+        }
         Ok(Part {
             runner: Runner::Local {
-                captures: captures.then(Arc::default),
+                captures,
                 executor,
                 device,
                 stream,
