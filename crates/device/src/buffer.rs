@@ -158,6 +158,15 @@ impl Buffer {
         self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// The streams that use the memory.
+    fn streams(&self) -> SmallVec<[Stream; 2]> {
+        match &*self.owner() {
+            Owner::Chunk { streams, .. } => streams.clone(),
+            Owner::View(whole) => whole.streams(),
+            Owner::Other(_) | Owner::Freed => SmallVec::new(),
+        }
+    }
+
     fn note(&self, stream: &Stream) -> bool {
         match &mut *self.owner() {
             Owner::Chunk { streams, .. } => {
@@ -237,11 +246,7 @@ impl Buffer {
         }
         let part = self.view(offset, len)?;
         let stream = Stream::new(&self.device)?;
-        let others = match &*self.owner() {
-            Owner::Chunk { streams, .. } => streams.clone(),
-            _ => SmallVec::new(),
-        };
-        for other in others {
+        for other in self.streams() {
             stream.wait(&other.mark()?)?;
         }
         // Without a call of the host: this may be in one, and those run one by one.

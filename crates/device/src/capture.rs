@@ -190,15 +190,27 @@ pub fn begin_call(
         check(&input(*i)?)?;
     }
     for (i, to) in &call.copies {
-        memory.upload_to(to, &input(*i)?)?;
+        copy_to_place(memory, to, &input(*i)?)?;
     }
     for (to, compute) in &call.computed {
-        memory.upload_to(to, &compute(&input)?)?;
+        copy_to_place(memory, to, &compute(&input)?)?;
     }
     for (i, tensor) in &call.outputs {
         output(*i, tensor.clone())?;
     }
     Ok(true)
+}
+
+/// Copies a value to the place of those that it may differ from by its elements alone.
+fn copy_to_place(memory: &StreamMemory, to: &Tensor, from: &Tensor) -> Result<()> {
+    if to.dtype() != from.dtype() || to.shape() != from.shape() {
+        return Err(failed_precondition!(
+            "an input of shape {} was captured with {}",
+            from.shape(),
+            to.shape()
+        ));
+    }
+    memory.upload_to(to, from)
 }
 
 /// Notes that the current call, which has enqueued nothing yet, may change what outlives the step.
@@ -479,14 +491,14 @@ impl Captured {
     ///
     /// # Errors
     /// FAILED_PRECONDITION if the captured operations are not those of these arguments; those of `run`, of the kernels'
-    /// checks, of `before`, and of the device. On the device nothing that outlives the step has changed then; kernels of
-    /// the host have run, and numbers may have been drawn.
+    /// checks, of `before`, and of the device. On the device nothing that outlives the step has changed then; kernels of the
+    /// host have run, and numbers may have been drawn. The inner errors are those of the device from then on.
     pub fn replay<G>(
         &self,
         args: &[Tensor],
         run: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
         before: impl FnOnce() -> Result<G>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Result<Vec<Tensor>>> {
         for (to, from) in self.inputs.iter().zip(args) {
             if let Some(to) = to {
                 self.memory.copy_tensor(to, from)?;
@@ -504,19 +516,27 @@ impl Captured {
             return Err(internal!("a replay has ended early"));
         };
         drop(ends);
-        let guard = before()?;
-        for segment in done.n_launched..self.parts.segments.len() {
+        if done.next != self.parts.calls.len() {
+            return Err(internal!("a step calls fewer kernels than were captured"));
+        }
+        // Whatever may lack memory comes before the effects.
+        let place = |t: &Tensor| match t.is_on_device() {
+            true => self.memory.allocate_tensor(t.dtype(), t.shape().clone()),
+            false => Ok(t.clone()),
+        };
+        let results: Vec<Tensor> = outputs.iter().map(place).collect::<Result<_>>()?;
+        let last = self.parts.segments.len().saturating_sub(1);
+        for segment in done.n_launched..last {
             launch(&self.memory, &self.parts, segment, &mut done.drawn)?;
         }
+        let guard = before()?;
+        let launched = launch(&self.memory, &self.parts, last, &mut done.drawn);
         drop(guard);
-        let copy = |t: &Tensor| {
-            if !t.is_on_device() {
-                return Ok(t.clone());
-            }
-            let to = self.memory.allocate_tensor(t.dtype(), t.shape().clone())?;
-            self.memory.copy_tensor(&to, t)?;
-            Ok(to)
+        let copy = |(to, from): (&Tensor, &Tensor)| match from.is_on_device() {
+            true => self.memory.copy_tensor(to, from),
+            false => Ok(()),
         };
-        outputs.iter().map(copy).collect()
+        let copied = || results.iter().zip(&outputs).try_for_each(copy);
+        Ok(launched.and_then(|()| copied()).map(|()| results))
     }
 }

@@ -125,6 +125,7 @@ fn check(row: &rows::Row, memory: &Arc<StreamMemory>, inputs: Inputs) -> Res<()>
 
 #[test]
 fn rows_on_a_gpu() {
+    ferroflow_gpu::register(registry()).expect("all ops exist");
     let cuda = match Cuda::new() {
         Ok(cuda) => cuda,
         Err(e) => return println!("skipped: {e}"),
@@ -135,7 +136,6 @@ fn rows_on_a_gpu() {
         ..Default::default()
     };
     let memory = Arc::new(StreamMemory::new(&device, &options).expect("memory"));
-    ferroflow_gpu::register(registry()).expect("all ops exist");
     ferroflow_gpu::set_tf32(false);
     let filter = std::env::var("ROWS").unwrap_or_default();
     let (family, only_op) = filter.split_once(':').unwrap_or((&filter, ""));

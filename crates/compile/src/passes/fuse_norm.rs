@@ -14,7 +14,7 @@ pub(crate) const NAME: &str = "fuse_norm";
 
 pub(crate) const PASS: Pass = Pass {
     name: NAME,
-    about: "fuses Relu and its gradient into batch normalizations of devices",
+    about: "fuses a sum, Relu and its gradient into batch normalizations of devices",
     run,
 };
 
@@ -100,7 +100,21 @@ fn chain(view: &View, norm: NodeId) -> Option<Chain> {
     let end = reader(view, Output::new(next, 0)).filter(is_relu)?;
     let fits = view.is_pure(next) && same_shape(&view.shape(side), &view.shape(y));
     let side = Some(side);
-    fits.then_some(Chain { norm, side, end })
+    (fits && !depends_on(view, side, norm)).then_some(Chain { norm, side, end })
+}
+
+/// Whether `output` waits for `node`, such as for its statistics: then it cannot be its input.
+fn depends_on(view: &View, output: Option<Output>, node: NodeId) -> bool {
+    let mut todo: Vec<NodeId> = output.into_iter().map(|o| o.node).collect();
+    let mut seen: FxHashSet<NodeId> = todo.iter().copied().collect();
+    while let Some(at) = todo.pop() {
+        if at == node {
+            return true;
+        }
+        let before = view.node(at).predecessors();
+        todo.extend(before.filter(|p| seen.insert(*p)));
+    }
+    false
 }
 
 fn forward(view: &View, ctx: &PassCtx, chain: &Chain) -> Result<Node> {
@@ -136,7 +150,21 @@ fn gradient(
         return Ok(None);
     };
     let statistics = [3, 4].map(|slot| Output::new(norm.0, slot));
-    if node.inputs[1] != norm.1.inputs[0] || node.inputs[3..5] != statistics {
+    let attrs = |n: &Node| {
+        let (a, format) = (&n.attrs, n.attrs.str("data_format").ok());
+        let epsilon = a.float("epsilon").ok().map(f32::to_bits);
+        let trains = a.bool("is_training").ok();
+        (
+            a.dtype("T").ok(),
+            epsilon,
+            format.map(str::to_string),
+            trains,
+        )
+    };
+    let is_same = node.inputs[1..3] == norm.1.inputs[..2]
+        && node.inputs[3..5] == statistics
+        && attrs(node) == attrs(norm.1);
+    if !is_same {
         return Ok(None);
     }
     let mut new = node.clone();

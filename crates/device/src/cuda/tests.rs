@@ -123,7 +123,10 @@ fn captured_steps_have_memory_of_their_own() {
     let args = |copied: f32, read: f32| [x.clone(), numbers(copied), numbers(read)];
     let captured = memory.capture(&args(1.0, 2.0), run).unwrap();
     for n in [1.0, 7.0, 8.0] {
-        let results = captured.replay(&args(n, 2.0), run, || Ok(())).unwrap();
+        let results = captured
+            .replay(&args(n, 2.0), run, || Ok(()))
+            .unwrap()
+            .unwrap();
         assert!(results.iter().all(Tensor::is_on_device));
         assert_eq!(on_host(&memory, &results[0]), [n; 9]);
         assert_eq!(on_host(&memory, &results[1]), [1.0, 2.0, 3.0, 4.0, 5.0]);
@@ -132,6 +135,14 @@ fn captured_steps_have_memory_of_their_own() {
         .replay(&args(1.0, 3.0), run, || Ok(()))
         .unwrap_err();
     assert_eq!(other.code(), Code::FailedPrecondition);
+    // Values that nodes of the host made may have another shape, of as many bytes or not.
+    for shape in [[3, 3], [1, 1]] {
+        let copied = vec![1f32; shape[0] * shape[1]];
+        let copied = Tensor::vector(&copied).unwrap().with_shape(shape.into());
+        let args = [x.clone(), copied.unwrap(), numbers(2.0)];
+        let other = captured.replay(&args, run, || Ok(())).unwrap_err();
+        assert_eq!(other.code(), Code::FailedPrecondition);
+    }
     let from_host = |args: Vec<Tensor>| memory.upload(&host).map(|h| vec![h, args[0].clone()]);
     let error = memory.capture(&[x], from_host).err().unwrap();
     assert_eq!(error.code(), Code::FailedPrecondition);
@@ -176,13 +187,13 @@ fn copies_of_inputs_share_no_memory_with_what_is_captured() {
     let arg = |n: f32| [Tensor::vector(&[n; 9]).unwrap()];
     let captured = memory.capture(&arg(0.0), run).unwrap();
     for n in [3.5, 4.5] {
-        let results = captured.replay(&arg(n), run, || Ok(())).unwrap();
+        let results = captured.replay(&arg(n), run, || Ok(())).unwrap().unwrap();
         assert_eq!(on_host(&memory, &results[0]), [n; 9]);
     }
     // An error before the last operations are enqueued.
     let failed = || Err::<(), _>(failed_precondition!("not now"));
     assert!(captured.replay(&arg(5.5), run, failed).is_err());
-    let results = captured.replay(&arg(6.5), run, || Ok(())).unwrap();
+    let results = captured.replay(&arg(6.5), run, || Ok(())).unwrap().unwrap();
     assert_eq!(on_host(&memory, &results[0]), [6.5; 9]);
 }
 

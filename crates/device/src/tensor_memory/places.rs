@@ -1,9 +1,10 @@
 //! Where tensors are: memory without its owner, and owners without their tensor.
 
-use super::{StreamMemory, device_block};
+use super::{DeviceBlock, StreamMemory, device_block};
 use crate::Buffer;
 use ferroflow_base::{Result, internal};
 use ferroflow_tensor::{DType, Shape, Tensor};
+use std::any::Any;
 use std::sync::Arc;
 
 impl StreamMemory {
@@ -49,8 +50,15 @@ impl StreamMemory {
     /// # Errors
     /// INTERNAL if the tensor is elsewhere.
     pub fn buffer_of(&self, tensor: &Tensor) -> Result<Arc<Buffer>> {
-        self.span(tensor)?;
+        let span = self.span(tensor)?;
         let elsewhere = || internal!("a tensor is not on {}", self.compute.device());
-        device_block(tensor)?.map(Arc::new).ok_or_else(elsewhere)
+        let (block, _) = tensor.block().ok_or_else(elsewhere)?;
+        let block: &dyn Any = block;
+        let whole: Option<&DeviceBlock> = block.downcast_ref();
+        match whole {
+            // Views of views would nest with every capture.
+            Some(whole) if whole.buffer.len() == span.len => Ok(whole.buffer.clone()),
+            _ => device_block(tensor)?.map(Arc::new).ok_or_else(elsewhere),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! The gradients of pooling.
 
+use crate::data::aligned;
 use crate::elementwise::grid;
 use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
 use crate::pool::{Windows, is_flat};
@@ -75,8 +76,14 @@ fn gradient(
     let dx = ctx.alloc(dy.dtype(), shape.clone())?;
     let count = dx.num_elements();
     if count > 0 {
-        let [x, y] = largest.unwrap_or([dy, dy]).map(TensorArg::Tensor);
-        let mut args = vec![x, y, TensorArg::Tensor(dy), TensorArg::Tensor(&dx)];
+        // Several channels are loaded at once.
+        let [x, y, dy] = match largest {
+            Some([x, y]) => [x, y, dy],
+            None => [dy; 3],
+        }
+        .map(|t| aligned(ctx, t.clone()));
+        let (x, y, dy) = (x?, y?, dy?);
+        let mut args: Vec<TensorArg> = [&x, &y, &dy, &dx].map(TensorArg::Tensor).into();
         let sizes = [
             count, height, width, channels, h.output, w.output, h.window, w.window, h.stride,
             w.stride, h.before, w.before,
@@ -86,7 +93,7 @@ fn gradient(
         }
         args.push(TensorArg::I32(i32::from(largest.is_some())));
         let lanes = if channels.is_multiple_of(4) { 4 } else { 1 };
-        let name = format!("pool_grad_{lanes}_{}", suffix(dy.dtype())?);
+        let name = format!("pool_grad_{lanes}_{}", suffix(dx.dtype())?);
         ctx.run(&name, &grid(count / lanes), &args)?;
     }
     Ok(dx)

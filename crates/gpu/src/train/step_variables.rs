@@ -1,7 +1,7 @@
 //! Variables in steps that are captured: captured operations read and write memory that does not change from step to step.
 
 use crate::kernel::GpuCtx;
-use ferroflow_base::{Result, failed_precondition};
+use ferroflow_base::{Result, aborted, failed_precondition};
 use ferroflow_device::{Buffer, Captured, StreamMemory, is_capturing, note_write};
 use ferroflow_opdef::KernelCtx;
 use ferroflow_resources::resource::{Var, handle, variable};
@@ -16,13 +16,23 @@ enum Before {
     /// A value that is with the host, which kernels of the host update in every run.
     Host(Tensor),
     /// Memory of the device, which a capture does not write.
-    Device(Arc<Buffer>, DType, Shape),
+    Device(OnDevice),
+}
+
+struct OnDevice {
+    home: Arc<Buffer>,
+    dtype: DType,
+    shape: Shape,
+    /// The tensor itself, if it has another owner.
+    shared: Option<Tensor>,
 }
 
 struct Touched {
     var: Arc<Var>,
     before: Before,
     version: u64,
+    /// The version behind the last write of the step: what others write later stays.
+    settled: Option<u64>,
 }
 
 thread_local! {
@@ -41,6 +51,15 @@ impl Notes {
 
     fn take(&self) -> Vec<Touched> {
         TOUCHED.with_borrow_mut(|touched| touched.as_mut().map(std::mem::take).unwrap_or_default())
+    }
+
+    /// Notes that the step writes no more.
+    fn settle() {
+        TOUCHED.with_borrow_mut(|touched| {
+            for t in touched.iter_mut().flatten() {
+                t.settled = Some(t.var.version());
+            }
+        });
     }
 
     /// Sets the variables back to what they were.
@@ -66,20 +85,28 @@ fn note(var: &Arc<Var>, memory: Option<&StreamMemory>) {
         if touched.iter().any(|t| Arc::ptr_eq(&t.var, var)) {
             return;
         }
-        let (value, version) = var.get_with_version();
         let on_device = |t: &Tensor| memory.and_then(|m| m.buffer_of(t).ok());
-        let before = match value {
-            None => Before::Unassigned,
-            Some(t) => match on_device(&t) {
-                Some(buffer) => Before::Device(buffer, t.dtype(), t.shape().clone()),
-                None => Before::Host(t),
-            },
-        };
-        let var = var.clone();
+        let mut before = Before::Unassigned;
+        // It only looks at the value.
+        let _ = var.reset(|value| {
+            if let Some(t) = value {
+                before = match on_device(t) {
+                    None => Before::Host(t.clone()),
+                    Some(home) => Before::Device(OnDevice {
+                        home,
+                        dtype: t.dtype(),
+                        shape: t.shape().clone(),
+                        shared: (!t.is_sole_owner()).then(|| t.clone()),
+                    }),
+                };
+            }
+            Ok(())
+        });
         touched.push(Touched {
-            var,
+            var: var.clone(),
             before,
-            version,
+            version: var.version(),
+            settled: None,
         });
     });
 }
@@ -140,21 +167,31 @@ fn is_same(
 
 impl Touched {
     fn undo(&self, memory: &StreamMemory) -> Result<()> {
+        let version = self.var.version();
+        if self.settled.is_some_and(|settled| settled != version) {
+            return Ok(());
+        }
         self.var.reset(|value| {
             *value = match &self.before {
                 Before::Unassigned => None,
                 Before::Host(tensor) => Some(tensor.clone()),
-                Before::Device(home, _, _)
-                    if value.as_ref().is_some_and(|t| is_at(memory, t, home)) =>
+                Before::Device(old)
+                    if value.as_ref().is_some_and(|t| is_at(memory, t, &old.home)) =>
                 {
                     return Ok(());
                 }
-                Before::Device(home, dtype, shape) => {
-                    Some(memory.tensor_of(home.clone(), *dtype, shape.clone())?)
-                }
+                Before::Device(old) => Some(match &old.shared {
+                    Some(tensor) => tensor.clone(),
+                    None => memory.tensor_of(old.home.clone(), old.dtype, old.shape.clone())?,
+                }),
             };
             Ok(())
-        })
+        })?;
+        // Others may have read what the step would have written.
+        if version != self.version {
+            drop(self.var.write());
+        }
+        Ok(())
     }
 }
 
@@ -184,7 +221,7 @@ impl CapturedStep {
     ///
     /// # Errors
     /// As for [`StreamMemory::capture`]; FAILED_PRECONDITION if the step assigns a variable for the first time or values of
-    /// another shape, or returns a value that it replaces.
+    /// another shape, or returns a value that it replaces; ABORTED if it writes a value that has another owner now.
     pub fn new(
         memory: &Arc<StreamMemory>,
         like: &[Tensor],
@@ -193,6 +230,7 @@ impl CapturedStep {
         let (notes, mut variables) = (Notes::start(), Vec::new());
         let captured = memory.capture(like, |args| {
             let results = run(args)?;
+            Notes::settle();
             TOUCHED.with_borrow(|touched| {
                 let touched = touched.as_deref().unwrap_or_default();
                 variables = bring_home(memory, touched, &results)?;
@@ -212,14 +250,17 @@ impl CapturedStep {
     ///
     /// # Errors
     /// As for [`Captured::replay`]; FAILED_PRECONDITION if the value of a variable is elsewhere, or one that is to be
-    /// written has another user. Nothing has changed then.
+    /// written has another user. Nothing has changed then. The inner errors are those of the device from then on.
     pub fn replay(
         &self,
         args: &[Tensor],
         run: impl FnOnce(Vec<Tensor>) -> Result<Vec<Tensor>>,
-    ) -> Result<Vec<Tensor>> {
+    ) -> Result<Result<Vec<Tensor>>> {
         let notes = Notes::start();
-        let done = self.captured.replay(args, run, || self.lock());
+        let done = self.captured.replay(args, run, || {
+            Notes::settle();
+            self.lock()
+        });
         if done.is_err() {
             notes.undo(&self.memory)?;
         }
@@ -260,7 +301,7 @@ fn bring_home(memory: &StreamMemory, touched: &[Touched], results: &[Tensor]) ->
         let value = t.var.get();
         let (home, dtype, shape) = match (&t.before, &value) {
             (Before::Host(_), _) | (Before::Unassigned, None) => continue,
-            (Before::Device(home, dtype, shape), _) => (home, *dtype, shape),
+            (Before::Device(old), _) => (&old.home, old.dtype, &old.shape),
             (Before::Unassigned, Some(_)) => {
                 return Err(failed_precondition!(
                     "a variable is assigned for the first time"
@@ -269,10 +310,15 @@ fn bring_home(memory: &StreamMemory, touched: &[Touched], results: &[Tensor]) ->
         };
         let value = value.filter(|v| v.dtype() == dtype && v.shape() == shape);
         let value = value.ok_or_else(|| failed_precondition!("the shape of a variable changes"))?;
+        let is_written = t.var.version() != t.version;
+        let is_shared = matches!(&t.before, Before::Device(old) if old.shared.is_some());
+        if is_written && is_shared {
+            return Err(aborted!("a value that is replaced has another owner"));
+        }
         used.push(Used {
             var: t.var.clone(),
             home: home.clone(),
-            is_written: t.var.version() != t.version,
+            is_written,
         });
         values.push((value, dtype, shape));
     }
@@ -410,6 +456,7 @@ mod tests {
         assert_eq!((this.value(), this.count()), (1.0, 0));
         for (n, old) in [(2.0, 1.0), (3.0, 2.0), (4.0, 3.0)] {
             let results = step.replay(&[this.upload(n)], run).expect("as captured");
+            let results = results.expect("no error of the device");
             assert_eq!(on_host(&memory, &results[0]), [old; 9]);
             assert_eq!((this.value(), this.count()), (n, n as i64 - 1));
         }
@@ -457,7 +504,14 @@ mod tests {
             this.run(args)
         };
         let error = CapturedStep::new(&memory, &[this.upload(0.0)], run).err();
-        assert_eq!(error.expect("shared").code(), Code::FailedPrecondition);
+        assert_eq!(error.expect("shared").code(), Code::Aborted);
+        // The same of one that the step does not know.
+        let error = CapturedStep::new(&memory, &[this.upload(0.0)], |args| this.run(args)).err();
+        assert_eq!(error.expect("shared").code(), Code::Aborted);
+        let kept = twin.get().expect("a value");
+        assert_eq!((on_host(&memory, &kept)[0], this.value()), (1.0, 1.0));
+        drop((kept, std::mem::take(&mut *twin.write())));
+        assert!(CapturedStep::new(&memory, &[this.upload(0.0)], |args| this.run(args)).is_ok());
         // A variable without a value gets one.
         let empty = Arc::new(Var::default());
         let run = |args: Vec<Tensor>| {

@@ -106,11 +106,14 @@ impl Captures {
                 }
                 Err(e) => {
                     memory.capture_stats().note(Err(&e));
-                    if matches!(
-                        e.code(),
-                        Code::FailedPrecondition | Code::Unimplemented | Code::ResourceExhausted
-                    ) {
-                        known.insert(shapes, State::Impossible);
+                    let after = match e.code() {
+                        Code::FailedPrecondition | Code::Unimplemented => Some(State::Impossible),
+                        // Another time there may be memory, or a value without other owners.
+                        Code::ResourceExhausted | Code::Aborted => Some(State::useless(*useless)),
+                        _ => None,
+                    };
+                    if let Some(after) = after {
+                        known.insert(shapes, after);
                     }
                     drop(known);
                     return run(args);
@@ -128,7 +131,7 @@ impl Captures {
         let is_done = done.is_ok();
         memory.capture_stats().note(done.as_ref().map(drop));
         // Other operations are due, or the step fails as it does now.
-        let done = done.or_else(|_| run(args));
+        let done = done.unwrap_or_else(|_| run(args));
         if done.is_ok() {
             self.known().insert(shapes, uses.next(step, is_done));
         }
@@ -156,17 +159,25 @@ impl Reclaim for Captures {
         let mut dropped = Vec::new();
         for state in known.values_mut() {
             if let State::Captured { uses, .. } = state {
-                let useless = uses.useless + 1;
-                let after = match useless >= MAX_USELESS {
-                    true => State::Impossible,
-                    false => State::Ran { useless },
-                };
+                let after = State::useless(uses.useless);
                 dropped.push(std::mem::replace(state, after));
             }
         }
         // Waits for the device, without the lock.
         drop(known);
         drop(dropped);
+    }
+}
+
+impl State {
+    /// The state after a capture that was of no use, as were `before` others.
+    fn useless(before: usize) -> State {
+        match before + 1 >= MAX_USELESS {
+            true => State::Impossible,
+            false => State::Ran {
+                useless: before + 1,
+            },
+        }
     }
 }
 
@@ -185,10 +196,7 @@ impl Uses {
         }
         match self.replays >= WORTHWHILE {
             true => State::Ran { useless: 0 },
-            false if self.useless + 1 >= MAX_USELESS => State::Impossible,
-            false => State::Ran {
-                useless: self.useless + 1,
-            },
+            false => State::useless(self.useless),
         }
     }
 }
