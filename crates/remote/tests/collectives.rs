@@ -5,6 +5,7 @@ use crate::world;
 use ferroflow_model::proto::*;
 use ferroflow_model::tensor_from_proto;
 use prost::Message;
+use std::time::Duration;
 use tonic::{Code, Status};
 use world::{World, graph};
 
@@ -324,9 +325,12 @@ fn iterations_have_keys_of_their_own() {
             let expected = (iteration as f32).to_le_bytes();
             assert_eq!(sent.tensor_content.concat(), expected, "{iteration}");
         }
-        // Nothing of the other member will come.
-        let end = CleanupGraphRequest { step_id };
-        let _: CleanupGraphResponse = world.call(1, "WorkerService/CleanupGraph", end).unwrap();
+        // Nothing of the other member will come. What the step asks for after a cleanup waits for the next one.
+        while !step.is_finished() {
+            let end = CleanupGraphRequest { step_id };
+            let _: CleanupGraphResponse = world.call(1, "WorkerService/CleanupGraph", end).unwrap();
+            std::thread::sleep(Duration::from_millis(10));
+        }
         assert!(step.join().unwrap().is_err());
     });
 }
@@ -411,6 +415,8 @@ fn ranks_of_communicators_are_checked() {
 #[test]
 fn groups_are_assigned_among_tasks() {
     let world = World::new(4, 0);
+    // The sum of all keeps the tasks in the same step: the leader tells a task that begins later than the leader
+    // ends the id of the next one.
     let each = run_each(&world, 4, 2, |i| {
         ints(&format!("a{i}"), &[0, 2, 1, 3], &[2, 2], i)
             + &ints(&format!("d{i}"), &[i as i32], &[], i)
@@ -419,13 +425,17 @@ fn groups_are_assigned_among_tasks() {
             + &format!(
                 "x{i} = Const{{dtype=type: DT_FLOAT; {}}}() @{i}
                 g{i} = CollectiveAssignGroupV2(a{i}, d{i}, b{i}) @{i}
-                r{i} = CollectiveReduceV2{{T=type: DT_FLOAT; merge_op=s: 'Add'; final_op=s: 'Id'; \
-                 Nordering_token=i: 0}}(x{i}, g{i}, g{i}:1, n{i}) @{i}\n",
+                s{i} = CollectiveReduceV2{{T=type: DT_FLOAT; merge_op=s: 'Add'; final_op=s: 'Id'; \
+                 Nordering_token=i: 0}}(x{i}, g{i}, g{i}:1, n{i}) @{i}
+                t{i} = CollectiveReduce{{T=type: DT_FLOAT; group_size=i: 4; group_key=i: 1; instance_key=i: 7; \
+                 merge_op=s: 'Add'; final_op=s: 'Id'; subdiv_offsets=list {{ i: 0 }}}}(x{i}) @{i}
+                r{i} = AddV2{{T=type: DT_FLOAT}}(s{i}, t{i}) @{i}\n",
                 vector(&[i as f32])
             )
     });
     let each: Result<Vec<Vec<f32>>, Status> = each.into_iter().collect();
-    assert_eq!(each.unwrap(), [[2.0], [4.0], [2.0], [4.0]]);
+    // Two groups of two, and all four.
+    assert_eq!(each.unwrap(), [[8.0], [10.0], [8.0], [10.0]]);
 }
 
 #[test]
