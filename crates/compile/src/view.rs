@@ -25,6 +25,15 @@ pub(crate) fn has_dead_outputs(node: &Node) -> bool {
     }
 }
 
+/// What a node adds to `term`, if it is a sum of two.
+pub(crate) fn added_to(term: Output, node: &Node) -> Option<Output> {
+    match (node.op(), &node.inputs[..]) {
+        ("Add" | "AddV2", [a, b]) if *a == term && *b != term => Some(*b),
+        ("Add" | "AddV2", [a, b]) if *b == term && *a != term => Some(*a),
+        _ => None,
+    }
+}
+
 /// A graph with its reverse edges and shapes.
 pub(crate) struct View<'a> {
     pub graph: &'a Graph,

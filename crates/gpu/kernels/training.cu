@@ -160,9 +160,8 @@ template <class T> __device__ void reduce_finish(const float *parts, T *y, int c
     store(y + at, v * factor);
 }
 
-// The gradient of pooling, a thread for `N` channels of an input: it gets what the windows around
-// it pass on. The first of the largest
-// elements of a window gets all of it.
+// The gradient of pooling, a thread for `N` channels of an input: it gets what the windows around it pass on. The first of
+// the largest elements of a window gets all of it.
 struct Window {
     int height, width, channels, out_height, out_width, rows, columns, stride_h, stride_w, pad_h, pad_w;
 };

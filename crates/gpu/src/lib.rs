@@ -50,8 +50,8 @@ use ferroflow_tensor::DType;
 /// The type of the devices that have the kernels.
 pub const DEVICE_TYPE: &str = "GPU";
 
-/// Whether the state of a stateful op with outputs of these dtypes is kept apart from what a captured step enqueues: that of variables and of random
-/// numbers.
+/// Whether the state of a stateful op with outputs of these dtypes is kept apart from what a captured step enqueues, as that
+/// of variables and of random numbers is.
 pub fn can_replay_state(op: &str, outputs: &[DType]) -> bool {
     let is_among = |rows: &[kernel::Row]| rows.iter().any(|row| row.op() == op);
     let of_variables = [

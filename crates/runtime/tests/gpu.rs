@@ -239,8 +239,15 @@ fn training_graph() -> String {
         ];
         node(name, "VarHandleOp", &[], &attrs)
     };
-    let assign = |name: &str, op: &str, inputs: &[&str]| node(name, op, inputs, &[("dtype", F)]);
-    let read = |name: &str, inputs: &[&str]| node(name, "ReadVariableOp", inputs, &[("dtype", F)]);
+    let of_dtype = |name: &str, op: &str, inputs: &[&str], dtype: &str| {
+        node(name, op, inputs, &[("dtype", dtype)])
+    };
+    let assign = |name: &str, op: &str, inputs: &[&str]| of_dtype(name, op, inputs, F);
+    let read = |name: &str, inputs: &[&str]| of_dtype(name, "ReadVariableOp", inputs, F);
+    let sum = |name: &str, of: &str| {
+        let attrs = [("T", F), ("Tidx", "type: DT_INT32")];
+        node(name, "Sum", &[of, "axes"], &attrs)
+    };
     let constant = |name: &str, value: &str| {
         let value = format!("tensor {{ dtype: DT_FLOAT tensor_shape {{ }} float_val: {value} }}");
         node(name, "Const", &[], &[("dtype", F), ("value", &value)])
@@ -265,8 +272,8 @@ fn training_graph() -> String {
         variable("mean", F),
         variable("last", F),
         variable("steps", I),
-        node("x", "Placeholder", &[], &[("dtype", F)]),
-        node("start", "Placeholder", &[], &[("dtype", F)]),
+        of_dtype("x", "Placeholder", &[], F),
+        of_dtype("start", "Placeholder", &[], F),
         ints("one", "INT64", "", "int64_val: 1"),
         ints("zero", "INT64", "", "int64_val: 0"),
         ints("noise_shape", "INT32", "dim { size: 2 }", "int_val: [4, 8]"),
@@ -280,12 +287,7 @@ fn training_graph() -> String {
         assign("init_slot", "AssignVariableOp", &["slot", "zeros"]),
         assign("init_mean", "AssignVariableOp", &["mean", "zeros"]),
         assign("init_last", "AssignVariableOp", &["last", "zeros"]),
-        node(
-            "init_steps",
-            "AssignVariableOp",
-            &["steps", "zero"],
-            &[("dtype", I)],
-        ),
+        of_dtype("init_steps", "AssignVariableOp", &["steps", "zero"], I),
         // The step.
         read("value", &["w"]),
         float("y", "MatMul", &["x", "value"]),
@@ -313,20 +315,10 @@ fn training_graph() -> String {
         float("part", "Mul", &["change", "tenth"]),
         assign("move_mean", "AssignSubVariableOp", &["mean", "part"]),
         assign("keep", "AssignVariableOp", &["last", "gradient"]),
-        node(
-            "count",
-            "AssignAddVariableOp",
-            &["steps", "one"],
-            &[("dtype", I)],
-        ),
-        node(
-            "loss",
-            "Sum",
-            &["y", "axes"],
-            &[("T", F), ("Tidx", "type: DT_INT32")],
-        ),
+        of_dtype("count", "AssignAddVariableOp", &["steps", "one"], I),
+        sum("loss", "y"),
         // What depends on a number of rows that only the step knows.
-        node("ids", "Placeholder", &[], &[("dtype", "type: DT_INT32")]),
+        of_dtype("ids", "Placeholder", &[], "type: DT_INT32"),
         node("different", "Unique", &["ids"], &[("T", "type: DT_INT32")]),
         node(
             "rows",
@@ -334,19 +326,14 @@ fn training_graph() -> String {
             &["w", "different", "^update"],
             &[("dtype", F), ("Tindices", "type: DT_INT32")],
         ),
-        node(
-            "tail",
-            "Sum",
-            &["rows", "axes"],
-            &[("T", F), ("Tidx", "type: DT_INT32")],
-        ),
+        sum("tail", "rows"),
         // After a step.
         read("new", &["w", "^update"]),
         read("get_w", &["w"]),
         read("get_slot", &["slot"]),
         read("get_mean", &["mean"]),
         read("get_last", &["last"]),
-        node("get_steps", "ReadVariableOp", &["steps"], &[("dtype", I)]),
+        of_dtype("get_steps", "ReadVariableOp", &["steps"], I),
     ]
     .join("\n")
 }

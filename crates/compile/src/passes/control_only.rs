@@ -5,11 +5,12 @@
 //!
 //! (TensorFlow: `SafeToConvertToNoOp` of `core/grappler/optimizers/dependency_optimizer.cc`.)
 
+use super::elementwise::is_elementwise;
 use crate::view::has_dead_outputs;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Consumers, Graph, Node, NodeId, Output, Patch, topological_order};
-use ferroflow_opdef::{Attrs, BinaryFn, UnaryFn};
+use ferroflow_opdef::Attrs;
 use rustc_hash::FxHashSet;
 
 pub(crate) const PASS: Pass = Pass {
@@ -65,13 +66,9 @@ const SAFE: &[&str] = &[
 
 /// Whether nothing can wait for the node but for its outputs: it has no effects, and fails on shapes alone.
 pub(super) fn is_safe(node: &Node) -> bool {
-    let op = node.op();
     // Integers may be divided by zero.
-    let is_elementwise = || {
-        (UnaryFn::of_op(op, 0.0).is_some() || BinaryFn::of_op(op).is_some())
-            && node.outputs.iter().all(|dtype| dtype.is_floating())
-    };
-    SAFE.contains(&op) || is_elementwise()
+    let has_floats = || node.outputs.iter().all(|dtype| dtype.is_floating());
+    SAFE.contains(&node.op()) || is_elementwise(node) && has_floats()
 }
 
 /// Whether consumers that read no output of the node may wait for its inputs.

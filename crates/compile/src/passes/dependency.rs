@@ -7,14 +7,14 @@
 //!
 //! (TensorFlow: `core/grappler/optimizers/dependency_optimizer.cc`.)
 
-use crate::passes::control_only::is_safe;
+use super::control_only::is_safe;
+use super::elementwise::is_elementwise;
 use crate::view::moves_values;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{
     Consumers, Graph, Node, NodeClass, NodeId, Output, Patch, topological_order,
 };
-use ferroflow_opdef::{BinaryFn, UnaryFn};
 use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -236,14 +236,11 @@ fn reader_waits(
     id: NodeId,
     control: NodeId,
 ) -> bool {
-    let is_elementwise = |node: &Node| {
-        let known =
-            UnaryFn::of_op(node.op(), 0.0).is_some() || BinaryFn::of_op(node.op()).is_some();
-        known && node.outputs[..] == [DType::Float]
-    };
     let mut at = id;
     for _ in 0..MAX_HOPS {
-        if !is_elementwise(graph.node(at)) || graph.is_target(at) {
+        let node = graph.node(at);
+        let is_float = node.outputs[..] == [DType::Float];
+        if !is_elementwise(node) || !is_float || graph.is_target(at) {
             return false;
         }
         let Some(reader) = consumers.only_reader(Output::new(at, 0)) else {

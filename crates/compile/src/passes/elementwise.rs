@@ -30,6 +30,11 @@ enum Function {
     Repeat,
 }
 
+/// Whether each element of the node's output depends on one of each input alone.
+pub(super) fn is_elementwise(node: &Node) -> bool {
+    UnaryFn::of_op(node.op(), 0.0).is_some() || BinaryFn::of_op(node.op()).is_some()
+}
+
 fn function(node: &Node) -> Option<Function> {
     let alpha = || node.attrs.float("alpha").unwrap_or(0.2);
     let is_last =

@@ -2,7 +2,7 @@
 //! `core/grappler/optimizers/remapper.cc`), and Relu's gradient into theirs; only devices have kernels of the two.
 
 use crate::pass::FUSED_SUFFIX;
-use crate::view::{View, same_shape};
+use crate::view::{View, added_to, same_shape};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeId, Output, Patch};
@@ -91,22 +91,18 @@ fn chain(view: &View, norm: NodeId) -> Option<Chain> {
         let (side, end) = (None, next);
         return Some(Chain { norm, side, end });
     }
-    let sum = view.node(next);
-    let side = match (sum.op(), &sum.inputs[..]) {
-        ("Add" | "AddV2", [a, b]) if *a == y && *b != y => *b,
-        ("Add" | "AddV2", [a, b]) if *b == y && *a != y => *a,
-        _ => return None,
-    };
+    let side = added_to(y, view.node(next))?;
     let end = reader(view, Output::new(next, 0)).filter(is_relu)?;
     let fits = view.is_pure(next) && same_shape(&view.shape(side), &view.shape(y));
+    let waits = depends_on(view, side.node, norm);
     let side = Some(side);
-    (fits && !depends_on(view, side, norm)).then_some(Chain { norm, side, end })
+    (fits && !waits).then_some(Chain { norm, side, end })
 }
 
-/// Whether `output` waits for `node`, such as for its statistics: then it cannot be its input.
-fn depends_on(view: &View, output: Option<Output>, node: NodeId) -> bool {
-    let mut todo: Vec<NodeId> = output.into_iter().map(|o| o.node).collect();
-    let mut seen: FxHashSet<NodeId> = todo.iter().copied().collect();
+/// Whether `id` waits for `node`, such as for its statistics: then it cannot be its input.
+fn depends_on(view: &View, id: NodeId, node: NodeId) -> bool {
+    let mut todo = vec![id];
+    let mut seen = FxHashSet::from_iter([id]);
     while let Some(at) = todo.pop() {
         if at == node {
             return true;
@@ -146,24 +142,20 @@ fn gradient(
         && view.is_pure(relu_grad)
         && reader(view, node.inputs[0]) == Some(id);
     let norm = inner.inputs.get(1).and_then(|y| relus.get(&y.node));
-    let Some(norm) = norm.filter(|_| is_own).map(|id| (*id, view.node(*id))) else {
+    let Some(&norm) = norm.filter(|_| is_own) else {
         return Ok(None);
     };
-    let statistics = [3, 4].map(|slot| Output::new(norm.0, slot));
-    let attrs = |n: &Node| {
-        let (a, format) = (&n.attrs, n.attrs.str("data_format").ok());
-        let epsilon = a.float("epsilon").ok().map(f32::to_bits);
-        let trains = a.bool("is_training").ok();
-        (
-            a.dtype("T").ok(),
-            epsilon,
-            format.map(str::to_string),
-            trains,
-        )
+    let statistics = [3, 4].map(|slot| Output::new(norm, slot));
+    let norm = view.node(norm);
+    let same_attr = |name: &&str| match (node.attrs.get(name), norm.attrs.get(name)) {
+        (Some(a), Some(b)) => a.same_value(b),
+        _ => false,
     };
-    let is_same = node.inputs[1..3] == norm.1.inputs[..2]
+    let is_same = node.inputs[1..3] == norm.inputs[..2]
         && node.inputs[3..5] == statistics
-        && attrs(node) == attrs(norm.1);
+        && ["T", "epsilon", "data_format", "is_training"]
+            .iter()
+            .all(same_attr);
     if !is_same {
         return Ok(None);
     }
@@ -172,6 +164,6 @@ fn gradient(
     new.name = view.graph.unique_name(&name);
     new.def = ctx.def("_ReluBatchNormGrad")?;
     new.inputs[0] = inner.inputs[0];
-    new.inputs.extend([norm.1.inputs[2], inner.inputs[1]]);
+    new.inputs.extend([norm.inputs[2], inner.inputs[1]]);
     Ok(Some(new))
 }

@@ -3,7 +3,7 @@
 //! `tf.tensordot` leaves it, follows them.
 
 use crate::pass::FUSED_SUFFIX;
-use crate::view::View;
+use crate::view::{View, added_to};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeId, Output, Patch};
@@ -99,9 +99,7 @@ fn bias_of(sum: &Node, added: Output) -> Option<Output> {
         ("BiasAdd", [x, bias]) if sum.attrs.str("data_format").ok()? == "NHWC" => {
             (*x == added).then_some(*bias)
         }
-        ("Add" | "AddV2", [a, b]) if *a == added && *b != added => Some(*b),
-        ("Add" | "AddV2", [a, b]) if *b == added && *a != added => Some(*a),
-        _ => None,
+        _ => added_to(added, sum),
     }
 }
 

@@ -106,12 +106,7 @@ fn captured_steps_have_memory_of_their_own() {
     let numbers = |n: f32| Tensor::vector(&[n; 9]).unwrap();
     // A kernel that copies its input 1, reads its input 2, and returns what was copied and its input 0.
     let run = |args: Vec<Tensor>| {
-        let mut outputs = Vec::new();
-        let output = |_, tensor| {
-            outputs.push(tensor);
-            Ok(())
-        };
-        if begin_call(&memory, |i| Ok(args[i].clone()), output)? {
+        if let Some(outputs) = replayed(&memory, &args)? {
             return Ok(outputs);
         }
         let y = upload_input(&memory, 1, &args[1])?;
@@ -160,12 +155,7 @@ fn copies_of_inputs_share_no_memory_with_what_is_captured() {
     let run = |args: Vec<Tensor>| {
         let mut copied = None;
         for call in 0..40 {
-            let mut outputs = Vec::new();
-            let output = |_, tensor| {
-                outputs.push(tensor);
-                Ok(())
-            };
-            if begin_call(&memory, |i| Ok(args[i].clone()), output)? {
+            if let Some(mut outputs) = replayed(&memory, &args)? {
                 copied = outputs.pop().or(copied);
                 continue;
             }
@@ -224,6 +214,17 @@ fn captured_steps_give_way_to_allocations() {
     memory.add_reclaimable(Arc::downgrade(&reclaimable));
     drop(new().unwrap());
     assert!(held.0.lock().unwrap().is_none());
+}
+
+/// Begins a call of a kernel with inputs `args`; returns its outputs if it is replayed.
+fn replayed(memory: &StreamMemory, args: &[Tensor]) -> Result<Option<Vec<Tensor>>> {
+    let mut outputs = Vec::new();
+    let output = |_, tensor| {
+        outputs.push(tensor);
+        Ok(())
+    };
+    let done = begin_call(memory, |i| Ok(args[i].clone()), output)?;
+    Ok(done.then_some(outputs))
 }
 
 /// The elements of a tensor on a device; the host itself cannot read them.

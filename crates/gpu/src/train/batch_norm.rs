@@ -240,103 +240,143 @@ fn relu_backward() -> Vec<Step> {
 }
 
 fn gradient(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
-    let epsilon = build.attrs.float("epsilon")?;
-    let trains = i32::from(build.attrs.bool("is_training")?);
-    let is_fused = build.def.name == "_ReluBatchNormGrad";
-    let on_device = Epsilon::new(epsilon);
+    let gradient = Gradient {
+        epsilon: Epsilon::new(build.attrs.float("epsilon")?),
+        trains: build.attrs.bool("is_training")?,
+        is_fused: build.def.name == "_ReluBatchNormGrad",
+    };
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let inputs = (0..5).map(|i| ctx.input(i));
         let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
-        let [dy, x, scale, mean, variance] = &inputs[..] else {
-            return Err(invalid_argument!("five inputs are needed"));
-        };
-        let shape = x.shape().clone();
-        if shape.rank() != 4 {
-            return Err(invalid_argument!("input must be 4 or 5-dimensional{shape}"));
-        }
-        if *dy.shape() != shape {
-            return Err(invalid_argument!(
-                "x and y_backprop must have same shape, but x has shape {shape} and y_backprop has shape {}",
-                dy.shape()
-            ));
-        }
-        let channels = shape[3];
-        for (t, name) in [
-            (scale, "scale"),
-            (mean, "saved mean"),
-            (variance, "saved variance"),
-        ] {
-            if t.shape().dims() != [channels] {
-                return Err(invalid_argument!(
-                    "{name} must have the same number of elements as the channels of x, got {} and {channels}",
-                    t.shape()
-                ));
-            }
-        }
-        let dx = ctx.alloc(x.dtype(), shape)?;
+        let channels = check_gradient(&inputs)?;
+        let x = &inputs[1];
+        let dx = ctx.alloc(x.dtype(), x.shape().clone())?;
         let vector = |n: usize| ctx.alloc(DType::Float, [n]);
-        let (d_scale, d_offset, terms) =
-            (vector(channels)?, vector(channels)?, vector(3 * channels)?);
-        for t in [&d_scale, &d_offset] {
+        let of_params = [vector(channels)?, vector(channels)?];
+        for t in &of_params {
             crate::data::zero(ctx, t)?;
         }
         if dx.num_elements() > 0 {
-            int(dx.num_elements())?;
-            let n = dx.num_elements() / channels;
-            let (blocks, n_parts) = blocks_of(n, channels);
-            let sums = vector(n_parts * 2 * channels)?;
-            let (rows, columns) = (TensorArg::I32(int(n)?), TensorArg::I32(int(channels)?));
-            let [d, input, m, to] = [dy, x, mean, &sums].map(TensorArg::Tensor);
-            let of = suffix(x.dtype())?;
-            let offset = is_fused.then(|| ctx.input(6)).transpose()?;
-            match &offset {
-                None => {
-                    let args = [d, input, m, to, rows, columns];
-                    ctx.run(&format!("norm_grad_parts_{of}"), &blocks, &args)?;
-                }
-                Some(offset) => {
-                    let [s, o, v] = [scale, offset, variance].map(TensorArg::Tensor);
-                    let e = TensorArg::F32(epsilon);
-                    let args = [d, input, m, s, o, v, to, rows, columns, e];
-                    ctx.run(&format!("norm_relu_grad_parts_{of}"), &blocks, &args)?;
-                }
-            }
-            let args = [
-                TensorArg::Tensor(&sums),
-                TensorArg::Tensor(scale),
-                TensorArg::Tensor(variance),
-                TensorArg::Tensor(&d_scale),
-                TensorArg::Tensor(&d_offset),
-                TensorArg::Tensor(&terms),
-                rows,
-                columns,
-                TensorArg::I32(int(n_parts)?),
-                TensorArg::F32(epsilon),
-                TensorArg::I32(trains),
-            ];
-            ctx.run("norm_grad_finish", &grid(channels), &args)?;
-            let term = |i: usize| terms.view(i * channels, Shape::from([channels]));
-            let terms = [term(0)?, term(1)?, term(2)?];
-            match offset {
-                None => {
-                    let [a, b, c] = terms;
-                    let operands = [dy.clone(), x.clone(), mean.clone(), a, b, c];
-                    elementwise::run(ctx, &BACKWARD, &operands, &dx)?;
-                }
-                Some(offset) => {
-                    let of_x = [x, scale, &offset, mean, variance, &on_device.on(ctx)?];
-                    let operands = of_x.into_iter().chain([dy]).cloned().chain(terms);
-                    let operands: Vec<Tensor> = operands.collect();
-                    elementwise::run(ctx, &relu_backward(), &operands, &dx)?;
-                }
-            }
+            gradient.run(ctx, &inputs, &of_params, &dx)?;
         }
         ctx.set_output(0, dx)?;
-        ctx.set_output(1, d_scale)?;
-        ctx.set_output(2, d_offset)?;
+        for (i, t) in (1..).zip(of_params) {
+            ctx.set_output(i, t)?;
+        }
         for i in 3..5 {
             ctx.set_output(i, Tensor::zeros(DType::Float, Shape::from([0]))?)?;
         }
         Ok(())
     }))
+}
+
+/// Checks the gradient, x, scale, mean and variance; returns the number of channels.
+fn check_gradient(inputs: &[Tensor]) -> Result<usize> {
+    let (dy, shape) = (&inputs[0], inputs[1].shape());
+    if shape.rank() != 4 {
+        return Err(invalid_argument!("input must be 4 or 5-dimensional{shape}"));
+    }
+    if dy.shape() != shape {
+        return Err(invalid_argument!(
+            "x and y_backprop must have same shape, but x has shape {shape} and y_backprop has shape {}",
+            dy.shape()
+        ));
+    }
+    let channels = shape[3];
+    for (t, name) in inputs[2..]
+        .iter()
+        .zip(["scale", "saved mean", "saved variance"])
+    {
+        if t.shape().dims() != [channels] {
+            return Err(invalid_argument!(
+                "{name} must have the same number of elements as the channels of x, got {} and {channels}",
+                t.shape()
+            ));
+        }
+    }
+    Ok(channels)
+}
+
+struct Gradient {
+    epsilon: Epsilon,
+    trains: bool,
+    /// Whether dy is that of the Relu behind the normalization, whose offset is input 6.
+    is_fused: bool,
+}
+
+impl Gradient {
+    /// Sets the gradients of scale, offset and x, which has elements.
+    fn run(
+        &self,
+        ctx: &GpuCtx,
+        inputs: &[Tensor],
+        [d_scale, d_offset]: &[Tensor; 2],
+        dx: &Tensor,
+    ) -> Result<()> {
+        let [dy, x, scale, mean, variance] = [0, 1, 2, 3, 4].map(|i| &inputs[i]);
+        let channels = d_scale.num_elements();
+        int(dx.num_elements())?;
+        let offset = self.is_fused.then(|| ctx.input(6)).transpose()?;
+        let (sums, n_parts) = self.sums(ctx, inputs, offset.as_ref())?;
+        let terms = ctx.alloc(DType::Float, [3 * channels])?;
+        let n = dx.num_elements() / channels;
+        let args = [
+            TensorArg::Tensor(&sums),
+            TensorArg::Tensor(scale),
+            TensorArg::Tensor(variance),
+            TensorArg::Tensor(d_scale),
+            TensorArg::Tensor(d_offset),
+            TensorArg::Tensor(&terms),
+            TensorArg::I32(int(n)?),
+            TensorArg::I32(int(channels)?),
+            TensorArg::I32(int(n_parts)?),
+            TensorArg::F32(self.epsilon.value),
+            TensorArg::I32(self.trains.into()),
+        ];
+        ctx.run("norm_grad_finish", &grid(channels), &args)?;
+        let term = |i: usize| terms.view(i * channels, Shape::from([channels]));
+        let terms = [term(0)?, term(1)?, term(2)?];
+        let run = |steps: &[Step], of: &[&Tensor]| {
+            let operands: Vec<Tensor> = of.iter().copied().chain(&terms).cloned().collect();
+            elementwise::run(ctx, steps, &operands, dx)
+        };
+        match &offset {
+            None => run(&BACKWARD, &[dy, x, mean]),
+            Some(offset) => {
+                let epsilon = &self.epsilon.on(ctx)?;
+                let operands = [x, scale, offset, mean, variance, epsilon, dy];
+                run(&relu_backward(), &operands)
+            }
+        }
+    }
+
+    /// The sums of dy, and of its products with the distance from the mean, of each part of the rows; and how many parts.
+    fn sums(
+        &self,
+        ctx: &GpuCtx,
+        inputs: &[Tensor],
+        offset: Option<&Tensor>,
+    ) -> Result<(Tensor, usize)> {
+        let [dy, x, scale, mean, variance] = [0, 1, 2, 3, 4].map(|i| &inputs[i]);
+        let channels = mean.num_elements();
+        let n = x.num_elements() / channels;
+        let (blocks, n_parts) = blocks_of(n, channels);
+        let sums = ctx.alloc(DType::Float, [n_parts * 2 * channels])?;
+        let (rows, columns) = (TensorArg::I32(int(n)?), TensorArg::I32(int(channels)?));
+        let [d, input, m, to] = [dy, x, mean, &sums].map(TensorArg::Tensor);
+        let of = suffix(x.dtype())?;
+        match offset {
+            None => {
+                let args = [d, input, m, to, rows, columns];
+                ctx.run(&format!("norm_grad_parts_{of}"), &blocks, &args)?;
+            }
+            Some(offset) => {
+                let [s, o, v] = [scale, offset, variance].map(TensorArg::Tensor);
+                let e = TensorArg::F32(self.epsilon.value);
+                let args = [d, input, m, s, o, v, to, rows, columns, e];
+                ctx.run(&format!("norm_relu_grad_parts_{of}"), &blocks, &args)?;
+            }
+        }
+        Ok((sums, n_parts))
+    }
 }

@@ -3,6 +3,7 @@
 use ferroflow_base::{Code, Result};
 use ferroflow_device::{Reclaim, StreamMemory};
 use ferroflow_gpu::CapturedStep;
+use ferroflow_graph::{Node, NodeClass, PlacedGraph};
 use ferroflow_opdef::Cost;
 use ferroflow_program::{Action, Plan};
 use ferroflow_tensor::{DType, Shape, Tensor};
@@ -70,6 +71,20 @@ pub(crate) fn can_capture(plan: &Plan) -> bool {
         .iter()
         .all(|n| is_fixed(&n.action) && n.cost != Cost::Async);
     fixed && plan.frames.len() == 1 && plan.functions.is_empty()
+}
+
+/// Whether what the nodes of a device keep beyond a step is kept apart from what a replay enqueues.
+pub(crate) fn can_replay(graph: &PlacedGraph) -> bool {
+    let has_state = |c: NodeClass| matches!(c, NodeClass::Other | NodeClass::ReadVariable);
+    let is_stateful = |n: &Node| {
+        n.def.flags.stateful
+            && has_state(n.class())
+            && !ferroflow_gpu::can_replay_state(n.op(), &n.outputs)
+    };
+    // An index that is with the host picks an element of a list, which need not be that of another step.
+    let has_list = |n: &Node| n.outputs.contains(&DType::Variant);
+    let mut nodes = graph.graph().iter();
+    !nodes.any(|(_, n)| is_stateful(n) || has_list(n))
 }
 
 impl Captures {

@@ -1,6 +1,6 @@
 //! Compiling a signature: prune, expand, freeze, place, partition, optimize.
 
-use super::captures::{Captures, can_capture};
+use super::captures::{Captures, can_capture, can_replay};
 use super::partitioned::{Part, Parts, Runner, Tail};
 use super::{Engine, Session, registry};
 use crate::callable::{Callable, Feed};
@@ -20,7 +20,6 @@ use ferroflow_graph::{
     export_graph, partition, partition_by_task, recvs_to_args, schedule_recvs, split_tail,
 };
 use ferroflow_program::OpSegment;
-use ferroflow_tensor::DType;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -34,18 +33,15 @@ pub(super) enum Placed {
     Parts(Vec<Partition>),
 }
 
-/// Whether what the nodes of a device keep beyond a step is kept apart from what a replay enqueues.
-fn can_replay(graph: &PlacedGraph) -> bool {
-    let has_state = |c: NodeClass| matches!(c, NodeClass::Other | NodeClass::ReadVariable);
-    let is_stateful = |n: &Node| {
-        n.def.flags.stateful
-            && has_state(n.class())
-            && !ferroflow_gpu::can_replay_state(n.op(), &n.outputs)
-    };
-    // An index that is with the host picks an element of a list, which need not be that of another step.
-    let has_list = |n: &Node| n.outputs.contains(&DType::Variant);
-    let mut nodes = graph.graph().iter();
-    !nodes.any(|(_, n)| is_stateful(n) || has_list(n))
+/// What runs the nodes of a part.
+struct CompiledPart {
+    executor: Arc<Executor>,
+    /// What runs behind it, if it is split.
+    tail: Option<Tail>,
+    /// Whether the operations of `executor` may be captured.
+    can_capture: bool,
+    /// The signature's fetches, in the order of the results of both.
+    fetches: Vec<usize>,
 }
 
 impl Session {
@@ -217,25 +213,12 @@ impl Session {
         self.executor(self.rewrite_part(graph)?, &options)
     }
 
-    fn part(&self, partition: Partition) -> Result<Part> {
-        let stream = self.stream_of(partition.part);
-        let device = partition.part;
-        let may_capture = stream.as_ref().is_some_and(|s| s.captures());
-        let split = match may_capture {
-            true => self.split_part(&partition, stream.as_deref())?,
-            false => None,
-        };
-        let (executor, tail, fetches) = match split {
-            Some((executor, tail, fetches)) => (executor, Some(tail), fetches),
-            None => {
-                let may_capture = may_capture && can_replay(&partition.graph);
-                let executor = self.part_executor(partition.graph, device, stream.as_deref())?;
-                let captures = may_capture && can_capture(executor.plan());
-                ((executor, captures), None, partition.fetches)
-            }
-        };
-        let (executor, captures) = executor;
-        let captures: Option<Arc<Captures>> = captures.then(Arc::default);
+    fn part(&self, mut partition: Partition) -> Result<Part> {
+        let (device, feeds) = (partition.part, std::mem::take(&mut partition.feeds));
+        let recvs = std::mem::take(&mut partition.recvs);
+        let stream = self.stream_of(device);
+        let compiled = self.compile_part(partition, stream.as_deref())?;
+        let captures: Option<Arc<Captures>> = compiled.can_capture.then(Arc::default);
         if let (Some(captures), Some(stream)) = (&captures, &stream) {
             let reclaimable: Arc<dyn Reclaim> = captures.clone();
             stream
@@ -245,25 +228,43 @@ impl Session {
         Ok(Part {
             runner: Runner::Local {
                 captures,
-                executor,
+                executor: compiled.executor,
                 device,
                 stream,
-                tail,
+                tail: compiled.tail,
             },
-            feeds: partition.feeds,
-            recvs: partition.recvs,
-            fetches,
+            feeds,
+            recvs,
+            fetches: compiled.fetches,
         })
     }
 
-    /// Splits what depends on shapes that only a step knows off a part, if the rest can be captured then: its executor, the
-    /// tail, and the fetches in the order of both. Nothing in them waits for others.
-    #[expect(clippy::type_complexity, reason = "taken apart at once")]
+    fn compile_part(
+        &self,
+        partition: Partition,
+        stream: Option<&StreamRunner>,
+    ) -> Result<CompiledPart> {
+        let captures = stream.is_some_and(StreamRunner::captures);
+        if captures && let Some(split) = self.split_part(&partition, stream)? {
+            return Ok(split);
+        }
+        let captures = captures && can_replay(&partition.graph);
+        let executor = self.part_executor(partition.graph, partition.part, stream)?;
+        Ok(CompiledPart {
+            can_capture: captures && can_capture(executor.plan()),
+            executor,
+            tail: None,
+            fetches: partition.fetches,
+        })
+    }
+
+    /// Splits what depends on shapes that only a step knows off a part, if the rest can be captured then. Nothing in them waits
+    /// for others.
     fn split_part(
         &self,
         partition: &Partition,
         stream: Option<&StreamRunner>,
-    ) -> Result<Option<((Arc<Executor>, bool), Tail, Vec<usize>)>> {
+    ) -> Result<Option<CompiledPart>> {
         let split = split_tail(&partition.graph, partition.fetches.len(), registry())?;
         let Some(split) = split.filter(|s| can_replay(&s.main)) else {
             return Ok(None);
@@ -276,12 +277,17 @@ impl Session {
         }
         let fetches = partition.fetches.iter().copied().zip(split.is_of_tail);
         let (of_tail, own): (Vec<_>, Vec<_>) = fetches.partition(|(_, of_tail)| *of_tail);
-        let tail = Tail {
-            executor: tail,
-            n_results: own.len(),
-        };
+        let n_results = own.len();
         let fetches = own.into_iter().chain(of_tail).map(|(fetch, _)| fetch);
-        Ok(Some(((executor, true), tail, fetches.collect())))
+        Ok(Some(CompiledPart {
+            executor,
+            tail: Some(Tail {
+                executor: tail,
+                n_results,
+            }),
+            can_capture: true,
+            fetches: fetches.collect(),
+        }))
     }
 
     /// The device of each node, if the session has devices.
