@@ -1,6 +1,8 @@
 //! Aligned memory that is always initialised, with a cache for recurring sizes.
 
 use crate::MappedFile;
+use crate::allocation_log::LoggedBlock;
+use crate::arena::{self, Arena};
 use crate::memory::{MemoryBlock, current};
 use ferroflow_base::{Result, resource_exhausted};
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
@@ -40,6 +42,15 @@ enum Backing {
     Block {
         block: Box<dyn MemoryBlock>,
     },
+    /// A part of an arena, in use there from `offset` on.
+    Part {
+        arena: Arc<Arena>,
+        offset: usize,
+    },
+    /// A block of the heap whose end a log records.
+    Logged {
+        _block: LoggedBlock,
+    },
 }
 
 /// An owner of bytes that tensors may share, such as memory of a client.
@@ -67,6 +78,12 @@ fn size_class(len: usize) -> (usize, usize) {
     let step = 1usize << (log - 2);
     let quarter = (len - (1 << log)).div_ceil(step);
     (log * 4 + quarter - 1, (1 << log) + quarter * step)
+}
+
+/// Returns the capacity of the blocks of a size class.
+fn class_capacity(class: usize) -> usize {
+    let (log, quarter) = (class / 4, class % 4 + 1);
+    (1 << log) + quarter * (1 << (log - 2))
 }
 
 /// Returns the most bytes that one tensor may take: the physical memory of the machine.
@@ -99,33 +116,69 @@ impl Buffer {
             }
             return Ok(buffer);
         }
-        let capacity = if len < MIN_CACHED {
-            // Allocators find aligned blocks of whole cache lines fastest.
-            len.max(1).next_multiple_of(ALIGN)
-        } else {
-            let (class, capacity) = size_class(len);
-            debug_assert!(capacity >= len);
-            let cached = CACHE[class].0.lock().ok().and_then(|mut list| list.pop());
-            if let Some(address) = cached {
-                CACHED_BYTES.fetch_sub(capacity, Ordering::Relaxed);
-                // SAFETY: the list holds only addresses of live blocks of this class, put there
-                // by `drop`; popping transferred the ownership.
-                let ptr = unsafe { NonNull::new_unchecked(address as *mut u8) };
+        match arena::allocate(len) {
+            Some(mut buffer) => {
                 if zeroed {
-                    // SAFETY: the block has `capacity >= len` bytes and no other owner.
-                    unsafe { ptr.write_bytes(0, len) };
+                    // SAFETY: a part has `len` bytes, and no other owner while it is in use.
+                    unsafe { buffer.as_mut_ptr().write_bytes(0, len) };
                 }
-                return Ok(Buffer {
-                    ptr,
-                    len,
-                    source: Backing::Heap {
-                        capacity,
-                        is_cached: true,
-                    },
-                });
+                Ok(buffer)
             }
-            capacity
+            None => Self::heap(len, zeroed),
+        }
+    }
+
+    /// Allocates `len` bytes of the heap; see [`Buffer::allocate`].
+    pub(crate) fn heap(len: usize, zeroed: bool) -> Result<Buffer> {
+        if len < MIN_CACHED {
+            // Allocators find aligned blocks of whole cache lines fastest.
+            return Self::fresh(len, len.max(1).next_multiple_of(ALIGN), false);
+        }
+        let (class, capacity) = size_class(len);
+        debug_assert!(capacity >= len);
+        let Some(mut buffer) = Self::cached(class, capacity, len) else {
+            return Self::fresh(len, capacity, true);
         };
+        if zeroed {
+            // SAFETY: the block has `capacity >= len` bytes and no other owner.
+            unsafe { buffer.as_mut_ptr().write_bytes(0, len) };
+        }
+        Ok(buffer)
+    }
+
+    /// Like [`Buffer::heap`], with the smallest block that the cache has if it is below four times `len`: the memory
+    /// of one step serves others that need somewhat less.
+    pub(crate) fn heap_of_at_least(len: usize) -> Result<Buffer> {
+        let (first, _) = size_class(len);
+        for class in first..(first + 8).min(N_CLASSES) {
+            let capacity = class_capacity(class);
+            if let Some(buffer) = Self::cached(class, capacity, len) {
+                return Ok(buffer);
+            }
+        }
+        Self::heap(len, false)
+    }
+
+    /// Takes a block out of the cache.
+    fn cached(class: usize, capacity: usize, len: usize) -> Option<Buffer> {
+        let address = CACHE[class].0.lock().ok()?.pop()?;
+        CACHED_BYTES.fetch_sub(capacity, Ordering::Relaxed);
+        Some(Buffer {
+            // SAFETY: the list holds only addresses of live blocks of this class, put there
+            // by `drop`; popping transferred the ownership.
+            ptr: unsafe { NonNull::new_unchecked(address as *mut u8) },
+            len,
+            source: Backing::Heap {
+                capacity,
+                is_cached: true,
+            },
+        })
+    }
+
+    /// Returns zeroed memory of the system allocator.
+    fn fresh(len: usize, capacity: usize, is_cached: bool) -> Result<Buffer> {
+        let exhausted =
+            || resource_exhausted!("OOM when allocating a tensor of {len} bytes on the CPU");
         let layout = Layout::from_size_align(capacity, ALIGN).map_err(|_| exhausted())?;
         // SAFETY: the layout has a non-zero size.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
@@ -134,9 +187,39 @@ impl Buffer {
             len,
             source: Backing::Heap {
                 capacity,
-                is_cached: capacity >= MIN_CACHED,
+                is_cached,
             },
         })
+    }
+
+    /// Returns a block that never enters the cache.
+    pub(crate) fn uncached(len: usize) -> Result<Buffer> {
+        Self::fresh(len, len.max(1).next_multiple_of(ALIGN), false)
+    }
+
+    /// Returns the bytes of `arena` from `offset` on; the range is inside it, and marked there as in use by this buffer
+    /// alone.
+    pub(crate) fn part(
+        arena: Arc<Arena>,
+        memory: NonNull<u8>,
+        offset: usize,
+        len: usize,
+    ) -> Buffer {
+        Buffer {
+            // SAFETY: the caller checked that the range is inside the memory.
+            ptr: unsafe { memory.add(offset) },
+            len,
+            source: Backing::Part { arena, offset },
+        }
+    }
+
+    /// Returns a block of the heap that a log follows.
+    pub(crate) fn logged(block: LoggedBlock, len: usize) -> Buffer {
+        Buffer {
+            ptr: block.ptr(),
+            len,
+            source: Backing::Logged { _block: block },
+        }
     }
 
     /// Copies the bytes of a constant to memory that the cache never holds: constants are packed and dropped while a
@@ -214,7 +297,12 @@ impl Buffer {
 
     /// Returns whether a sole owner may write the bytes.
     pub(crate) fn is_writable(&self) -> bool {
-        matches!(self.source, Backing::Heap { .. } | Backing::Block { .. })
+        !matches!(self.source, Backing::Mapped { .. } | Backing::Owned { .. })
+    }
+
+    /// The first byte.
+    pub(crate) fn ptr(&self) -> NonNull<u8> {
+        self.ptr
     }
 
     #[inline]
@@ -231,12 +319,13 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let Backing::Heap {
-            capacity,
-            is_cached,
-        } = self.source
-        else {
-            return;
+        let (capacity, is_cached) = match &self.source {
+            Backing::Heap {
+                capacity,
+                is_cached,
+            } => (*capacity, *is_cached),
+            Backing::Part { arena, offset } => return arena.release(*offset),
+            _ => return,
         };
         if is_cached
             && CACHED_BYTES.fetch_add(capacity, Ordering::Relaxed) + capacity <= MAX_CACHED_BYTES
@@ -251,7 +340,7 @@ impl Drop for Buffer {
         if is_cached {
             CACHED_BYTES.fetch_sub(capacity, Ordering::Relaxed);
         }
-        // SAFETY: allocated in `allocate` or `constant` with exactly this layout, and owned by us alone.
+        // SAFETY: allocated in `fresh` or `constant` with exactly this layout, and owned by us alone.
         unsafe {
             dealloc(
                 self.ptr.as_ptr(),
@@ -274,6 +363,7 @@ mod tests {
                 "{len} -> {capacity}"
             );
             assert_eq!(size_class(capacity), (class, capacity), "{len}");
+            assert_eq!(class_capacity(class), capacity, "{len}");
         }
     }
 

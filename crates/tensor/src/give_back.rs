@@ -1,4 +1,4 @@
-//! Delay before freed memory goes back to the system.
+//! When freed memory goes back to the system.
 
 use std::time::Duration;
 
@@ -14,4 +14,10 @@ pub fn return_freed_memory_after(delay: Duration) {
     let delay = delay.as_millis().min(1 << 30) as std::ffi::c_long;
     // SAFETY: writes a number that allocations read; the option exists in this version.
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, delay) };
+}
+
+/// Makes mimalloc, if it is the program's allocator, return the memory that this thread has freed to the system now.
+pub(crate) fn return_freed_memory() {
+    // SAFETY: frees what is not in use, and waits for nothing.
+    unsafe { libmimalloc_sys::mi_collect(true) };
 }

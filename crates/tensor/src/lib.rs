@@ -1,7 +1,7 @@
 //! Values: the dtype table, shapes, buffers and [`Tensor`].
 //!
 //! Entry points, in reading order: [`DType`] and [`Element`], [`Shape`] and [`PartialShape`],
-//! [`Tensor`], [`PackedStrings`], [`Part`], [`LazyTensor`] over a [`MappedFile`].
+//! [`Tensor`], [`PackedStrings`], [`Part`], [`LazyTensor`] over a [`MappedFile`]; [`Arena`], the memory of a step.
 //!
 //! Invariants: a tensor's buffer holds exactly `shape.num_elements() * dtype.size()` initialised
 //! bytes, aligned for its element type; a buffer is written only through its one owner.
@@ -10,7 +10,9 @@
 
 #![warn(clippy::missing_errors_doc)]
 
+mod allocation_log;
 mod allocator;
+mod arena;
 mod buffer;
 mod dtype;
 mod format;
@@ -28,10 +30,12 @@ mod storage;
 mod strings;
 mod tensor;
 
+pub use allocation_log::{AllocationLog, LoggedUse};
 pub use allocator::{
     CachingAllocator, FixedSizeAllocator, HostAllocator, HostBuffer, MallocAllocator,
     ProfiledAllocator,
 };
+pub use arena::{Arena, BlockPlace, outside_arenas};
 pub use buffer::{Buffer, ByteOwner, memory_limit};
 pub use dtype::{DType, Element};
 #[cfg(feature = "mimalloc")]
