@@ -8,6 +8,7 @@
 //! this protocol, which loses no completion.
 
 use crate::kernel::{Env, NodeRunner, RunArgs};
+use crate::memory::{Memory, MemoryUse, StepMemory};
 use crate::offloaded::OffloadedNode;
 use crate::state::{Outputs, StepState, TaggedNode};
 use crate::trace::TraceSink;
@@ -15,7 +16,7 @@ use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use ferroflow_opdef::{Callable, Cost, Functions, Rendezvous, Resources, StepServices, Value};
 use ferroflow_program::{Action, Plan};
 use ferroflow_sync::{CancelToken, Mailbox, Parallelism, Pool, Registration};
-use ferroflow_tensor::Tensor;
+use ferroflow_tensor::{Tensor, outside_arenas};
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -34,6 +35,7 @@ pub struct Executor {
     has_async: bool,
     has_transfers: bool,
     idle: Mutex<Vec<StepState>>,
+    memory: Memory,
 }
 
 /// The functions that kernels of a plan call themselves.
@@ -61,6 +63,7 @@ pub(crate) struct Step {
     pub(crate) trace: Option<Arc<dyn TraceSink>>,
     pub(crate) runner: Option<Arc<dyn NodeRunner>>,
     id: u64,
+    memory: Option<StepMemory>,
     /// Messages are nodes that finished away from the state.
     pub(crate) state: Mailbox<StepState, (TaggedNode, Result<Outputs>)>,
     /// Set at the end of a step without `on_done`.
@@ -102,12 +105,19 @@ impl Executor {
             has_async: plan.nodes.iter().any(|n| n.cost == Cost::Async),
             plan,
             idle: Mutex::new(Vec::new()),
+            memory: Memory::default(),
         }
     }
 
     /// The plan.
     pub fn plan(&self) -> &Plan {
         &self.plan
+    }
+
+    /// The memory of steps, for each set of shapes of arguments that is planned; the one that was looked up last comes
+    /// first.
+    pub fn memory(&self) -> Vec<MemoryUse> {
+        self.memory.report(&self.plan)
     }
 
     /// Whether steps need a rendezvous.
@@ -138,16 +148,18 @@ impl Executor {
         let mut state = self.idle_state();
         // Nothing is shared until two expensive nodes are ready at once.
         let dispatches = with.pool.width() > 1 || self.has_async;
+        let memory = self.step_memory(&with, &mut state, &args);
         let mut env = Env::new(&self.plan, &self.functions, &with, id, dispatches);
         env.services.par = par;
+        env.set_memory(memory.as_ref());
         state.start(&env, args)?;
         if let Inline::Dispatch = no_panic(|| run_inline(&env, &mut state))? {
-            let step = Step::new(self, &with, id, state, None);
+            let step = Step::new(self, &with, id, state, memory, None);
             step.drive();
             with.pool.help_until(&|| step.done.load(Ordering::Acquire));
             return step.finish();
         }
-        self.finish(state)
+        self.finish(state, memory.as_ref())
     }
 
     /// Starts one step; the thread that ends it calls `done` with what [`Executor::run`] would return.
@@ -163,11 +175,31 @@ impl Executor {
         let args = std::mem::take(&mut with.args);
         let id = with.step_id.unwrap_or_else(Self::next_step_id);
         let mut state = self.idle_state();
-        let env = Env::new(&self.plan, &self.functions, &with, id, true);
+        let memory = self.step_memory(&with, &mut state, &args);
+        let mut env = Env::new(&self.plan, &self.functions, &with, id, true);
+        env.set_memory(memory.as_ref());
         if let Err(error) = state.start(&env, args) {
             return done(Err(error));
         }
-        Step::new(self, &with, id, state, Some(Box::new(done))).resume();
+        Step::new(self, &with, id, state, memory, Some(Box::new(done))).resume();
+    }
+
+    /// The memory of a step that begins; a device has its own.
+    #[inline]
+    fn step_memory(
+        &self,
+        with: &RunArgs,
+        state: &mut StepState,
+        args: &[Tensor],
+    ) -> Option<StepMemory> {
+        match with.runner {
+            None => {
+                let is_concurrent = with.pool.width() > 1;
+                self.memory
+                    .begin(&self.plan, &mut state.memory, args, is_concurrent)
+            }
+            Some(_) => None,
+        }
     }
 
     fn idle_state(&self) -> StepState {
@@ -175,9 +207,12 @@ impl Executor {
         idle.unwrap_or_else(|| StepState::new(&self.plan))
     }
 
-    fn finish(&self, mut state: StepState) -> Result<Vec<Tensor>> {
+    fn finish(&self, mut state: StepState, memory: Option<&StepMemory>) -> Result<Vec<Tensor>> {
         let results = state.take_results(&self.plan)?;
         state.clean(&self.plan);
+        if let Some(memory) = memory {
+            self.memory.end(&self.plan, memory, &mut state.memory);
+        }
         let mut idle = lock(&self.idle);
         if idle.len() < MAX_IDLE_STATES {
             idle.push(state);
@@ -215,7 +250,7 @@ impl Executor {
             runner: None,
         };
         // Blocks of one kernel are no such tasks: the session's threads may help with them.
-        self.run_with(with, services.par)
+        outside_arenas(|| self.run_with(with, services.par))
     }
 }
 
@@ -290,6 +325,7 @@ impl Step {
         with: &RunArgs,
         id: u64,
         state: StepState,
+        memory: Option<StepMemory>,
         on_done: Option<Done>,
     ) -> Arc<Self> {
         let waiting = with.cancel.with_same_deadline();
@@ -309,6 +345,7 @@ impl Step {
             trace: with.trace.cloned(),
             runner: with.runner.cloned(),
             id,
+            memory,
             state: Mailbox::new(state),
             done: AtomicBool::new(false),
             on_done: Mutex::new(on_done),
@@ -328,7 +365,9 @@ impl Step {
             runner: self.runner.as_ref(),
         };
         let executor = &self.executor;
-        Env::new(&executor.plan, &executor.functions, &with, self.id, true)
+        let mut env = Env::new(&executor.plan, &executor.functions, &with, self.id, true);
+        env.set_memory(self.memory.as_ref());
+        env
     }
 
     /// Takes the results of a step that is over.
@@ -337,7 +376,7 @@ impl Step {
         let mut state = std::mem::take(&mut *self.state.lock());
         match state.error.take() {
             Some(error) => Err(error),
-            None => self.executor.finish(state),
+            None => self.executor.finish(state, self.memory.as_ref()),
         }
     }
 
@@ -353,8 +392,12 @@ impl Step {
         }
     }
 
-    /// Carries the step on for as long as this thread can own its state.
+    /// Carries the step on for as long as this thread can own its state. The thread may be in a kernel of another step.
     pub(crate) fn drive(self: &Arc<Self>) {
+        outside_arenas(|| self.carry_on());
+    }
+
+    fn carry_on(self: &Arc<Self>) {
         let (env, plan) = (self.env(), &*self.executor.plan);
         while let Some(mut state) = self.state.try_lock() {
             if state.is_taken() {

@@ -1,5 +1,6 @@
 //! Kernel calls: what a step provides to kernels, traces of calls, and the node of an error.
 
+use crate::memory::StepMemory;
 use crate::trace::{NodeSpan, TraceSink, TracedTensor};
 use ferroflow_base::{Result, Status};
 use ferroflow_opdef::{
@@ -57,13 +58,19 @@ pub(crate) struct Env<'a> {
     pub(crate) rendezvous: Option<&'a Arc<dyn Rendezvous>>,
     pub(crate) trace: Option<&'a dyn TraceSink>,
     runner: Option<&'a dyn NodeRunner>,
-    /// Whether there is a trace or a runner: one check for each node.
+    memory: Option<&'a StepMemory>,
+    /// Whether there is a trace, a runner or planned memory: one check for each node.
     is_watched: bool,
     /// Whether expensive nodes may run on other threads.
     pub(crate) dispatches: bool,
     /// Whether those that compute do, besides those that wait.
     pub(crate) offloads: bool,
 }
+
+/// Tells the compiler that what calls it is seldom reached.
+#[cold]
+#[inline]
+fn seldom() {}
 
 /// Frame and iteration, for traces.
 pub(crate) type Place = (FrameIdx, u64);
@@ -90,10 +97,18 @@ impl<'a> Env<'a> {
             rendezvous: with.rendezvous,
             trace: with.trace.map(|trace| &**trace),
             runner: with.runner.map(|runner| &**runner),
+            memory: None,
             is_watched: with.trace.is_some() || with.runner.is_some(),
             dispatches,
             offloads: with.runner.is_none_or(|runner| runner.offloads()),
         }
+    }
+
+    /// Takes the memory of nodes from `memory`, if any.
+    #[inline]
+    pub(crate) fn set_memory(&mut self, memory: Option<&'a StepMemory>) {
+        self.memory = memory;
+        self.is_watched |= memory.is_some();
     }
 
     /// Calls the kernel of `node`. An error names the node.
@@ -107,6 +122,7 @@ impl<'a> Env<'a> {
         outputs: &mut [Value],
     ) -> Result<()> {
         if self.is_watched {
+            seldom();
             return self.watched_compute(kernel, node, place, inputs, outputs);
         }
         let (plan, info) = (self.plan, &self.plan.info[node.index()]);
@@ -115,7 +131,8 @@ impl<'a> Env<'a> {
         result.map_err(|e| self.at_node(node, e))
     }
 
-    /// Calls the kernel through the runner, if any.
+    /// Calls the kernel with the step's memory and through the runner, if any.
+    #[inline]
     fn call(
         &self,
         kernel: &dyn OpKernel,
@@ -124,16 +141,22 @@ impl<'a> Env<'a> {
         outputs: &mut [Value],
     ) -> Result<()> {
         let (plan, info) = (self.plan, &self.plan.info[node.index()]);
-        let mut ctx = KernelCtx::new(info, inputs, &plan.consts, outputs, &self.services);
-        let result = match self.runner {
-            None => kernel.compute(&mut ctx),
-            Some(runner) => runner.run(info, &mut || kernel.compute(&mut ctx)),
+        let compute = |inputs: &mut [Value], outputs: &mut [Value]| {
+            let mut ctx = KernelCtx::new(info, inputs, &plan.consts, outputs, &self.services);
+            match self.runner {
+                None => kernel.compute(&mut ctx),
+                Some(runner) => runner.run(info, &mut || kernel.compute(&mut ctx)),
+            }
+        };
+        let result = match self.memory {
+            None => compute(inputs, outputs),
+            Some(memory) => memory.call(node, inputs, outputs, |v| self.traced(v), compute),
         };
         result.map_err(|e| self.at_node(node, e))
     }
 
-    /// [`Env::compute`] with a runner or a trace.
-    #[cold]
+    /// [`Env::compute`] with a runner, a trace or planned memory.
+    #[inline(never)]
     fn watched_compute(
         &self,
         kernel: &dyn OpKernel,
@@ -145,6 +168,18 @@ impl<'a> Env<'a> {
         if self.trace.is_none() {
             return self.call(kernel, node, inputs, outputs);
         }
+        self.traced_compute(kernel, node, place, inputs, outputs)
+    }
+
+    #[cold]
+    fn traced_compute(
+        &self,
+        kernel: &dyn OpKernel,
+        node: NodeIdx,
+        place: Place,
+        inputs: &mut [Value],
+        outputs: &mut [Value],
+    ) -> Result<()> {
         let (read, start) = (self.traced(inputs), Instant::now());
         let result = self.call(kernel, node, inputs, outputs);
         self.record(node, place, start, read, outputs);

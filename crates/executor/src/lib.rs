@@ -1,6 +1,6 @@
 //! Engines: `dataflow` runs plans, `async` and `sync` run host programs.
 //!
-//! Entry points: [`Executor`], [`RunArgs`], [`TraceSink`]; [`host::Program`].
+//! Entry points: [`Executor`], [`RunArgs`], [`TraceSink`], [`MemoryUse`]; [`host::Program`].
 //!
 //! Invariants: a step's state is touched by one thread at a time, the one that holds its lock;
 //! a node runs once in a step; an error ends the step and names its node.
@@ -16,6 +16,7 @@ mod deadlock;
 pub mod host;
 mod kernel;
 mod loops;
+mod memory;
 mod offloaded;
 mod send_recv;
 mod state;
@@ -23,4 +24,5 @@ mod trace;
 
 pub use dataflow::Executor;
 pub use kernel::{NodeRunner, RunArgs};
+pub use memory::{BlockUse, MemoryUse, SharedOutput};
 pub use trace::{DeadNode, NodeSpan, StreamSpan, TraceSink, TracedTensor};

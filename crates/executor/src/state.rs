@@ -93,6 +93,7 @@ pub(crate) struct StepState {
     /// Nodes that run away from the lock right now.
     pub(crate) in_flight: usize,
     pub(crate) error: Option<Status>,
+    pub(crate) memory: crate::memory::Kept,
 }
 
 /// The iteration of the root call.

@@ -3,6 +3,7 @@
 use crate::freeze::Frozen;
 use crate::session::{Engine, registry};
 use ferroflow_base::{Result, Status, internal, invalid_argument};
+use ferroflow_executor::{Executor, MemoryUse};
 use ferroflow_graph::{
     ARG, Graph, Output, Signature, TensorConnection, infer_shapes, parse_tensor_name,
 };
@@ -194,11 +195,21 @@ impl Callable {
     /// all nodes.
     pub fn placement(&self) -> FxHashMap<&str, usize> {
         let others = self.engine.local_parts().filter(|(device, _)| *device > 0);
-        let named = others.flat_map(|(device, plan)| {
-            let info = plan.info.iter();
+        let named = others.flat_map(|(device, executor)| {
+            let info = executor.plan().info.iter();
             info.map(move |i| (&*i.name, device))
         });
         named.collect()
+    }
+
+    /// The memory of the steps whose arguments had the shapes that came last: one item for each part that runs in this
+    /// process and has nodes on its CPU. Empty before the first step.
+    pub fn memory(&self) -> Vec<MemoryUse> {
+        let thawed = self.thawed.get().into_iter();
+        let engines = std::iter::once(&self.engine).chain(thawed);
+        let last = |e: &Executor| e.memory().into_iter().next();
+        let all = engines.flat_map(|engine| engine.executors().filter_map(last));
+        all.collect()
     }
 
     /// Nodes of the plan, after optimization.

@@ -39,7 +39,9 @@ pub use ferroflow_compile::{
     Int8, Jit as CompileJit, Lower, Options as CompileOptions, PART_ROUNDS, PIPELINE,
     PRE_PLACEMENT, Pass, PassCtx, PassGroup, PassGroups, Ranges,
 };
-pub use ferroflow_executor::{NodeSpan, StreamSpan, TraceSink, TracedTensor};
+pub use ferroflow_executor::{
+    BlockUse, MemoryUse, NodeSpan, SharedOutput, StreamSpan, TraceSink, TracedTensor,
+};
 pub use ferroflow_functors::summarize::summary;
 pub use ferroflow_gpu::set_tf32;
 pub use ferroflow_graph::{

@@ -21,6 +21,7 @@ mod int8;
 mod kernels;
 mod mangled;
 mod pass_groups;
+mod planned_memory;
 mod readers;
 mod saved_models;
 mod sessions;

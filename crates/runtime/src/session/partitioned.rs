@@ -76,18 +76,23 @@ pub(crate) struct Tail {
 }
 
 impl Engine {
-    /// The plans that run in this process.
-    pub(crate) fn plans(&self) -> impl Iterator<Item = &Plan> {
+    /// What runs in this process.
+    pub(crate) fn executors(&self) -> impl Iterator<Item = &Executor> {
         let one = match self {
-            Engine::One(executor) => Some(executor.plan()),
+            Engine::One(executor) => Some(&**executor),
             Engine::Parts(_) => None,
         };
-        let parts = self.local_parts().map(|(_, plan)| plan);
+        let parts = self.local_parts().map(|(_, executor)| executor);
         one.into_iter().chain(parts)
     }
 
+    /// The plans that run in this process.
+    pub(crate) fn plans(&self) -> impl Iterator<Item = &Plan> {
+        self.executors().map(Executor::plan)
+    }
+
     /// The parts that run in this process, with their devices, if there are several parts.
-    pub(crate) fn local_parts(&self) -> impl Iterator<Item = (usize, &Plan)> {
+    pub(crate) fn local_parts(&self) -> impl Iterator<Item = (usize, &Executor)> {
         let parts = match self {
             Engine::One(_) => &[][..],
             Engine::Parts(parts) => &parts.parts[..],
@@ -100,8 +105,8 @@ impl Engine {
                     tail,
                     ..
                 } => {
-                    let tail = tail.as_ref().map(|t| (*device, t.executor.plan()));
-                    (Some((*device, executor.plan())), tail)
+                    let tail = tail.as_ref().map(|t| (*device, &*t.executor));
+                    (Some((*device, &**executor)), tail)
                 }
                 Runner::Remote { .. } => (None, None),
             };
