@@ -54,13 +54,17 @@ pub fn run(args: &Args) -> Result<()> {
     let at = |q: f64| times[((times.len() - 1) as f64 * q).round() as usize];
     let (median_s, min_s, p99_s) = (at(0.5), times[0], at(0.99));
     let (runs, nodes, peak_rss_mb) = (times.len(), callable.num_nodes(), peak_rss_mb());
+    let memory = callable.memory();
+    let planned: usize = memory.iter().map(|m| m.arena_bytes).sum();
+    let misses: u64 = memory.iter().map(|m| m.misses).sum();
     let devices = || session.stream_devices().replays();
     if args.json {
         let replays: u64 = devices().map(|(n, _)| n).sum();
         say!(
             "{{\"load_s\":{load_s:.6},\"first_s\":{first_s:.6},\"median_s\":{median_s:.9},\"min_s\":{min_s:.9},\
              \"p99_s\":{p99_s:.9},\"runs\":{runs},\"nodes\":{nodes},\"peak_rss_mb\":{peak_rss_mb:.1},\
-             \"replays\":{replays}}}"
+             \"replays\":{replays},\"planned_mb\":{:.3},\"misses\":{misses}}}",
+            planned as f64 / 1e6
         );
     } else {
         say!("load    {:>10.3} ms  (file to ready)", load_s * 1e3);
@@ -72,6 +76,10 @@ pub fn run(args: &Args) -> Result<()> {
         say!("min     {:>10.3} ms", min_s * 1e3);
         say!("p99     {:>10.3} ms", p99_s * 1e3);
         say!("memory  {peak_rss_mb:>10.1} MB peak");
+        say!(
+            "planned {:>10.1} MB of each step, {misses} blocks were elsewhere",
+            planned as f64 / 1e6
+        );
         for ((n, refused), name) in devices().zip(session.stream_devices().names()) {
             match refused {
                 Some(why) => say!("replays {n:>10} on {name}; the last step that was not: {why}"),

@@ -1,7 +1,7 @@
 //! `ferroflow inspect`.
 
 use crate::draw;
-use crate::model::{Model, ModelArgs};
+use crate::model::{Model, ModelArgs, RunArgs};
 use crate::out::say;
 use ferroflow_base::invalid_argument;
 use ferroflow_model::GraphFile;
@@ -36,6 +36,12 @@ pub struct Args {
     /// Lists the ops without gradient, including those of functions.
     #[arg(long)]
     gradients: bool,
+    /// Runs two steps and shows the memory of their tensors: what is planned in one arena, and which blocks are alive
+    /// when it is fullest. Inputs that are not fed are zeros, unknown dimensions are taken as 1.
+    #[arg(long)]
+    memory: bool,
+    #[command(flatten)]
+    run: RunArgs,
 }
 
 fn passes_help() -> String {
@@ -46,7 +52,8 @@ fn passes_help() -> String {
     out
 }
 
-fn inputs(graph: &Graph) -> Vec<NodeId> {
+/// Returns the placeholders of a graph.
+pub fn inputs(graph: &Graph) -> Vec<NodeId> {
     graph
         .iter()
         .filter(|(_, n)| n.op().starts_with("Placeholder"))
@@ -79,6 +86,14 @@ fn show_clusters(graph: &Graph) {
 
 /// Runs the command.
 pub fn run(args: &Args) -> Result<()> {
+    if args.memory {
+        return crate::memory::show(&args.model.open()?, &args.run);
+    }
+    if !args.run.is_default() {
+        return Err(invalid_argument!(
+            "feeds, fetches, targets and initializers are options of `inspect --memory`, which runs a step"
+        ));
+    }
     if args.model.is_directory() {
         let model = args.model.open()?;
         if args.shows_graph() {

@@ -11,6 +11,7 @@ mod host;
 mod image_feed;
 mod inspect;
 mod inspect_file;
+mod memory;
 mod model;
 mod ops;
 mod out;

@@ -3,9 +3,9 @@
 use crate::feeds;
 use ferroflow_base::{invalid_argument, not_found};
 use ferroflow_runtime::{
-    CompileJit, CompileOptions, CompiledModel, DEFAULT_SIGNATURE, DType, Lower, ModelSignature,
-    PartialShape, Result, SERVE, SavedModel, Session, SessionOptions, Signature, SignatureTensor,
-    StreamDeviceOptions, StreamDevices, Tensor,
+    CompileJit, CompileOptions, CompiledModel, DEFAULT_SIGNATURE, DType, Graph, Lower,
+    ModelSignature, PartialShape, Result, SERVE, SavedModel, Session, SessionOptions, Signature,
+    SignatureTensor, StreamDeviceOptions, StreamDevices, Tensor,
 };
 use std::path::PathBuf;
 
@@ -348,6 +348,9 @@ fn parse_range(text: &str) -> std::result::Result<(f32, f32), String> {
     }
 }
 
+/// The value of an input that is not fed, if it has one.
+pub type DefaultFeed<'a> = dyn Fn(&str, DType, &PartialShape) -> Result<Option<Tensor>> + 'a;
+
 /// A resolved run, ready to be compiled.
 pub struct Request {
     /// Names of feeds, fetches and targets.
@@ -374,8 +377,19 @@ impl RunArgs {
         }
     }
 
+    /// Returns whether no option was given.
+    pub fn is_default(&self) -> bool {
+        let lists = [&self.feed, &self.fetch, &self.target, &self.init];
+        self.signature.is_none() && self.feeds.is_none() && lists.iter().all(|l| l.is_empty())
+    }
+
     /// Runs the initializers, reads the feeds and resolves the names.
     pub fn request(&self, model: &Model) -> Result<Request> {
+        self.request_with(model, &|_, _, _| Ok(None))
+    }
+
+    /// Like [`RunArgs::request`]; `default` has the values of inputs that are not fed, by name, dtype and shape.
+    pub fn request_with(&self, model: &Model, default: &DefaultFeed) -> Result<Request> {
         let session = model.session();
         if !self.init.is_empty() {
             let init: Vec<&str> = self.init.iter().map(String::as_str).collect();
@@ -412,6 +426,22 @@ impl RunArgs {
                 {
                     feeds.push((input.name.clone(), default.clone()));
                 }
+            }
+        }
+        let declared = match by_key {
+            Some(signature) => {
+                let inputs = signature.inputs.iter();
+                inputs
+                    .map(|i| (i.name.clone(), i.dtype, i.shape.clone()))
+                    .collect()
+            }
+            None => placeholders(&session.graph()),
+        };
+        for (name, dtype, shape) in declared {
+            if !feeds.iter().any(|(fed, _)| same_tensor(fed, &name))
+                && let Some(value) = default(&name, dtype, &shape)?
+            {
+                feeds.push((name, value));
             }
         }
         if let Model::Compiled(compiled) = model {
@@ -467,6 +497,17 @@ impl RunArgs {
             args: ports.inputs.iter().map(value).collect::<Result<_>>()?,
         })
     }
+}
+
+/// Returns the placeholders without a default value: name, dtype and shape.
+fn placeholders(graph: &Graph) -> Vec<(String, DType, PartialShape)> {
+    let nodes = graph.iter().map(|(_, node)| node);
+    let inputs = nodes.filter(|node| matches!(node.op(), "Placeholder" | "PlaceholderV2"));
+    let declared = inputs.map(|node| {
+        let shape = node.attrs.shape("shape").cloned().unwrap_or_default();
+        (format!("{}:0", node.name), node.outputs[0], shape)
+    });
+    declared.collect()
 }
 
 /// Returns whether two names mean the same tensor: `:0` is optional.

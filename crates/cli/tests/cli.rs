@@ -39,14 +39,16 @@ fn temporary(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("ferroflow-cli-{}-{name}", std::process::id()))
 }
 
+/// A feed of `n` black images.
+fn images_of(n: usize) -> String {
+    let image = ["[[0],[0],[0],[0],[0],[0],[0],[0]]"; 8].join(",");
+    format!("images=[{}]", vec![format!("[{image}]"); n].join(","))
+}
+
 #[test]
 fn runs_inspects_and_benches() {
     let model = digits("digits.pb");
-    let zeros = format!(
-        "images=[{}]",
-        ["[[0],[0],[0],[0],[0],[0],[0],[0]]"; 8].join(",")
-    );
-    let zeros = zeros.replacen("images=", "images=[", 1) + "]";
+    let zeros = images_of(1);
     let out = temporary("out.npz");
     let text = ok(&[
         "run",
@@ -78,6 +80,18 @@ fn runs_inspects_and_benches() {
     assert!(ok(&["inspect", &model, "--after", "fuse"]).contains("_FusedConv2D"));
     let shown = ok(&["inspect", &model, "--gradients"]);
     assert_eq!(shown, "gradients go through all ops\n");
+    for (feed, of) in [
+        (&[][..], "[1,8,8,1]"),
+        (&["--feed", &images_of(3)], "[3,8,8,1]"),
+    ] {
+        let shown = ok(&[&["inspect", &model, "--memory"], feed].concat());
+        let title = format!("memory of a step with float32{of}:\n  planned peak");
+        assert!(
+            shown.starts_with(&title) && shown.contains("_FusedConv2D"),
+            "{shown}"
+        );
+        assert!(shown.contains("not as planned           0"), "{shown}");
+    }
     let svg = temporary("graph.svg");
     ok(&["inspect", &model, "--svg", &svg.to_string_lossy()]);
     assert!(
@@ -251,6 +265,7 @@ fn errors_are_one_clear_line_and_leave_nothing() {
             "expected FILE.npy",
         ),
         (&["inspect", &model, "--after", "nope"], "no pass 'nope'"),
+        (&["inspect", &model, "--feed", "images=1"], "--memory"),
         (&["run", &digits("digits.npz")], "not a GraphDef"),
     ];
     for (args, message) in cases {
