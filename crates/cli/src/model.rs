@@ -28,7 +28,7 @@ pub struct ModelArgs {
     /// nodes.
     #[arg(long)]
     pub lower: bool,
-    /// Whether loops of scalars run as machine code.
+    /// Whether loops, conditionals and groups of ops on scalars and small tensors run as machine code.
     #[arg(long, value_enum, default_value_t = Jit::Auto, value_name = "WHEN")]
     pub jit: Jit,
     /// Disables a compile pass; may be repeated. `inspect --help` lists them.
@@ -62,7 +62,7 @@ pub enum Half {
     F16,
 }
 
-/// Whether loops of scalars run as machine code.
+/// Whether loops, conditionals and groups of ops on scalars and small tensors run as machine code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Jit {
     /// Never.

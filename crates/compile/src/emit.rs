@@ -255,7 +255,12 @@ impl GraphEmitter<'_, '_> {
             inputs.push(self.source(*input)?);
         }
         let op = self.emitter.registry.op(node.op());
-        self.add(id, action, inputs, op.map_or(Cost::Cheap, |op| op.cost))
+        self.add(
+            id,
+            action,
+            inputs,
+            op.map_or(Cost::Cheap, |op| op.node_cost(&node.attrs)),
+        )
     }
 
     /// The producer of an input; constants that wait for nothing have no node.

@@ -2,7 +2,7 @@
 
 use crate::groups::run_pre_placement;
 use crate::passes::{composite, dce, inline, kernel_label, references, symbolic_gradient};
-use crate::{ExpandedGraph, Int8, Lower, PassCtx, passes};
+use crate::{ExpandedGraph, Int8, Jit, Lower, PassCtx, passes};
 use ferroflow_base::Result;
 use ferroflow_graph::{
     DeviceSet, Function, Graph, Library, Patch, PrunedGraph, referred_functions,
@@ -36,6 +36,7 @@ pub fn lowered(mut graph: Graph, registry: &Registry) -> Result<Graph> {
         lower: Lower::Always,
         precision: None,
         int8: &Int8::Off,
+        jit: Jit::Off,
     };
     let lower = passes::lower::lower;
     let mut patch = Patch::new();
@@ -70,6 +71,7 @@ pub fn expand_for_placement(
         lower,
         precision: None,
         int8: &Int8::Off,
+        jit: Jit::Off,
     };
     pruned.try_map(|graph| {
         run_pre_placement(graph, &ctx)?;
@@ -95,6 +97,7 @@ pub fn resolve_remote_calls(
         lower: Lower::Never,
         precision: None,
         int8: &Int8::Off,
+        jit: Jit::Off,
     };
     pruned.try_map(|graph| passes::remote_call::run(graph, &ctx, devices))
 }
@@ -114,6 +117,7 @@ fn expand_graph(graph: &mut Graph, registry: &Registry) -> Result<()> {
         lower: Lower::Never,
         precision: None,
         int8: &Int8::Off,
+        jit: Jit::Off,
     };
     // What is inlined has been expanded.
     rewrite(graph, &ctx, expand_body)?;

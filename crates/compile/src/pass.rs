@@ -28,6 +28,8 @@ pub struct PassCtx<'a> {
     pub precision: Option<DType>,
     /// Whether products run on 8-bit codes.
     pub int8: &'a Int8,
+    /// Which groups of nodes become programs in machine code.
+    pub jit: Jit,
 }
 
 impl PassCtx<'_> {
@@ -83,7 +85,7 @@ pub struct Options {
     /// The If, Case and While nodes that become Switch, Merge and loops, so that they run concurrently with the
     /// nodes around them; applies without `optimize` too.
     pub lower: Lower,
-    /// Whether loops become programs in machine code.
+    /// Whether loops, conditionals and groups of small ops become programs in machine code.
     pub jit: Jit,
     /// The full name of the device that runs the graph, whose kernels the nodes have; if empty, nodes have the kernels
     /// of the devices that they name.
@@ -101,7 +103,7 @@ pub struct Options {
 /// `core/common_runtime/graph_optimizer.cc`).
 pub const PART_ROUNDS: usize = 10;
 
-/// Whether loops become programs in machine code.
+/// Whether loops, conditionals and groups of small ops become programs in machine code.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Jit {
     /// Never.

@@ -2,7 +2,7 @@
 //! [`PrunedGraph`](ferroflow_graph::PrunedGraph) → [`ExpandedGraph`] →
 //! [`PlacedGraph`] → [`OptimizedGraph`].
 
-use crate::{Int8, Lower, PassCtx, passes};
+use crate::{Int8, Jit, Lower, PassCtx, passes};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Patch, PlacedGraph};
 use ferroflow_opdef::Registry;
@@ -30,6 +30,7 @@ impl ExpandedGraph {
                 lower,
                 precision: None,
                 int8: &Int8::Off,
+                jit: Jit::Off,
             },
         )
     }

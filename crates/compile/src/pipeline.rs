@@ -31,6 +31,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::fuse_read::PASS,
     passes::fuse_update::PASS,
     passes::fuse_norm::PASS,
+    passes::cluster::acyclic::PASS,
     passes::elementwise::PASS,
     passes::mixed_precision::PASS,
 ];
@@ -106,6 +107,7 @@ pub(crate) fn run(
         lower: options.lower,
         precision: options.precision,
         int8: &options.int8,
+        jit: options.jit,
     };
     let (mut at, mut round, mut before) = (0, 1, None);
     while let Some(pass) = PIPELINE.get(at) {
@@ -132,6 +134,10 @@ fn is_wanted(pass: &Pass, options: &Options) -> bool {
         passes::lower::NAME => options.lower != Lower::Never,
         passes::fuse_norm::NAME => options.optimize && !options.device.is_empty(),
         passes::cluster::NAME => options.optimize && options.jit != Jit::Off,
+        // Devices have kernels of their own.
+        passes::cluster::acyclic::NAME => {
+            options.optimize && options.jit != Jit::Off && options.device.is_empty()
+        }
         _ => options.optimize,
     };
     is_wanted && !options.disabled.iter().any(|d| d == pass.name)

@@ -238,6 +238,20 @@ impl Cluster {
         })
     }
 
+    /// Returns whether the program has loops, so that it may take any time.
+    pub fn has_loops(&self) -> bool {
+        fn any(insts: &[ClusterInst]) -> bool {
+            insts.iter().any(|inst| match inst {
+                ClusterInst::Loop(_) => true,
+                ClusterInst::If {
+                    then, otherwise, ..
+                } => any(&then.insts) || any(&otherwise.insts),
+                _ => false,
+            })
+        }
+        any(&self.insts)
+    }
+
     /// Returns the types of all arrays, by slot.
     pub fn array_types(&self) -> Vec<ScalarType> {
         let inputs = self.inputs.iter().filter_map(|input| match input {

@@ -1,6 +1,6 @@
 //! [`Op`]: a row of an op file, with everything about one op.
 
-use crate::{GradientFn, GradientRule, KernelBuild, OpKernel, ShapeCtx};
+use crate::{Attrs, GradientFn, GradientRule, KernelBuild, OpKernel, ShapeCtx};
 use ferroflow_base::Result;
 
 /// Infers output shapes; see [`ShapeCtx`].
@@ -48,6 +48,8 @@ pub struct Op {
     pub kernel: Option<KernelFactory>,
     /// Scheduling cost.
     pub cost: Cost,
+    /// Scheduling cost of a node, where its attrs decide it.
+    pub cost_of: Option<fn(&Attrs) -> Cost>,
     /// The gradient rule.
     pub gradient: GradientRule,
 }
@@ -62,6 +64,7 @@ impl Op {
             defined_shape: None,
             kernel: None,
             cost: Cost::BySize,
+            cost_of: None,
             gradient: GradientRule::Undefined,
         }
     }
@@ -96,6 +99,18 @@ impl Op {
     pub const fn cost(mut self, cost: Cost) -> Op {
         self.cost = cost;
         self
+    }
+
+    /// Sets the function that returns the scheduling cost of a node with some attrs.
+    #[must_use]
+    pub const fn cost_of(mut self, cost: fn(&Attrs) -> Cost) -> Op {
+        self.cost_of = Some(cost);
+        self
+    }
+
+    /// Returns the scheduling cost of a node with these attrs.
+    pub fn node_cost(&self, attrs: &Attrs) -> Cost {
+        self.cost_of.map_or(self.cost, |cost| cost(attrs))
     }
 
     /// Sets the function that writes the gradient.

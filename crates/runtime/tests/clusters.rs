@@ -1,5 +1,5 @@
-//! Random loops of scalars, nested and with conditionals, result in the same with and without
-//! machine code, errors included.
+//! Random loops and groups of ops of scalars, nested and with conditionals, result in the same with and without machine
+//! code, errors included.
 
 use ferroflow_runtime::{CompileJit, CompileOptions, Session, SessionOptions, Tensor};
 use ferroflow_testkit::random::Rng;
@@ -38,7 +38,7 @@ impl Graph {
         let inputs: String = inputs.iter().map(|i| format!(" input: '{i}'")).collect();
         let ty = match op {
             "Const" | "Placeholder" => " attr { key: 'dtype' value { type: DT_INT32 } }",
-            "LoopCond" => "",
+            "LoopCond" | "NoOp" => "",
             _ => " attr { key: 'T' value { type: DT_INT32 } }",
         };
         self.text += &format!("node {{ name: '{name}' op: '{op}'{inputs}{ty} {attrs} }}\n");
@@ -137,7 +137,8 @@ impl Graph {
     }
 }
 
-fn run(text: &str, x: i32, jit: CompileJit) -> Result<i32, String> {
+/// The steps of a session with these values of `x`: those of `fetches`.
+fn run(text: &str, xs: &[i32], fetches: &[&str], jit: CompileJit) -> Vec<Result<Vec<i32>, String>> {
     let options = SessionOptions {
         threads: 1,
         compile: CompileOptions {
@@ -146,45 +147,125 @@ fn run(text: &str, x: i32, jit: CompileJit) -> Result<i32, String> {
         },
         ..Default::default()
     };
-    let session = Session::from_text(text, options).map_err(|e| e.to_string())?;
-    let result = session.run(&[("x:0", Tensor::scalar(x))], &["y:0"], &[]);
-    let result = result.map_err(|e| format!("{:?} {}", e.code(), e.message()))?;
-    result[0].to_scalar().map_err(|e| e.to_string())
+    let session = Session::from_text(text, options).expect("valid");
+    let step = |x: &i32| {
+        let results = session.run(&[("x:0", Tensor::scalar(*x))], fetches, &[]);
+        let results =
+            results.map_err(|e| format!("{:?} {} {:?}", e.code(), e.message(), e.node()))?;
+        let value = |t: &Tensor| t.to_scalar().map_err(|e| e.to_string());
+        results.iter().map(value).collect()
+    };
+    xs.iter().map(step).collect()
+}
+
+/// Checks that a graph results in the same with and without machine code; returns the number of errors and of results.
+/// With several nodes that fail, which of them does first is open.
+#[track_caller]
+fn check(
+    nodes: &str,
+    xs: &[i32],
+    fetches: &[&str],
+    seed: u64,
+    compares_errors: bool,
+) -> [usize; 2] {
+    let text = format!("versions {{ producer: 2474 }}\n{nodes}");
+    let run = |jit| {
+        let mut results = run(&text, xs, fetches, jit);
+        if !compares_errors {
+            let errors = results.iter_mut().filter_map(|r| r.as_mut().err());
+            errors.for_each(String::clear);
+        }
+        results
+    };
+    let expected = run(CompileJit::Off);
+    for jit in [CompileJit::On, CompileJit::Auto] {
+        let got = run(jit);
+        assert_eq!(got, expected, "seed {seed}, {jit:?}\n{text}");
+    }
+    let n_errors = expected.iter().filter(|r| r.is_err()).count();
+    [n_errors, expected.len() - n_errors]
+}
+
+fn graph_of_x(seed: u64) -> Graph {
+    let mut graph = Graph {
+        text: String::new(),
+        n: 0,
+        random: Rng(seed),
+    };
+    let scalar = "attr { key: 'shape' value { shape { } } }";
+    graph.named("x", "Placeholder", &[], scalar);
+    graph
 }
 
 #[test]
 fn random_loops_result_in_the_same() {
-    let (mut n_errors, mut n_results) = (0, 0);
+    let mut n = [0, 0];
     for seed in 0..150 {
-        let mut graph = Graph {
-            text: String::new(),
-            n: 0,
-            random: Rng(seed),
-        };
-        graph.named(
-            "x",
-            "Placeholder",
-            &[],
-            "attr { key: 'shape' value { shape { } } }",
-        );
+        let mut graph = graph_of_x(seed);
         let made = graph.repeat(&["x".to_string()], "", 3);
         graph.named("y", "Identity", &[&made], "");
-        let text = "versions { producer: 2474 }\n".to_string() + &graph.text;
         for x in [0, -7, 100] {
-            let expect = run(&text, x, CompileJit::Off);
-            assert_eq!(
-                run(&text, x, CompileJit::On),
-                expect,
-                "seed {seed}, x {x}\n{text}"
-            );
-            match expect {
-                Ok(_) => n_results += 1,
-                Err(_) => n_errors += 1,
-            }
+            let found = check(&graph.text, &[x], &["y:0"], seed, true);
+            n = [n[0] + found[0], n[1] + found[1]];
         }
     }
+    assert!(n[0] > 0 && n[1] > 0, "{n:?} errors and results");
+}
+
+/// Groups of small ops with conditionals between ops that are in none, and several results.
+#[test]
+fn random_groups_result_in_the_same() {
+    let mut n = [0, 0];
+    // Code is made after some steps.
+    let xs: Vec<i32> = (0..24).map(|i| i * 37 % 101 - 40).collect();
+    for seed in 0..120 {
+        let mut graph = graph_of_x(seed);
+        let mut known = vec!["x".to_string()];
+        for _ in 0..5 + graph.random.below(30) {
+            // Late values more often.
+            let from = known.len().saturating_sub(6);
+            let at = from + graph.random.below(known.len() - from);
+            let (a, b) = (known[at].clone(), graph.value(&known[from..], "", 1));
+            known.push(match graph.random.below(6) {
+                0 => {
+                    let sum = graph.node("AddN", &[&a, &b], "attr { key: 'N' value { i: 2 } }");
+                    graph.node("Neg", &[&sum], "")
+                }
+                1 => {
+                    let waits = graph.node("NoOp", &[&format!("^{a}")], "");
+                    graph.node("Abs", &[&b, &format!("^{waits}")], "")
+                }
+                _ => b,
+            });
+        }
+        for (i, name) in ["y", "z", "last"].iter().enumerate() {
+            let at = (known.len() - 1) * (i + 1) / 3;
+            graph.named(name, "Identity", &[&known[at]], "");
+        }
+        let found = check(&graph.text, &xs, &["y:0", "z:0", "last:0"], seed, false);
+        n = [n[0] + found[0], n[1] + found[1]];
+    }
+    assert!(n[0] > 0 && n[1] > 0, "{n:?} errors and results");
+}
+
+#[test]
+fn an_error_of_a_group_is_that_of_its_node() {
+    let mut graph = graph_of_x(0);
+    let mut value = "x".to_string();
+    for n in 1..12 {
+        let step = graph.constant(n, "");
+        value = graph.node("AddV2", &[&value, &step], "");
+    }
+    let hundred = graph.constant(100, "");
+    graph.named("quotient", "FloorDiv", &[&hundred, &value], "");
+    graph.named("y", "AddV2", &["quotient", "x"], "");
+    let xs: Vec<i32> = (0..40).map(|i| -66 - i % 2).collect();
+    let found = check(&graph.text, &xs, &["y:0"], 0, true);
+    assert_eq!(found, [20, 20]);
+    let text = "versions { producer: 2474 }\n".to_string() + &graph.text;
+    let error = &run(&text, &xs, &["y:0"], CompileJit::Auto)[38];
     assert!(
-        n_errors > 0 && n_results > 0,
-        "{n_errors} errors, {n_results} results"
+        error.as_ref().is_err_and(|e| e.contains("quotient")),
+        "{error:?}"
     );
 }

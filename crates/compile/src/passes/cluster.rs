@@ -10,6 +10,7 @@
 //!
 //! (TensorFlow: `compiler/jit/mark_for_compilation_pass.cc`, `encapsulate_subgraphs_pass.cc`.)
 
+pub(crate) mod acyclic;
 mod build;
 mod lists;
 mod ops;
@@ -28,7 +29,7 @@ use ferroflow_opdef::{
     AttrValue, Attrs, Cluster, ClusterInput, ClusterOutput, FuncRef, ScalarType,
 };
 use ferroflow_tensor::DType;
-use regions::Paths;
+use regions::Regions;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
 use tensor_arrays::TensorArrayOp;
@@ -166,16 +167,17 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         return Ok(());
     }
     let shapes = ctx.shapes(graph)?;
-    let Some(paths) = Paths::new(graph, &frames) else {
+    let Some(regions) = Regions::new(graph, frames) else {
         return Ok(());
     };
+    let regions = Rc::new(regions);
     let mut patch = Patch::new();
     let consumers = Consumers::new(graph);
     for mut candidate in candidates {
-        if candidate.add_tensor_arrays(graph, &frames, &consumers)
-            && candidate.add_lists(graph, &frames, &consumers)
-            && is_uniform(graph, &frames, &paths, &candidate)
-            && let Some(made) = Made::of(graph, &candidate, &shapes)
+        if candidate.add_tensor_arrays(graph, &regions.frames, &consumers)
+            && candidate.add_lists(graph, &regions.frames, &consumers)
+            && is_uniform(graph, &regions, &candidate)
+            && let Some(made) = Made::of(graph, &candidate, &shapes, &regions)
         {
             replace(graph, ctx, &mut patch, &candidate, made)?;
         }
@@ -257,7 +259,8 @@ fn is_member(graph: &Graph, id: NodeId) -> bool {
 }
 
 /// Whether all inputs of the candidate are dead or none is.
-fn is_uniform(graph: &Graph, frames: &Frames, paths: &Paths, candidate: &Candidate) -> bool {
+fn is_uniform(graph: &Graph, regions: &Regions, candidate: &Candidate) -> bool {
+    let Regions { frames, paths } = regions;
     let mut found = None;
     for entry in &candidate.entries {
         let node = graph.node(*entry);
@@ -293,7 +296,12 @@ struct Made {
 }
 
 impl Made {
-    fn of(graph: &Graph, candidate: &Candidate, shapes: &ShapeMap) -> Option<Made> {
+    fn of(
+        graph: &Graph,
+        candidate: &Candidate,
+        shapes: &ShapeMap,
+        regions: &Rc<Regions>,
+    ) -> Option<Made> {
         let mut inputs: Vec<Output> = Vec::new();
         for entry in &candidate.entries {
             for input in &graph.node(*entry).inputs {
@@ -353,7 +361,7 @@ impl Made {
                 Meaning::Tensor(Rc::new(Elements { ty, dims, values })),
             );
         }
-        let scope = translator.scope(graph, Vec::new(), given, 0)?;
+        let scope = translator.scope(graph, regions, given)?;
         for output in &candidate.outputs {
             program
                 .outputs
@@ -413,7 +421,8 @@ fn replace(
     let mut controls: Vec<NodeId> = Vec::new();
     for entry in &candidate.entries {
         let of_entry = graph.node(*entry).controls.iter();
-        let new = of_entry.filter(|c| !controls.contains(c)).copied();
+        let is_new = |c: &&NodeId| !controls.contains(c) && !candidate.members.contains(c);
+        let new = of_entry.filter(is_new).copied();
         controls.extend(new.collect::<Vec<_>>());
     }
     let unique = graph.unique_name(&format!("{}/cluster", candidate.name));

@@ -3,15 +3,17 @@
 use ferroflow_base::Result;
 use ferroflow_jit::{Array, Code, Exit, compile};
 use ferroflow_opdef::{
-    AttrValue, Cluster, ClusterInput, ClusterOutput, Cost, KernelBuild, KernelCtx, Op, OpKernel,
-    ScalarType, ShapeCtx,
+    AttrValue, Attrs, Cluster, ClusterInput, ClusterOutput, Cost, KernelBuild, KernelCtx, Op,
+    OpKernel, ScalarType, ShapeCtx,
 };
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `_Cluster` is internal: it runs `program`, or calls `f`, the nodes that the program was made of,
-/// if inputs have other shapes or the program leaves. Code is made by the first run.
+/// if inputs have other shapes or the program leaves. Code is made by the first run of a program
+/// with loops, and by a later one of others.
 pub(crate) const OPS: &[Op] = &[Op::new(
     "_Cluster",
     "args: list(Tin) -> results: list(Tout) | Tin: list(type) >= 0; Tout: list(type) >= 0; \
@@ -19,8 +21,18 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 )
 .shape(shape)
 .cost(Cost::Expensive)
+.cost_of(cost)
 .kernel(build)
 .not_differentiable()];
+
+/// A program without loops takes less time than another thread takes to begin with it.
+fn cost(attrs: &Attrs) -> Cost {
+    let program = attrs.str("program").and_then(Cluster::decode);
+    match program.is_ok_and(|p| !p.has_loops()) {
+        true => Cost::Cheap,
+        false => Cost::Expensive,
+    }
+}
 
 fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let program = Cluster::decode(ctx.attrs().str("program")?)?;
@@ -48,6 +60,9 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
 /// Words of a program that need no memory of their own.
 const FEW: usize = 16;
 
+/// Runs of a program without loops that do not pay for making code.
+const WARM_UP: u32 = 16;
+
 struct Kernel {
     program: Cluster,
     /// The types of the arrays that the program makes.
@@ -55,6 +70,8 @@ struct Kernel {
     function: String,
     /// `None` if the program cannot be compiled.
     code: OnceLock<Option<Code>>,
+    /// Runs that call the function before code is made.
+    warm_up: AtomicU32,
 }
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -77,7 +94,9 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ));
         }
     };
+    let warm_up = if program.has_loops() { 0 } else { WARM_UP };
     Ok(Box::new(Kernel {
+        warm_up: AtomicU32::new(warm_up),
         program,
         array_types,
         function,
@@ -87,8 +106,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 
 impl OpKernel for Kernel {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
-        let code = self.code.get_or_init(|| compile(&self.program).ok());
-        if let Some(code) = code
+        if let Some(code) = self.code()
             && self.run(code, ctx)?
         {
             return Ok(());
@@ -103,6 +121,21 @@ impl OpKernel for Kernel {
 }
 
 impl Kernel {
+    /// The code, if there is one by now.
+    fn code(&self) -> Option<&Code> {
+        if let Some(code) = self.code.get() {
+            return code.as_ref();
+        }
+        let left = self.warm_up.load(Ordering::Relaxed);
+        if left > 0 {
+            // Steps at the same time may count as one.
+            self.warm_up.store(left - 1, Ordering::Relaxed);
+            return None;
+        }
+        let code = self.code.get_or_init(|| compile(&self.program).ok());
+        code.as_ref()
+    }
+
     /// Runs the program; returns whether the outputs are set.
     fn run(&self, code: &Code, ctx: &mut KernelCtx) -> Result<bool> {
         let mut words: SmallVec<[u64; FEW]> = smallvec![];

@@ -9,7 +9,7 @@ use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{
-    ExpandedGraph, Int8, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup,
+    ExpandedGraph, Int8, Jit, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup,
     compile_in, expand, expand_for_placement, resolve_remote_calls,
 };
 use ferroflow_device::Reclaim;
@@ -102,6 +102,7 @@ impl Session {
             lower: self.options.compile.lower,
             precision: None,
             int8: &Int8::Off,
+            jit: Jit::Off,
         };
         self.options.passes.run(group, graph, &ctx)
     }

@@ -7,6 +7,20 @@ use ferroflow_graph::{Frames, Graph, Node, NodeClass, NodeId, Output, topologica
 /// The regions around a node, outermost first.
 pub(super) type Path = Vec<Region>;
 
+/// The loops and conditionals of a graph.
+pub(super) struct Regions {
+    pub(super) frames: Frames,
+    pub(super) paths: Paths,
+}
+
+impl Regions {
+    /// `None` if values of different regions meet.
+    pub(super) fn new(graph: &Graph, frames: Frames) -> Option<Regions> {
+        let paths = Paths::new(graph, &frames)?;
+        Some(Regions { frames, paths })
+    }
+}
+
 /// The paths of all nodes of a graph.
 pub(super) struct Paths {
     /// `None` for nodes whose inputs are in no order of regions.
@@ -20,7 +34,7 @@ const MAX_ROUNDS: usize = 32;
 
 impl Paths {
     /// Finds the paths of a graph.
-    pub(super) fn new(graph: &Graph, frames: &Frames) -> Option<Paths> {
+    fn new(graph: &Graph, frames: &Frames) -> Option<Paths> {
         let mut paths = Paths {
             of: vec![None; graph.id_bound()],
             around: vec![None; frames.loops.len()],

@@ -2,10 +2,10 @@
 //! region.
 
 use super::build::{Builder, Elements, List, MAX_ELEMENTS, Meaning, Outputs, Region};
-use super::regions::{Path, Paths, is_next};
+use super::regions::{Path, Regions, is_next};
 use super::tensor_arrays::TensorArrayOp;
 use crate::control::Callee;
-use ferroflow_graph::{Frames, Graph, Library, Node, NodeClass, NodeId, Output, loop_frames};
+use ferroflow_graph::{Graph, Library, Node, NodeClass, NodeId, Output, loop_frames};
 use ferroflow_opdef::{ClusterBlock, ClusterInst, ClusterLoop, ScalarType, ValueId};
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -18,8 +18,7 @@ const MAX_BLOCKS: usize = 48;
 /// A graph, or one call of a function.
 pub(super) struct Scope<'g> {
     pub(super) graph: &'g Graph,
-    frames: Frames,
-    paths: Paths,
+    regions: Rc<Regions>,
     /// The number of blocks around.
     base: usize,
     id: usize,
@@ -49,22 +48,29 @@ impl<'l> Translator<'l> {
     pub(super) fn scope<'g>(
         &mut self,
         graph: &'g Graph,
-        args: Vec<Meaning>,
+        regions: &Rc<Regions>,
         given: FxHashMap<Output, Meaning>,
-        calls: usize,
     ) -> Option<Scope<'g>> {
-        let frames = loop_frames(graph).ok()?;
         self.n_scopes += 1;
         Some(Scope {
-            paths: Paths::new(graph, &frames)?,
-            frames,
+            regions: regions.clone(),
             graph,
             base: self.b.open.len().checked_sub(1)?,
             id: self.n_scopes,
-            calls,
-            args,
+            calls: 0,
+            args: Vec::new(),
             given,
         })
+    }
+
+    /// The outputs of a node without regions around it, in the last open block.
+    pub(super) fn alone(&mut self, node: &Node, inputs: Vec<Meaning>) -> Option<Vec<Meaning>> {
+        match node.class() {
+            NodeClass::Call | NodeClass::If | NodeClass::Case | NodeClass::While => {
+                self.functional(0, node, inputs)
+            }
+            _ => self.op(node, &inputs),
+        }
     }
 
     /// The meaning of an output.
@@ -78,7 +84,7 @@ impl<'l> Translator<'l> {
 
     /// What is known of a node in the blocks that are open.
     fn known(&self, scope: &Scope, id: NodeId) -> Option<Outputs> {
-        let depth = scope.base + scope.paths.of(id)?.len();
+        let depth = scope.base + scope.regions.paths.of(id)?.len();
         self.b.open.get(depth)?.known.get(&(scope.id, id)).cloned()
     }
 
@@ -103,7 +109,7 @@ impl<'l> Translator<'l> {
                 Some(input) if todo.len() <= scope.graph.len() => todo.push(input.node),
                 Some(_) => return None,
                 None => {
-                    let path = scope.paths.of(id)?;
+                    let path = scope.regions.paths.of(id)?;
                     if !self.is_open(scope, path) {
                         return None;
                     }
@@ -120,7 +126,7 @@ impl<'l> Translator<'l> {
     }
 
     fn note(&mut self, scope: &Scope, id: NodeId, outputs: Vec<Meaning>) -> Option<()> {
-        let depth = scope.base + scope.paths.of(id)?.len();
+        let depth = scope.base + scope.regions.paths.of(id)?.len();
         let open = self.b.open.get_mut(depth)?;
         open.known.insert((scope.id, id), Rc::new(outputs));
         Some(())
@@ -162,13 +168,13 @@ impl<'l> Translator<'l> {
             }
             NodeClass::Merge => self.conditional(scope, id),
             NodeClass::Exit => {
-                self.frame(scope, scope.frames.of(id)?)?;
+                self.frame(scope, scope.regions.frames.of(id)?)?;
                 Some(self.known(scope, id)?.to_vec())
             }
             NodeClass::Call | NodeClass::If | NodeClass::Case | NodeClass::While => {
                 let inputs = node.inputs.iter().map(|i| self.meaning(scope, *i));
                 let inputs: Vec<Meaning> = inputs.collect::<Option<_>>()?;
-                self.functional(scope, node, inputs)
+                self.functional(scope.calls, node, inputs)
             }
             _ => {
                 let inputs = node.inputs.iter().map(|i| self.meaning(scope, *i));
@@ -182,8 +188,8 @@ impl<'l> Translator<'l> {
     }
 
     /// Opens a block within the last one.
-    fn open(&mut self, scope: &Scope, region: Option<Region>) -> Option<()> {
-        self.b.enter(region.map(|r| (scope.id, r)));
+    fn open(&mut self, region: Option<(usize, Region)>) -> Option<()> {
+        self.b.enter(region);
         (self.b.open.len() <= MAX_BLOCKS).then_some(())
     }
 
@@ -191,12 +197,12 @@ impl<'l> Translator<'l> {
     /// that is asked for.
     fn conditional(&mut self, scope: &Scope, id: NodeId) -> Option<Vec<Meaning>> {
         let (predicate, _) = sides(scope, id)?;
-        let path = scope.paths.of(id)?;
+        let path = scope.regions.paths.of(id)?;
         let mut group = vec![id];
         for (other, node) in scope.graph.iter() {
             let is_same = other != id
                 && node.class() == NodeClass::Merge
-                && scope.paths.of(other) == Some(path)
+                && scope.regions.paths.of(other) == Some(path)
                 && sides(scope, other).is_some_and(|(p, _)| p == predicate)
                 && self.known(scope, other).is_none();
             if is_same
@@ -211,7 +217,7 @@ impl<'l> Translator<'l> {
         let mut blocks = Vec::new();
         let mut results = Vec::new();
         for on in [true, false] {
-            self.open(scope, Some(Region::Branch(predicate, on)))?;
+            self.open(Some((scope.id, Region::Branch(predicate, on))))?;
             let mut of_branch = Vec::new();
             for merge in &group {
                 let (_, from) = sides(scope, *merge)?;
@@ -288,7 +294,7 @@ impl<'l> Translator<'l> {
         let (mut merges, mut exits, mut conds) = (Vec::new(), Vec::new(), Vec::new());
         for (id, node) in graph
             .iter()
-            .filter(|(id, _)| scope.frames.of(*id) == Some(frame))
+            .filter(|(id, _)| scope.regions.frames.of(*id) == Some(frame))
         {
             match node.class() {
                 NodeClass::Merge => match node.inputs[..] {
@@ -314,7 +320,7 @@ impl<'l> Translator<'l> {
         }
         let vars = first.iter().map(|m| self.fresh(m));
         let vars: Vec<Meaning> = vars.collect::<Option<_>>()?;
-        self.open(scope, Some(Region::Head(frame)))?;
+        self.open(Some((scope.id, Region::Head(frame))))?;
         for ((merge, ..), var) in merges.iter().zip(&vars) {
             self.note(
                 scope,
@@ -328,7 +334,7 @@ impl<'l> Translator<'l> {
             let data = *graph.node(input.node).inputs.first()?;
             ends.push(self.meaning(scope, data)?);
         }
-        self.open(scope, Some(Region::Body(frame)))?;
+        self.open(Some((scope.id, Region::Body(frame))))?;
         let mut next = Vec::new();
         for (_, _, from) in &merges {
             next.push(self.meaning(scope, *graph.node(from.node).inputs.first()?)?);
@@ -392,18 +398,18 @@ impl<'l> Translator<'l> {
         Some(outs)
     }
 
-    /// A node that calls functions.
+    /// A node that calls functions, within `calls` other calls.
     fn functional(
         &mut self,
-        scope: &Scope,
+        calls: usize,
         node: &Node,
         inputs: Vec<Meaning>,
     ) -> Option<Vec<Meaning>> {
-        if scope.calls >= MAX_CALLS {
+        if calls >= MAX_CALLS {
             return None;
         }
         match Callee::of(node).ok()?? {
-            Callee::Call(f) => self.call(scope, f, inputs),
+            Callee::Call(f) => self.call(calls, f, inputs),
             Callee::Branch(names, is_if) => {
                 let (chosen, args) = inputs.split_first()?;
                 match is_if {
@@ -412,18 +418,18 @@ impl<'l> Translator<'l> {
                         let [then, otherwise] = names[..] else {
                             return None;
                         };
-                        self.choose(scope, cond, &mut |t, on| {
+                        self.choose(cond, &mut |t, on| {
                             let name = if on { then } else { otherwise };
-                            t.call(scope, name, args.to_vec())
+                            t.call(calls, name, args.to_vec())
                         })
                     }
                     false => {
                         let index = chosen.scalar(ScalarType::I32)?;
-                        self.case(scope, index, 0, &names, args)
+                        self.case(calls, index, 0, &names, args)
                     }
                 }
             }
-            Callee::While(cond, body) => self.while_loop(scope, cond, body, inputs),
+            Callee::While(cond, body) => self.while_loop(calls, cond, body, inputs),
             Callee::For(_) => None,
         }
     }
@@ -431,14 +437,13 @@ impl<'l> Translator<'l> {
     /// The conditional of two blocks; `branch` makes the one for true or false.
     fn choose(
         &mut self,
-        scope: &Scope,
         cond: ValueId,
         branch: &mut dyn FnMut(&mut Self, bool) -> Option<Vec<Meaning>>,
     ) -> Option<Vec<Meaning>> {
         let mut blocks = Vec::new();
         let mut results = Vec::new();
         for on in [true, false] {
-            self.open(scope, None)?;
+            self.open(None)?;
             self.b.open.last_mut()?.is_branch = true;
             let of_branch = branch(self, on)?;
             let insts = self.b.leave()?;
@@ -454,7 +459,7 @@ impl<'l> Translator<'l> {
     /// Branches from number `i` on; the last one is for every other index.
     fn case(
         &mut self,
-        scope: &Scope,
+        calls: usize,
         index: ValueId,
         i: usize,
         names: &[&str],
@@ -462,43 +467,48 @@ impl<'l> Translator<'l> {
     ) -> Option<Vec<Meaning>> {
         let name = names.get(i)?;
         if i + 1 == names.len() {
-            return self.call(scope, name, args.to_vec());
+            return self.call(calls, name, args.to_vec());
         }
         let number = self.b.int(ScalarType::I32, i as i64)?;
         let cond = self
             .b
             .binary(ferroflow_opdef::ScalarBinary::Equal, index, number)?;
-        self.choose(scope, cond, &mut |t, on| match on {
-            true => t.call(scope, name, args.to_vec()),
-            false => t.case(scope, index, i + 1, names, args),
+        self.choose(cond, &mut |t, on| match on {
+            true => t.call(calls, name, args.to_vec()),
+            false => t.case(calls, index, i + 1, names, args),
         })
     }
 
     fn while_loop(
         &mut self,
-        scope: &Scope,
+        calls: usize,
         cond: &str,
         body: &str,
         first: Vec<Meaning>,
     ) -> Option<Vec<Meaning>> {
         let vars = first.iter().map(|m| self.fresh(m));
         let vars: Vec<Meaning> = vars.collect::<Option<_>>()?;
-        self.open(scope, None)?;
-        let tested = self.call(scope, cond, vars.clone())?;
+        self.open(None)?;
+        let tested = self.call(calls, cond, vars.clone())?;
         let goes_on = self.b.truth(tested.first()?)?;
-        self.open(scope, None)?;
-        let next = self.call(scope, body, vars.clone())?;
+        self.open(None)?;
+        let next = self.call(calls, body, vars.clone())?;
         self.end_loop(&first, &vars, goes_on, &vars, &next)
     }
 
     /// The results of a function, in the last open block.
-    fn call(&mut self, scope: &Scope, name: &str, args: Vec<Meaning>) -> Option<Vec<Meaning>> {
+    fn call(&mut self, calls: usize, name: &str, args: Vec<Meaning>) -> Option<Vec<Meaning>> {
         let function = self.library.get(name).ok()?.clone();
         if args.len() != function.args.len() {
             return None;
         }
         let graph = &function.graph;
-        let inner = self.scope(graph, args, FxHashMap::default(), scope.calls + 1)?;
+        let regions = Rc::new(Regions::new(graph, loop_frames(graph).ok()?)?);
+        let inner = Scope {
+            args,
+            calls: calls + 1,
+            ..self.scope(graph, &regions, FxHashMap::default())?
+        };
         let mut results = vec![None; function.results.len()];
         // What runs for its effects must turn out to have none.
         for target in graph.targets() {
@@ -529,7 +539,10 @@ fn sides(scope: &Scope, merge: NodeId) -> Option<(Output, [(usize, Output); 2])>
         return None;
     };
     let last = |o: Output| {
-        let path = scope.paths.after(scope.graph, &scope.frames, o)?;
+        let path = scope
+            .regions
+            .paths
+            .after(scope.graph, &scope.regions.frames, o)?;
         match path.last() {
             Some(Region::Branch(predicate, on)) => Some((*predicate, *on)),
             _ => None,
