@@ -52,8 +52,7 @@ fn passes_help() -> String {
     out
 }
 
-/// Returns the placeholders of a graph.
-pub fn inputs(graph: &Graph) -> Vec<NodeId> {
+fn inputs(graph: &Graph) -> Vec<NodeId> {
     graph
         .iter()
         .filter(|(_, n)| n.op().starts_with("Placeholder"))

@@ -80,6 +80,11 @@ fn show_part(memory: &MemoryUse) {
     say!("  without reuse   {:>10}", size(without_reuse));
     let least = size(memory.least_bytes);
     say!("  lower bound     {least:>10}  alive at once");
+    let order = match memory.in_any_order {
+        true => "any",
+        false => "recorded",
+    };
+    say!("  order           {order:>10}  of nodes, for which no places overlap");
     let (n, bytes) = (
         memory.shared.len(),
         memory.shared.iter().map(|s| s.bytes).sum(),

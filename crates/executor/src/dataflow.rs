@@ -141,8 +141,13 @@ impl Executor {
         self.run_with(with, par)
     }
 
-    /// Like [`Executor::run`], with `par` for work inside kernels that run on the calling thread.
-    fn run_with(self: &Arc<Self>, mut with: RunArgs, par: &dyn Parallelism) -> Result<Vec<Tensor>> {
+    /// Like [`Executor::run`], with `par` for work inside kernels that run on the calling thread. The thread may be in a
+    /// kernel of another step.
+    fn run_with(self: &Arc<Self>, with: RunArgs, par: &dyn Parallelism) -> Result<Vec<Tensor>> {
+        outside_arenas(|| self.run_step(with, par))
+    }
+
+    fn run_step(self: &Arc<Self>, mut with: RunArgs, par: &dyn Parallelism) -> Result<Vec<Tensor>> {
         let args = std::mem::take(&mut with.args);
         let id = with.step_id.unwrap_or_else(Self::next_step_id);
         let mut state = self.idle_state();
@@ -152,8 +157,16 @@ impl Executor {
         let mut env = Env::new(&self.plan, &self.functions, &with, id, dispatches);
         env.services.par = par;
         env.set_memory(memory.as_ref());
-        state.start(&env, args)?;
-        if let Inline::Dispatch = no_panic(|| run_inline(&env, &mut state))? {
+        let started = state.start(&env, args);
+        let inline = started.and_then(|()| no_panic(|| run_inline(&env, &mut state)));
+        let inline = match inline {
+            Ok(inline) => inline,
+            Err(error) => {
+                abandon(state, memory.as_ref());
+                return Err(error);
+            }
+        };
+        if let Inline::Dispatch = inline {
             let step = Step::new(self, &with, id, state, memory, None);
             step.drive();
             with.pool.help_until(&|| step.done.load(Ordering::Acquire));
@@ -208,7 +221,13 @@ impl Executor {
     }
 
     fn finish(&self, mut state: StepState, memory: Option<&StepMemory>) -> Result<Vec<Tensor>> {
-        let results = state.take_results(&self.plan)?;
+        let results = match state.take_results(&self.plan) {
+            Ok(results) => results,
+            Err(error) => {
+                abandon(state, memory);
+                return Err(error);
+            }
+        };
         state.clean(&self.plan);
         if let Some(memory) = memory {
             self.memory.end(&self.plan, memory, &mut state.memory);
@@ -250,7 +269,16 @@ impl Executor {
             runner: None,
         };
         // Blocks of one kernel are no such tasks: the session's threads may help with them.
-        outside_arenas(|| self.run_with(with, services.par))
+        self.run_with(with, services.par)
+    }
+}
+
+/// Ends a step that failed.
+#[cold]
+fn abandon(state: StepState, memory: Option<&StepMemory>) {
+    drop(state);
+    if let Some(memory) = memory {
+        memory.abandon();
     }
 }
 
@@ -375,7 +403,10 @@ impl Step {
         drop(lock(&self.registration).take());
         let mut state = std::mem::take(&mut *self.state.lock());
         match state.error.take() {
-            Some(error) => Err(error),
+            Some(error) => {
+                abandon(state, self.memory.as_ref());
+                Err(error)
+            }
             None => self.executor.finish(state, self.memory.as_ref()),
         }
     }
@@ -501,7 +532,9 @@ impl Step {
 
     fn run_offloaded(&self, offloaded: OffloadedNode) {
         let (item, env) = (offloaded.item, self.env());
-        let outcome = no_panic(|| offloaded.run(&env)).map_err(|e| env.at_node(item.node, e));
+        // The thread may be in a kernel of another step.
+        let run = || outside_arenas(|| offloaded.run(&env));
+        let outcome = no_panic(run).map_err(|e| env.at_node(item.node, e));
         self.state.send((item, outcome));
     }
 

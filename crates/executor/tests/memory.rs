@@ -12,8 +12,10 @@ use std::sync::{Arc, Mutex};
 /// What nodes do, by their op.
 #[derive(Clone, Default)]
 struct Kernels {
-    /// What `Keep` keeps.
+    /// What `Keep` and `Nested` keep.
     kept: Arc<Mutex<Vec<Tensor>>>,
+    /// What `Nested` runs.
+    inner: Option<Arc<Executor>>,
 }
 
 impl Kernels {
@@ -48,6 +50,15 @@ impl Kernels {
                 }
                 add(ctx, 1.0)
             }),
+            // Runs another executor, and keeps what that returns.
+            "Nested" => {
+                let inner = self.inner.clone().expect("an executor");
+                Box::new(move |ctx: &mut KernelCtx| {
+                    let result = run(&inner, ctx.input(0)?.clone())?;
+                    kept.lock().unwrap().push(result);
+                    add(ctx, 1.0)
+                })
+            }
             _ => Box::new(|ctx: &mut KernelCtx| match ctx.slice::<f32>(0)?[0] {
                 666.0.. => Err(invalid_argument!("told to fail")),
                 _ => add(ctx, 1.0),
@@ -72,6 +83,10 @@ fn add(ctx: &mut KernelCtx, more: f32) -> Result<()> {
 /// Nodes over one argument, each with its op and the nodes before it that it reads; node 0 is the argument. The last one
 /// is fetched.
 fn load(nodes: &[(&str, &[usize])], cost: Cost) -> (Arc<Executor>, Kernels) {
+    load_with(nodes, cost, Kernels::default())
+}
+
+fn load_with(nodes: &[(&str, &[usize])], cost: Cost, kernels: Kernels) -> (Arc<Executor>, Kernels) {
     let mut body = Body::default();
     let root = body.function("", 1, 1);
     let plain = |name: String, action, inputs| BodyNode {
@@ -101,7 +116,6 @@ fn load(nodes: &[(&str, &[usize])], cost: Cost) -> (Arc<Executor>, Kernels) {
     }
     let result = body.result(root, 0, Source::Node(last, 0));
     result.expect("one result");
-    let kernels = Kernels::default();
     let plan = body.load_with(&|entry, _| Ok(kernels.make(&entry.op)));
     (Executor::new(Arc::new(plan.expect("valid"))), kernels)
 }
@@ -352,14 +366,18 @@ fn the_order_of_nodes_does_not_matter() {
             .wrapping_add(1442695040888963407);
         (seed >> 33) as usize % n
     };
+    let mut n_sure = 0;
     for round in 0..12 {
         // Whether an input is overwritten depends on which reader comes last, and with it what is allocated.
         let may_differ = round % 2 == 1;
         let ops = ["Add", "Scratch", if may_differ { "InPlace" } else { "Add" }];
         let nodes: Vec<(&str, Vec<usize>)> = (0..40usize)
             .map(|i| {
-                let from = (0..1 + below(2)).map(|_| (i + 1).saturating_sub(1 + below(6)));
-                let from = from.collect();
+                // Of four nodes at once, each of which is read.
+                let mut from = vec![i.saturating_sub(3)];
+                if below(2) == 1 {
+                    from.push((i + 1).saturating_sub(1 + below(6)));
+                }
                 (ops[below(3)], from)
             })
             .collect();
@@ -382,6 +400,146 @@ fn the_order_of_nodes_does_not_matter() {
         let memory = memory_of(&executor, 1400);
         assert_eq!(memory.steps, 29);
         assert!(memory.arena_bytes >= memory.least_bytes);
-        assert!(may_differ || memory.misses == 0, "{}", memory.misses);
+        let is_sure = memory.in_any_order && !may_differ;
+        assert!(!is_sure || memory.misses == 0, "{}", memory.misses);
+        n_sure += usize::from(is_sure);
+    }
+    assert!(n_sure > 0);
+}
+
+#[test]
+fn steps_within_kernels_have_their_own_memory() {
+    let (inner, _) = load(&[("Add", &[0])], Cost::Cheap);
+    let kernels = Kernels {
+        inner: Some(inner),
+        ..Kernels::default()
+    };
+    let (outer, kernels) = load_with(&[("Nested", &[0]), ("Add", &[1])], Cost::Cheap, kernels);
+    for value in 0..5 {
+        let value = value as f32;
+        is_filled(
+            &run(&outer, filled(1600, value)).expect("runs"),
+            1600,
+            value + 2.0,
+        );
+    }
+    for (value, kept) in kernels.kept.lock().unwrap().iter().enumerate() {
+        is_filled(kept, 1600, value as f32 + 1.0);
+    }
+    let memory = memory_of(&outer, 1600);
+    let blocks = memory.blocks.iter().map(|b| (&*b.node.0, b.offset));
+    assert_eq!(blocks.collect::<Vec<_>>(), [("n1", Some(0)), ("n2", None)]);
+    assert_eq!(memory.misses, 0);
+}
+
+#[test]
+fn independent_branches_need_no_more_than_twice_the_recorded_order() {
+    for branches in [4, 16, 64] {
+        let mut nodes: Vec<(&str, Vec<usize>)> = Vec::new();
+        let mut ends = Vec::new();
+        for _ in 0..branches {
+            let first = nodes.len() + 1;
+            nodes.extend([
+                ("Add", vec![0]),
+                ("Add", vec![first]),
+                ("Sized", vec![first + 1]),
+            ]);
+            ends.push(first + 2);
+        }
+        nodes.push(("Add", ends));
+        let nodes: Vec<(&str, &[usize])> =
+            nodes.iter().map(|(op, from)| (*op, &from[..])).collect();
+        let (executor, _) = load(&nodes, Cost::Expensive);
+        let pool = Arc::new(Pool::new(2));
+        for _ in 0..5 {
+            let result = run_on(&executor, &pool, filled(10_000, 2.0), None);
+            is_filled(&result.expect("runs"), 4, branches as f32 * 4.0 + 1.0);
+        }
+        let memory = memory_of(&executor, 10_000);
+        assert!(
+            memory.arena_bytes <= 2 * memory.least_bytes,
+            "{branches}: {}",
+            memory.arena_bytes
+        );
+    }
+}
+
+#[test]
+fn what_a_failed_step_leaves_is_left_alone() {
+    let nodes: &[(&str, &[usize])] =
+        &[("Add", &[0]), ("Keep", &[1]), ("Add", &[2]), ("Fail", &[0])];
+    let (executor, kernels) = load(nodes, Cost::Cheap);
+    // The recorded step fails, too.
+    for value in [-700.0f32, 700.0, -2.0, 1.0, 700.0, -3.0, 1.0] {
+        match run(&executor, filled(1600, value)) {
+            Ok(result) => is_filled(&result, 1600, value + 1.0),
+            Err(error) => assert_eq!((value, error.node()), (700.0, Some("n4"))),
+        }
+    }
+    let kept = kernels.kept.lock().unwrap();
+    for (t, value) in kept.iter().zip([-699.0, -1.0, -2.0]) {
+        is_filled(t, 1600, value);
+    }
+    assert_eq!(kept.len(), 3);
+}
+
+#[test]
+fn a_plan_that_steps_do_not_follow_is_made_again() {
+    let nodes: &[(&str, &[usize])] = &[
+        ("Sized", &[0]),
+        ("Add", &[1]),
+        ("Sized", &[0]),
+        ("Add", &[3, 2]),
+    ];
+    let (executor, _) = load(nodes, Cost::Cheap);
+    // The recorded step has other sizes than all later ones.
+    for n in std::iter::once(5000).chain([2000; 60]) {
+        let result = run(&executor, filled(1300, n as f32)).expect("runs");
+        is_filled(&result, n, 2.0 * n as f32 + 2.0);
+    }
+    let memory = memory_of(&executor, 1300);
+    assert!(
+        memory.misses == 0 && memory.steps >= 40,
+        "{} {}",
+        memory.misses,
+        memory.steps
+    );
+    assert_eq!(memory.blocks[0].bytes, 8000);
+    // Sizes that are never the same need no further plans.
+    for n in 1500..1700 {
+        run(&executor, filled(1300, n as f32)).expect("runs");
+    }
+    assert_eq!(memory_of(&executor, 1300).arena_bytes, 0);
+}
+
+#[test]
+fn larger_arguments_are_planned_though_small_ones_need_no_arena() {
+    let (executor, _) = load(CHAIN, Cost::Cheap);
+    for n in [1, 2, 3, 4, 5, 1500, 1500, 1] {
+        is_filled(&run(&executor, filled(n, 0.0)).expect("runs"), n, 5.0);
+    }
+    assert_eq!(memory_of(&executor, 1500).steps, 1);
+}
+
+#[test]
+fn many_shapes_in_pairs_are_not_recorded_for_ever() {
+    let (executor, _) = load(CHAIN, Cost::Cheap);
+    let mut recorded = 0;
+    for round in 0..6 {
+        for n in 1300..1340 {
+            for _ in 0..2 {
+                is_filled(&run(&executor, filled(n, 0.0)).expect("runs"), n, 5.0);
+            }
+        }
+        let known: Vec<usize> = executor
+            .memory()
+            .iter()
+            .map(|m| m.args[0].1.num_elements())
+            .collect();
+        // Those of the first round that replaced others were too many; then they stay.
+        if round > 0 {
+            assert_eq!(known.iter().sum::<usize>(), recorded);
+        }
+        recorded = known.iter().sum();
     }
 }

@@ -83,6 +83,8 @@ impl AsyncCall {
 
     /// Finishes with all outputs in order, or an error.
     pub fn finish(mut self, outputs: Result<Vec<Tensor>>) {
+        // What follows may end the step, whose memory must not wait for them.
+        self.inputs = Vec::new();
         if let Some(done) = self.done.take() {
             done(outputs);
         }

@@ -6,10 +6,6 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Steps with larger blocks are worth the time that it takes to return memory.
-#[cfg(feature = "mimalloc")]
-const LARGE: usize = 64 << 10;
-
 /// A block that a step allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoggedUse {
@@ -25,7 +21,8 @@ pub struct LoggedUse {
     pub to: Option<u32>,
 }
 
-/// Records the blocks of a step. Their memory goes back to the system with the log, as later steps have an arena.
+/// Records the blocks of a step. Blocks that are freed serve later ones of the step until the log is finished, and go back
+/// to the allocator then, as later steps have an arena.
 ///
 /// ```
 /// use ferroflow_tensor::{AllocationLog, DType, Shape, Tensor};
@@ -73,20 +70,16 @@ impl AllocationLog {
         let mut log = self.lock();
         log.is_finished = true;
         log.free = Vec::new();
-        let uses = std::mem::take(&mut log.uses);
-        drop(log);
-        #[cfg(feature = "mimalloc")]
-        if uses.iter().any(|used| used.len >= LARGE) {
-            crate::give_back::return_freed_memory();
-        }
-        uses
+        std::mem::take(&mut log.uses)
     }
 
     /// Allocates a block; `None` if there is too little memory.
     pub(crate) fn allocate(self: &Arc<Self>, owner: u32, nth: u32, len: usize) -> Option<Buffer> {
         let mut log = self.lock();
         let freed = log.free.iter().enumerate();
-        let fitting = freed.filter(|(_, b)| (len..=len.saturating_mul(4)).contains(&b.len()));
+        // What outlives the step keeps all of its block.
+        let most = len + len / 4;
+        let fitting = freed.filter(|(_, b)| (len..=most).contains(&b.len()));
         let smallest = fitting.min_by_key(|(_, b)| b.len());
         let memory = match smallest.map(|(at, _)| at) {
             Some(at) => log.free.swap_remove(at),

@@ -40,9 +40,12 @@ impl BlockPlace {
         }
     }
 
-    /// Leaves the block to the heap from now on.
-    pub fn disable(&self) {
-        self.offset.store(HEAP, Ordering::Relaxed);
+    /// Leaves the block to the heap from now on; returns its bytes if it was not before.
+    pub fn disable(&self) -> usize {
+        match self.offset.swap(HEAP, Ordering::Relaxed) {
+            HEAP => 0,
+            _ => self.len,
+        }
     }
 }
 
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_are_where_their_slots_say() {
+    fn blocks_are_where_their_places_say() {
         let arena = Arena::new(40_960).expect("small");
         let places = [
             BlockPlace::new(0, 8192, Some(16_384)),

@@ -100,6 +100,12 @@ pub fn memory_limit() -> usize {
     })
 }
 
+/// Returns free memory of the program to the system now, if its allocator is mimalloc.
+pub fn return_freed_memory() {
+    #[cfg(feature = "mimalloc")]
+    crate::give_back::collect();
+}
+
 impl Buffer {
     /// Allocates `len` bytes with arbitrary but initialised content; all zero if `zeroed`.
     pub(crate) fn allocate(len: usize, zeroed: bool) -> Result<Buffer> {
@@ -146,11 +152,11 @@ impl Buffer {
         Ok(buffer)
     }
 
-    /// Like [`Buffer::heap`], with the smallest block that the cache has if it is below four times `len`: the memory
-    /// of one step serves others that need somewhat less.
+    /// Like [`Buffer::heap`], with the smallest block that the cache has if it is below twice `len`: the memory of one step
+    /// serves others that need somewhat less.
     pub(crate) fn heap_of_at_least(len: usize) -> Result<Buffer> {
         let (first, _) = size_class(len);
-        for class in first..(first + 8).min(N_CLASSES) {
+        for class in first..(first + 4).min(N_CLASSES) {
             let capacity = class_capacity(class);
             if let Some(buffer) = Self::cached(class, capacity, len) {
                 return Ok(buffer);

@@ -16,8 +16,8 @@ pub fn return_freed_memory_after(delay: Duration) {
     unsafe { libmimalloc_sys::mi_option_set(PURGE_DELAY, delay) };
 }
 
-/// Makes mimalloc, if it is the program's allocator, return the memory that this thread has freed to the system now.
-pub(crate) fn return_freed_memory() {
+/// Makes mimalloc, if it is the program's allocator, return free memory of the program to the system now.
+pub(crate) fn collect() {
     // SAFETY: frees what is not in use, and waits for nothing.
     unsafe { libmimalloc_sys::mi_collect(true) };
 }

@@ -36,7 +36,7 @@ pub use allocator::{
     ProfiledAllocator,
 };
 pub use arena::{Arena, BlockPlace, outside_arenas};
-pub use buffer::{Buffer, ByteOwner, memory_limit};
+pub use buffer::{Buffer, ByteOwner, memory_limit, return_freed_memory};
 pub use dtype::{DType, Element};
 #[cfg(feature = "mimalloc")]
 pub use give_back::return_freed_memory_after;

@@ -4,8 +4,8 @@
 //! when they are freed. From then on steps with such arguments take an arena of the size that this order of
 //! nodes needs. Nothing depends on the plan being right: nodes that run in another order, on several threads,
 //! with other sizes or whose tensors live longer find their place in use and take memory from the heap
-//! (`ferroflow_tensor::Arena`). Blocks that outlive the step are on the heap, as are those of loops and
-//! functions, and those of devices.
+//! (`ferroflow_tensor::Arena`). A plan that steps do not follow is made again, a few times. Blocks that outlive the step
+//! are on the heap, as are those of loops and functions, and those of devices.
 
 mod offsets;
 mod order;
@@ -17,9 +17,12 @@ use crate::trace::TracedTensor;
 use ferroflow_base::Result;
 use ferroflow_opdef::Value;
 use ferroflow_program::{NodeIdx, Plan};
-use ferroflow_tensor::{AllocationLog, Arena, BlockPlace, DType, Shape, Tensor};
+use ferroflow_tensor::{
+    AllocationLog, Arena, BlockPlace, DType, Shape, Tensor, return_freed_memory,
+};
 use plan::{MemoryPlan, Record};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::cmp::Reverse;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Most sets of shapes that an executor has plans for.
@@ -28,10 +31,20 @@ const MAX_CLASSES: usize = 16;
 const EMPTY_CLASSES: usize = 4;
 /// Most steps of a class that are recorded because those before failed.
 const MAX_ATTEMPTS: u32 = 4;
+/// Most plans for the same shapes, each made because steps were not as the one before says.
+const MAX_PLANS: u32 = 3;
+/// A class that is replaced after fewer steps was not worth its record.
+const WORTHWHILE: u64 = 16;
 /// A smaller arena stays with the step's state; others go to the cache of blocks, for all executors.
 const SMALL: usize = 256 << 10;
 /// A larger one, which the cache might not take, stays with its executor.
 const LARGE: usize = 128 << 20;
+/// Steps in which a large arena may be idle.
+const MAX_IDLE: u32 = 16;
+/// The most recorded steps whose memory, if they need much, goes back to the system at once: later steps have arenas.
+const MAX_RETURNS: u32 = 4;
+/// Much memory.
+const MUCH: usize = 1 << 20;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
@@ -40,18 +53,32 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The plans of an executor.
 #[derive(Default)]
 pub(crate) struct Memory {
-    is_off: AtomicBool,
+    /// If no step needed an arena yet: larger arguments than this, in bytes, would be the first that may. Else zero.
+    off_below: AtomicUsize,
     classes: Mutex<Classes>,
-    /// A large arena that no step uses.
-    spare: Mutex<Option<Arc<Arena>>>,
+    /// Whether there is a spare arena.
+    has_spare: AtomicBool,
+    spare: Mutex<Spare>,
+    n_returns: AtomicU32,
+    /// Steps that had a plan or made one.
+    now: AtomicU64,
+}
+
+/// A large arena that no step uses.
+#[derive(Default)]
+struct Spare {
+    arena: Option<Arc<Arena>>,
+    /// Steps since one used it.
+    idle: u32,
 }
 
 #[derive(Default)]
 struct Classes {
-    /// The one that was looked up last comes first.
     known: Vec<Arc<Class>>,
-    /// The shapes that were looked up last without being known.
-    unknown: Vec<(DType, Shape)>,
+    /// The shapes of the last lookup that found no class, and how often they were looked up in a row.
+    missed: (Vec<(DType, Shape)>, u32),
+    /// The lookups in a row that make a class replace another one.
+    wanted: u32,
 }
 
 /// The steps whose arguments have certain dtypes and shapes.
@@ -60,6 +87,12 @@ pub(crate) struct Class {
     /// Whether a step records, or did.
     is_recorded: AtomicBool,
     attempts: AtomicU32,
+    /// Plans before this one that steps did not follow.
+    n_plans: u32,
+    /// Whether steps do not follow the plan.
+    is_stale: AtomicBool,
+    /// When the last step ended.
+    last: AtomicU64,
     plan: OnceLock<MemoryPlan>,
 }
 
@@ -104,6 +137,10 @@ fn fits(class: &[(DType, Shape)], args: &[Tensor]) -> bool {
     class.len() == args.len() && class.iter().zip(args).all(same)
 }
 
+fn bytes_of(args: &[Tensor]) -> usize {
+    args.iter().map(Tensor::byte_len).sum()
+}
+
 impl Memory {
     /// The memory of a step with these arguments; the heap's without. `is_concurrent` if nodes run on several threads.
     #[inline]
@@ -114,7 +151,8 @@ impl Memory {
         args: &[Tensor],
         is_concurrent: bool,
     ) -> Option<StepMemory> {
-        match self.is_off.load(Ordering::Relaxed) {
+        let off_below = self.off_below.load(Ordering::Relaxed);
+        match off_below > 0 && bytes_of(args) <= off_below {
             true => None,
             false => self.begin_planned(plan, kept, args, is_concurrent),
         }
@@ -127,10 +165,15 @@ impl Memory {
         args: &[Tensor],
         is_concurrent: bool,
     ) -> Option<StepMemory> {
-        let fits = |class: &Option<Arc<Class>>| class.as_ref().is_some_and(|c| fits(&c.args, args));
-        if !fits(&kept.class) {
+        let is_its = |class: &Option<Arc<Class>>| {
+            let fresh = class
+                .as_ref()
+                .filter(|c| !c.is_stale.load(Ordering::Relaxed));
+            fresh.is_some_and(|c| fits(&c.args, args))
+        };
+        if !is_its(&kept.class) {
             std::mem::swap(&mut kept.class, &mut kept.previous);
-            if !fits(&kept.class) {
+            if !is_its(&kept.class) {
                 kept.class = lock(&self.classes).find(args);
             }
         }
@@ -141,63 +184,93 @@ impl Memory {
         if memory.is_empty() {
             return None;
         }
-        let is_large_enough = |arena: &Arc<Arena>| arena.len() >= memory.bytes;
-        let kept_arena = kept.arena.take().filter(is_large_enough);
+        // One that is much too large would never be given back.
+        let bytes = memory.bytes;
+        let kept_arena = kept.arena.take().filter(|arena| arena.len() >= bytes);
         let arena = match kept_arena {
             Some(arena) => arena,
-            None => self.arena(memory.bytes)?,
+            None => self.arena(bytes)?,
         };
         let class = class.clone();
         Some(StepMemory::Planned { class, arena })
     }
 
     fn arena(&self, bytes: usize) -> Option<Arc<Arena>> {
-        let spare = match bytes >= LARGE {
-            true => lock(&self.spare).take(),
+        let spare = match self.has_spare.load(Ordering::Relaxed) {
+            true => self.take_spare(bytes),
             false => None,
         };
-        let spare = spare.filter(|arena| arena.len() >= bytes);
         spare.or_else(|| Arena::new(bytes).ok())
+    }
+
+    /// The spare arena, if a step needs it. One that is much larger is freed, as is one that is idle for long.
+    fn take_spare(&self, bytes: usize) -> Option<Arc<Arena>> {
+        let mut spare = lock(&self.spare);
+        let is_wanted = bytes >= LARGE;
+        spare.idle += 1;
+        if !is_wanted && spare.idle < MAX_IDLE {
+            return None;
+        }
+        self.has_spare.store(false, Ordering::Relaxed);
+        let arena = spare.arena.take();
+        arena.filter(|arena| is_wanted && (bytes..=bytes.saturating_mul(2)).contains(&arena.len()))
+    }
+
+    fn keep(&self, arena: Arc<Arena>) {
+        let mut spare = lock(&self.spare);
+        *spare = Spare {
+            arena: Some(arena),
+            idle: 0,
+        };
+        self.has_spare.store(true, Ordering::Relaxed);
     }
 
     /// Ends the memory of a step that succeeded, whose results are all that is left of its tensors.
     pub(crate) fn end(&self, plan: &Plan, memory: &StepMemory, kept: &mut Kept) {
+        let now = self.now.fetch_add(1, Ordering::Relaxed);
         match memory {
             StepMemory::Recorded(recording) => {
-                let plan = recording.plan(plan);
-                let is_empty = plan.is_empty();
-                // Only one step records a class.
-                let _ = recording.class.plan.set(plan);
-                if is_empty && lock(&self.classes).are_empty() {
-                    self.is_off.store(true, Ordering::Relaxed);
-                }
+                recording.class.last.store(now, Ordering::Relaxed);
+                self.end_recorded(recording, plan);
             }
             StepMemory::Planned { class, arena } => {
-                let Some(plan) = class.plan.get() else { return };
-                plan.steps.fetch_add(1, Ordering::Relaxed);
-                plan.misses
-                    .fetch_add(arena.take_misses(), Ordering::Relaxed);
-                let left = arena.in_use();
-                left.iter().for_each(|place| plan.disable(*place));
-                if !left.is_empty() {
+                class.last.store(now, Ordering::Relaxed);
+                if !class.end(arena) {
                     return;
                 }
                 match arena.len() {
                     ..=SMALL => kept.arena = Some(arena.clone()),
-                    LARGE.. => *lock(&self.spare) = Some(arena.clone()),
+                    LARGE.. => self.keep(arena.clone()),
                     _ => {}
                 }
             }
         }
     }
 
-    /// What is known about each class, the one that was looked up last first.
+    fn end_recorded(&self, recording: &Recording, plan: &Plan) {
+        let plan = recording.plan(plan);
+        let (is_empty, bytes) = (plan.is_empty(), plan.bytes);
+        // Only one step records a class.
+        let _ = recording.class.plan.set(plan);
+        if bytes >= MUCH && self.n_returns.fetch_add(1, Ordering::Relaxed) < MAX_RETURNS {
+            return_freed_memory();
+        }
+        if is_empty {
+            let off_below = lock(&self.classes).off_below();
+            self.off_below.store(off_below, Ordering::Relaxed);
+        } else {
+            self.off_below.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// What is known about each class, that of the last step first.
     pub(crate) fn report(&self, plan: &Plan) -> Vec<MemoryUse> {
         let name = |node: usize| {
             let info = &plan.info[node];
             (info.name.clone(), info.op.clone())
         };
-        let known = lock(&self.classes).known.clone();
+        let mut known = lock(&self.classes).known.clone();
+        known.sort_by_key(|c| Reverse(c.last.load(Ordering::Relaxed)));
         let planned = known.iter().filter_map(|c| Some((c, c.plan.get()?)));
         planned
             .map(|(c, plan)| plan.report(&c.args, name))
@@ -206,41 +279,99 @@ impl Memory {
 }
 
 impl Classes {
-    /// The class of these arguments. Once there are many, a new one replaces that which was not looked up for longest if
-    /// it comes twice in a row: shapes that change in each step are not worth recording.
+    /// The class of these arguments. Once there are many, a new one replaces the least recently used one if it is looked up
+    /// several times in a row: the more often, the more classes were replaced too early. Shapes that change in each step
+    /// are not worth recording.
     fn find(&mut self, args: &[Tensor]) -> Option<Arc<Class>> {
+        let mut n_plans = 0;
         if let Some(at) = self.known.iter().position(|c| fits(&c.args, args)) {
-            let class = self.known.remove(at);
-            self.known.insert(0, class.clone());
-            return Some(class);
+            let class = &self.known[at];
+            if !class.is_stale.load(Ordering::Relaxed) {
+                return Some(class.clone());
+            }
+            n_plans = class.n_plans + 1;
+            self.known.remove(at);
         }
         let of = |arg: &Tensor| (arg.dtype(), arg.shape().clone());
         if self.known.len() >= MAX_CLASSES {
-            if !fits(&self.unknown, args) {
-                self.unknown.clear();
-                self.unknown.extend(args.iter().map(of));
+            let (missed, times) = &mut self.missed;
+            if !fits(missed, args) {
+                *missed = args.iter().map(of).collect();
+                *times = 0;
+            }
+            *times += 1;
+            if *times < self.wanted.max(2) {
                 return None;
             }
-            self.known.pop();
+            self.replace();
         }
-        let class = Arc::new(Class {
-            args: args.iter().map(of).collect(),
-            is_recorded: AtomicBool::new(false),
-            attempts: AtomicU32::new(0),
-            plan: OnceLock::new(),
-        });
-        self.known.insert(0, class.clone());
+        let class = Arc::new(Class::new(args.iter().map(of).collect(), n_plans));
+        self.known.push(class.clone());
         Some(class)
     }
 
-    /// Whether there are several classes, all without a block for an arena.
-    fn are_empty(&self) -> bool {
+    /// Forgets the least recently used class.
+    fn replace(&mut self) {
+        let last = |(_, c): &(usize, &Arc<Class>)| c.last.load(Ordering::Relaxed);
+        let Some((at, _)) = self.known.iter().enumerate().min_by_key(last) else {
+            return;
+        };
+        let class = self.known.swap_remove(at);
+        let steps = class
+            .plan
+            .get()
+            .map_or(0, |p| p.steps.load(Ordering::Relaxed));
+        if steps < WORTHWHILE {
+            self.wanted = self.wanted.max(2).saturating_mul(2);
+        }
+    }
+
+    /// The bytes of the largest arguments if there are several classes, all without a block for an arena; else zero.
+    fn off_below(&self) -> usize {
         let is_empty = |c: &Arc<Class>| c.plan.get().is_some_and(MemoryPlan::is_empty);
-        self.known.len() >= EMPTY_CLASSES && self.known.iter().all(is_empty)
+        if self.known.len() < EMPTY_CLASSES || !self.known.iter().all(is_empty) {
+            return 0;
+        }
+        let bytes = |(dtype, shape): &(DType, Shape)| dtype.size() * shape.num_elements();
+        let of_class = |c: &Arc<Class>| c.args.iter().map(bytes).sum();
+        self.known.iter().map(of_class).max().unwrap_or(0)
     }
 }
 
 impl Class {
+    fn new(args: Vec<(DType, Shape)>, n_plans: u32) -> Class {
+        let plan = OnceLock::new();
+        if n_plans >= MAX_PLANS {
+            // Its steps are all different.
+            let _ = plan.set(MemoryPlan::default());
+        }
+        Class {
+            args,
+            is_recorded: AtomicBool::new(false),
+            attempts: AtomicU32::new(0),
+            n_plans,
+            is_stale: AtomicBool::new(false),
+            last: AtomicU64::new(0),
+            plan,
+        }
+    }
+
+    /// Ends the arena of a step, whose tensors are gone; returns whether it is free.
+    fn end(&self, arena: &Arena) -> bool {
+        let Some(plan) = self.plan.get() else {
+            return false;
+        };
+        plan.steps.fetch_add(1, Ordering::Relaxed);
+        let misses = arena.take_misses();
+        plan.misses.fetch_add(misses, Ordering::Relaxed);
+        let left = arena.in_use();
+        left.iter().for_each(|place| plan.disable(*place));
+        if (misses > 0 || !left.is_empty()) && plan.is_useless() {
+            self.is_stale.store(true, Ordering::Relaxed);
+        }
+        left.is_empty()
+    }
+
     /// Records a step, unless another one does.
     #[cold]
     fn record(self: &Arc<Self>, plan: &Plan, is_concurrent: bool) -> Option<StepMemory> {
@@ -263,12 +394,22 @@ impl Drop for Recording {
     fn drop(&mut self) {
         // After an error, another step may record.
         if self.class.plan.get().is_none() {
+            self.log.finish();
             self.class.is_recorded.store(false, Ordering::Relaxed);
         }
     }
 }
 
 impl StepMemory {
+    /// Ends the memory of a step that failed, whose tensors are gone.
+    pub(crate) fn abandon(&self) {
+        if let StepMemory::Planned { class, arena } = self
+            && let Some(plan) = class.plan.get()
+        {
+            arena.in_use().iter().for_each(|place| plan.disable(*place));
+        }
+    }
+
     /// Calls the kernel of a node. `tensors` returns those of values.
     #[inline]
     pub(crate) fn call(

@@ -26,22 +26,32 @@ impl Lifetime {
     }
 }
 
-/// Returns the offset of each block, and the bytes of the arena. `meet` says which two blocks may be in use at once.
-pub(crate) fn assign(
-    blocks: &[Lifetime],
-    meet: impl Fn(usize, usize) -> bool,
-) -> (Vec<usize>, usize) {
-    let least = most_alive(blocks).0;
-    let mut by_size: Vec<usize> = (0..blocks.len()).collect();
-    by_size.sort_by_key(|&i| (Reverse(blocks[i].size()), blocks[i].from));
-    let best = in_order(blocks, &by_size, &meet);
-    if best.1 == least {
+/// Returns the offset of each block, and the bytes of the arena.
+pub(crate) fn assign(blocks: &[Lifetime]) -> (Vec<usize>, usize) {
+    let meet = |a: usize, b: usize| blocks[a].meets(&blocks[b]);
+    let best = in_order(blocks, &by_size(blocks), &meet);
+    if best.1 == most_alive(blocks).0 {
         return best;
     }
-    let mut by_time = by_size;
+    let mut by_time: Vec<usize> = (0..blocks.len()).collect();
     by_time.sort_by_key(|&i| blocks[i].from);
     let other = in_order(blocks, &by_time, &meet);
     if other.1 < best.1 { other } else { best }
+}
+
+/// As [`assign`]; two blocks may be in use at once unless they are `apart`, whatever their times are.
+pub(crate) fn assign_apart(
+    blocks: &[Lifetime],
+    apart: impl Fn(usize, usize) -> bool,
+) -> (Vec<usize>, usize) {
+    let meet = |a: usize, b: usize| blocks[a].meets(&blocks[b]) || !apart(a, b);
+    in_order(blocks, &by_size(blocks), &meet)
+}
+
+fn by_size(blocks: &[Lifetime]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..blocks.len()).collect();
+    order.sort_by_key(|&i| (Reverse(blocks[i].size()), blocks[i].from));
+    order
 }
 
 /// [`assign`] with the blocks in this order.
@@ -101,14 +111,10 @@ mod tests {
         rows.iter().map(block).collect()
     }
 
-    fn assigned(blocks: &[Lifetime]) -> (Vec<usize>, usize) {
-        assign(blocks, |a, b| blocks[a].meets(&blocks[b]))
-    }
-
     #[track_caller]
     fn check(rows: &[(usize, u32, u32)], offsets: &[usize], bytes: usize, alive: (usize, u32)) {
         let blocks = blocks(rows);
-        assert_eq!(assigned(&blocks), (offsets.to_vec(), bytes));
+        assert_eq!(assign(&blocks), (offsets.to_vec(), bytes));
         assert_eq!(most_alive(&blocks), alive);
     }
 
@@ -167,7 +173,7 @@ mod tests {
                 rows.push((len, from, from + 1 + below(20) as u32));
             }
             let blocks = blocks(&rows);
-            let (offsets, bytes) = assigned(&blocks);
+            let (offsets, bytes) = assign(&blocks);
             let (alive, moment) = most_alive(&blocks);
             for (i, a) in blocks.iter().enumerate() {
                 assert!(

@@ -1,6 +1,7 @@
 //! Which blocks of a step cannot be in use at once, whatever the order in which its nodes run.
 
-use ferroflow_program::{EdgeKind, NodeIdx, Plan};
+use ferroflow_opdef::Cost;
+use ferroflow_program::{Action, EdgeKind, NodeIdx, Plan};
 use ferroflow_tensor::LoggedUse;
 
 /// Most nodes for which the order is computed: it takes a bit for each pair of them.
@@ -23,6 +24,10 @@ impl Bits {
 
     fn row(&self, row: usize) -> &[u64] {
         &self.words[row * self.width..(row + 1) * self.width]
+    }
+
+    fn row_mut(&mut self, row: usize) -> &mut [u64] {
+        &mut self.words[row * self.width..(row + 1) * self.width]
     }
 
     fn set(&mut self, row: usize, bit: usize) {
@@ -52,30 +57,66 @@ impl Order {
     /// there are too many nodes.
     pub(super) fn new(
         plan: &Plan,
-        uses: &[LoggedUse],
-        readers: &[(usize, NodeIdx)],
+        uses: &[&LoggedUse],
+        readers: impl Iterator<Item = (usize, NodeIdx)>,
     ) -> Option<Order> {
         let later = later_nodes(plan)?;
         let mut after = Bits::new(uses.len(), plan.root().nodes().len());
+        let is_unseen = unseen_readers(plan);
         for (block, used) in uses.iter().enumerate() {
-            let row = block * after.width;
-            after.words[row..row + after.width].copy_from_slice(later.row(used.owner as usize));
+            let later = later.row(used.owner as usize);
+            after.row_mut(block).copy_from_slice(later);
         }
-        for &(block, node) in readers {
-            let row = block * after.width;
-            let words = &mut after.words[row..row + after.width];
-            for (word, later) in words.iter_mut().zip(later.row(node.index())) {
-                *word &= later;
+        for (block, used) in uses.iter().enumerate() {
+            if is_unseen[used.owner as usize] {
+                after.row_mut(block).fill(0);
+            }
+        }
+        for (block, node) in readers {
+            let later = match is_unseen[node.index()] {
+                true => None,
+                false => Some(later.row(node.index())),
+            };
+            for (i, word) in after.row_mut(block).iter_mut().enumerate() {
+                *word &= later.map_or(0, |later| later[i]);
             }
         }
         Some(Order { after })
     }
 
     /// Whether the nodes that use one block of `uses` all end before the other is allocated.
-    pub(super) fn are_apart(&self, uses: &[LoggedUse], a: usize, b: usize) -> bool {
+    pub(super) fn are_apart(&self, uses: &[&LoggedUse], a: usize, b: usize) -> bool {
         let comes_after = |a, b: usize| self.after.get(a, uses[b].owner as usize);
         uses[a].owner == uses[b].owner || comes_after(a, b) || comes_after(b, a)
     }
+}
+
+/// Returns for each node of the root frame whether its outputs go to what is not a plain kernel call, so that nothing is
+/// known about how long they are read: loops, functions, other tasks, asynchronous kernels.
+fn unseen_readers(plan: &Plan) -> Vec<bool> {
+    let n = plan.root().nodes().len();
+    let mut is_unseen = vec![false; n];
+    // Consumers come later in the order of nodes, but for those of what is only passed on: two rounds see most of these.
+    for _ in 0..2 {
+        for node in (0..n).rev() {
+            let edges = plan.edges_of(&plan.nodes[node]).iter();
+            let mut reads =
+                edges.filter(|e| matches!(e.kind, EdgeKind::Data | EdgeKind::MergeData));
+            is_unseen[node] |= reads.any(|edge| {
+                let reader = edge.node.index();
+                match plan.nodes.get(reader) {
+                    Some(consumer) if reader < n => match &consumer.action {
+                        Action::Kernel(_) => consumer.cost == Cost::Async,
+                        Action::Forward | Action::Switch | Action::Merge => is_unseen[reader],
+                        Action::Trigger => false,
+                        _ => true,
+                    },
+                    _ => true,
+                }
+            });
+        }
+    }
+    is_unseen
 }
 
 /// Returns for each node of the root frame those that run after it in each step.

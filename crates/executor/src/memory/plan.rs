@@ -1,14 +1,17 @@
 //! The plan of a step's memory, made from what a step allocated.
 
-use super::offsets::{Lifetime, assign, most_alive};
+use super::offsets::{Lifetime, assign, assign_apart, most_alive};
 use super::order::Order;
 use ferroflow_program::{NodeIdx, Plan};
 use ferroflow_tensor::{BlockPlace, DType, LoggedUse, Shape};
 use std::cmp::Reverse;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+/// How often the arena for the recorded order of nodes may fit into the one for any order.
+const MAX_TIMES: usize = 2;
 /// Most blocks of a plan; the time to make one is quadratic in them. The smallest blocks stay on the heap.
-const MAX_BLOCKS: usize = 4096;
+const MAX_BLOCKS: usize = 1024;
 
 /// What an executor knows about the memory of its steps with arguments of one set of shapes.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +20,8 @@ pub struct MemoryUse {
     pub args: Vec<(DType, Shape)>,
     /// The bytes of a step's arena.
     pub arena_bytes: usize,
+    /// Whether places hold for any order in which nodes may run, not for the recorded one alone.
+    pub in_any_order: bool,
     /// The most bytes of planned blocks that are in use at once; an arena cannot be smaller.
     pub least_bytes: usize,
     /// The moment when that is.
@@ -66,7 +71,11 @@ pub(crate) struct Record {
     pub(crate) is_concurrent: bool,
 }
 
+/// Steps before a plan is judged.
+const MIN_STEPS: u64 = 16;
+
 /// Where the blocks of a step are.
+#[derive(Default)]
 pub(crate) struct MemoryPlan {
     pub(crate) bytes: usize,
     /// For each node of the root frame its first place, and the end of the last one's.
@@ -78,6 +87,10 @@ pub(crate) struct MemoryPlan {
     shared: Vec<(NodeIdx, usize)>,
     pub(crate) steps: AtomicU64,
     pub(crate) misses: AtomicU64,
+    is_any_order: bool,
+    /// The bytes of blocks with places, and of those of them that are on the heap after all.
+    placed: usize,
+    disabled: AtomicUsize,
 }
 
 impl MemoryPlan {
@@ -89,15 +102,24 @@ impl MemoryPlan {
             planned.sort_by_key(|&i| Reverse(uses[i].len));
             planned.truncate(MAX_BLOCKS);
         }
-        let order = match record.is_concurrent && !planned.is_empty() {
-            true => Order::new(plan, &uses, &record.readers),
-            false => None,
-        };
         let blocks = lifetimes(planned.iter().map(|&i| &uses[i]));
-        let (placed, bytes) = assign(&blocks, |a, b| {
-            let are_apart = |order: &Order| order.are_apart(&uses, planned[a], planned[b]);
-            blocks[a].meets(&blocks[b]) || order.as_ref().is_some_and(|o| !are_apart(o))
-        });
+        let (mut placed, mut bytes) = assign(&blocks);
+        let mut is_any_order = false;
+        if record.is_concurrent && !planned.is_empty() {
+            let of_blocks: Vec<&LoggedUse> = planned.iter().map(|&i| &uses[i]).collect();
+            let numbers: HashMap<usize, usize> = planned.iter().copied().zip(0..).collect();
+            let readers = record.readers.iter();
+            let readers = readers.filter_map(|(block, by)| Some((*numbers.get(block)?, *by)));
+            let in_any_order = Order::new(plan, &of_blocks, readers)
+                .map(|order| assign_apart(&blocks, |a, b| order.are_apart(&of_blocks, a, b)));
+            // Not all that may be in use at once is: with few threads, the order is much like the recorded one, and what is
+            // not as planned is on the heap.
+            if let Some((offsets, most)) = in_any_order
+                && most <= bytes * MAX_TIMES
+            {
+                (placed, bytes, is_any_order) = (offsets, most, true);
+            }
+        }
         let mut offsets = vec![None; uses.len()];
         for (i, offset) in planned.into_iter().zip(placed) {
             offsets[i] = Some(offset);
@@ -131,9 +153,19 @@ impl MemoryPlan {
             uses,
             offsets,
             shared,
-            steps: AtomicU64::new(0),
-            misses: AtomicU64::new(0),
+            is_any_order,
+            placed: blocks.iter().map(|b| b.len).sum(),
+            ..MemoryPlan::default()
         }
+    }
+
+    /// Whether steps are so different from the recorded one that another plan may serve them better.
+    pub(crate) fn is_useless(&self) -> bool {
+        let steps = self.steps.load(Ordering::Relaxed);
+        let misses = self.misses.load(Ordering::Relaxed);
+        let n_placed = self.offsets.iter().flatten().count() as u64;
+        let disabled = self.disabled.load(Ordering::Relaxed);
+        steps >= MIN_STEPS && (misses * 4 > steps * n_placed || disabled * 2 > self.placed)
     }
 
     /// Whether no block is in an arena.
@@ -154,7 +186,8 @@ impl MemoryPlan {
     /// Leaves a block to the heap from now on.
     pub(crate) fn disable(&self, place: u32) {
         if let Some(place) = self.places.get(place as usize) {
-            place.disable();
+            let bytes = place.disable();
+            self.disabled.fetch_add(bytes, Ordering::Relaxed);
         }
     }
 
@@ -181,6 +214,7 @@ impl MemoryPlan {
         MemoryUse {
             args: args.to_vec(),
             arena_bytes: self.bytes,
+            in_any_order: self.is_any_order,
             least_bytes,
             peak,
             blocks: self.uses.iter().zip(&self.offsets).map(block).collect(),
