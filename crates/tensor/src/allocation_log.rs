@@ -43,6 +43,9 @@ struct Log {
     live: BTreeMap<usize, usize>,
     /// Freed blocks, for the rest of the step.
     free: Vec<Buffer>,
+    /// The bytes of all blocks, and those of blocks in use beyond what was asked for.
+    bytes: usize,
+    wasted: usize,
     is_finished: bool,
 }
 
@@ -78,13 +81,19 @@ impl AllocationLog {
         let mut log = self.lock();
         let freed = log.free.iter().enumerate();
         // What outlives the step keeps all of its block.
-        let most = len + len / 4;
+        let waste = (log.bytes / 4).saturating_sub(log.wasted).max(len / 4);
+        let most = len.saturating_mul(4).min(len + waste);
         let fitting = freed.filter(|(_, b)| (len..=most).contains(&b.len()));
         let smallest = fitting.min_by_key(|(_, b)| b.len());
         let memory = match smallest.map(|(at, _)| at) {
             Some(at) => log.free.swap_remove(at),
-            None => Buffer::uncached(len).ok()?,
+            None => {
+                let memory = Buffer::uncached(len).ok()?;
+                log.bytes += len;
+                memory
+            }
         };
+        log.wasted += memory.len() - len;
         let (from, index) = (log.now, log.uses.len());
         log.now += 1;
         log.live.insert(memory.ptr().addr().get(), index);
@@ -135,7 +144,11 @@ impl Drop for LoggedBlock {
         if let Some(used) = log.uses.get_mut(self.0.index) {
             used.to = Some(now);
         }
-        log.free.extend(self.0.memory.take());
+        if let Some(memory) = self.0.memory.take() {
+            let asked = log.uses.get(self.0.index).map_or(0, |used| used.len);
+            log.wasted -= memory.len() - asked;
+            log.free.push(memory);
+        }
     }
 }
 

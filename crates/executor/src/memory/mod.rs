@@ -27,8 +27,6 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Most sets of shapes that an executor has plans for.
 const MAX_CLASSES: usize = 16;
-/// An executor whose first sets of shapes, this many, need no arena makes no more plans.
-const EMPTY_CLASSES: usize = 4;
 /// Most steps of a class that are recorded because those before failed.
 const MAX_ATTEMPTS: u32 = 4;
 /// Most plans for the same shapes, each made because steps were not as the one before says.
@@ -53,7 +51,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The plans of an executor.
 #[derive(Default)]
 pub(crate) struct Memory {
-    /// If no step needed an arena yet: larger arguments than this, in bytes, would be the first that may. Else zero.
+    /// While no step needed an arena: arguments of fewer bytes need none either. Else zero.
     off_below: AtomicUsize,
     classes: Mutex<Classes>,
     /// Whether there is a spare arena.
@@ -152,7 +150,7 @@ impl Memory {
         is_concurrent: bool,
     ) -> Option<StepMemory> {
         let off_below = self.off_below.load(Ordering::Relaxed);
-        match off_below > 0 && bytes_of(args) <= off_below {
+        match off_below > 0 && bytes_of(args) < off_below {
             true => None,
             false => self.begin_planned(plan, kept, args, is_concurrent),
         }
@@ -326,14 +324,14 @@ impl Classes {
         }
     }
 
-    /// The bytes of the largest arguments if there are several classes, all without a block for an arena; else zero.
+    /// One more than the bytes of the largest arguments, if no class has a block for an arena; else zero.
     fn off_below(&self) -> usize {
         let is_empty = |c: &Arc<Class>| c.plan.get().is_some_and(MemoryPlan::is_empty);
-        if self.known.len() < EMPTY_CLASSES || !self.known.iter().all(is_empty) {
+        if !self.known.iter().all(is_empty) {
             return 0;
         }
         let bytes = |(dtype, shape): &(DType, Shape)| dtype.size() * shape.num_elements();
-        let of_class = |c: &Arc<Class>| c.args.iter().map(bytes).sum();
+        let of_class = |c: &Arc<Class>| c.args.iter().map(bytes).sum::<usize>() + 1;
         self.known.iter().map(of_class).max().unwrap_or(0)
     }
 }
