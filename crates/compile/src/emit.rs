@@ -6,7 +6,7 @@ use crate::pipeline;
 use crate::{OptimizedGraph, Options};
 use ferroflow_base::{Result, internal, invalid_argument, unimplemented_error};
 use ferroflow_graph::{
-    Frames, Graph, Library, Node, NodeClass, NodeId, ORIGIN, Output, loop_frames,
+    Frames, Function, Graph, Library, Node, NodeClass, NodeId, ORIGIN, Output, loop_frames,
     referred_functions, topological_order,
 };
 use ferroflow_opdef::{Cost, NodeInfo, Registry};
@@ -29,10 +29,14 @@ pub fn emit(graph: &OptimizedGraph, registry: &Registry, options: &Options) -> R
     emit_with(&graph.0, registry, options, &mut KernelCallees::default())
 }
 
+/// A function and its body.
+type MadeBody = (Arc<Function>, Arc<Body>);
+
 /// Functions that kernels call, which are bodies of their own.
 #[derive(Default)]
 struct KernelCallees {
-    made: FxHashMap<String, Arc<Body>>,
+    /// By name, with the function: libraries of different functions may have different ones of a name.
+    made: FxHashMap<String, Vec<MadeBody>>,
     under_way: Vec<String>,
 }
 
@@ -45,7 +49,9 @@ impl KernelCallees {
         registry: &Registry,
         options: &Options,
     ) -> Result<Arc<Body>> {
-        if let Some(body) = self.made.get(name) {
+        let function = library.get(name)?.clone();
+        let mut made = self.made.get(name).into_iter().flatten();
+        if let Some((_, body)) = made.find(|(f, _)| Arc::ptr_eq(f, &function)) {
             return Ok(body.clone());
         }
         let is_within = self.under_way.iter().any(|n| n == name);
@@ -59,7 +65,8 @@ impl KernelCallees {
         pipeline::run(&mut graph, registry, options, &mut |_, _| {})?;
         let body = Arc::new(emit_with(&graph, registry, options, self)?);
         self.under_way.pop();
-        self.made.insert(name.to_string(), body.clone());
+        let made = self.made.entry(name.to_string()).or_default();
+        made.push((function, body.clone()));
         Ok(body)
     }
 }

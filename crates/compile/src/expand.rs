@@ -2,7 +2,7 @@
 
 use crate::groups::run_pre_placement;
 use crate::passes::{composite, dce, inline, kernel_label, references, symbolic_gradient};
-use crate::{ExpandedGraph, Int8, Jit, Lower, PassCtx, passes};
+use crate::{ExpandedGraph, Lower, PassCtx, passes};
 use ferroflow_base::Result;
 use ferroflow_graph::{
     DeviceSet, Function, Graph, Library, Patch, PrunedGraph, referred_functions,
@@ -31,13 +31,7 @@ pub fn expand(pruned: PrunedGraph, registry: &Registry) -> Result<ExpandedGraph>
 /// Those of [`expand`].
 pub fn lowered(mut graph: Graph, registry: &Registry) -> Result<Graph> {
     expand_graph(&mut graph, registry)?;
-    let ctx = PassCtx {
-        registry,
-        lower: Lower::Always,
-        precision: None,
-        int8: &Int8::Off,
-        jit: Jit::Off,
-    };
+    let ctx = PassCtx::new(registry, Lower::Always);
     let lower = passes::lower::lower;
     let mut patch = Patch::new();
     // A function that calls itself stays a call, and may have loops.
@@ -66,13 +60,7 @@ pub fn expand_for_placement(
     lower: Lower,
     registry: &Registry,
 ) -> Result<PrunedGraph> {
-    let ctx = PassCtx {
-        registry,
-        lower,
-        precision: None,
-        int8: &Int8::Off,
-        jit: Jit::Off,
-    };
+    let ctx = PassCtx::new(registry, lower);
     pruned.try_map(|graph| {
         run_pre_placement(graph, &ctx)?;
         // The results of a loop that nothing reads would be sent from task to task.
@@ -92,13 +80,7 @@ pub fn resolve_remote_calls(
     devices: &DeviceSet,
     registry: &Registry,
 ) -> Result<PrunedGraph> {
-    let ctx = PassCtx {
-        registry,
-        lower: Lower::Never,
-        precision: None,
-        int8: &Int8::Off,
-        jit: Jit::Off,
-    };
+    let ctx = PassCtx::new(registry, Lower::Never);
     pruned.try_map(|graph| passes::remote_call::run(graph, &ctx, devices))
 }
 
@@ -112,13 +94,7 @@ pub(crate) fn inline_all(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
 }
 
 fn expand_graph(graph: &mut Graph, registry: &Registry) -> Result<()> {
-    let ctx = PassCtx {
-        registry,
-        lower: Lower::Never,
-        precision: None,
-        int8: &Int8::Off,
-        jit: Jit::Off,
-    };
+    let ctx = PassCtx::new(registry, Lower::Never);
     // What is inlined has been expanded.
     rewrite(graph, &ctx, expand_body)?;
     inline_all(graph, &ctx)

@@ -5,6 +5,8 @@ use ferroflow_base::{Result, internal};
 use ferroflow_graph::{Graph, Node, NodeId, Output, ShapeMap};
 use ferroflow_opdef::{AttrValue, Attrs, OpDef, Registry};
 use ferroflow_tensor::{DType, LazyTensor};
+use std::cell::RefCell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// A rewrite of a whole graph.
@@ -30,9 +32,23 @@ pub struct PassCtx<'a> {
     pub int8: &'a Int8,
     /// Which groups of nodes become programs in machine code.
     pub jit: Jit,
+    /// The shapes that were inferred last, with the revision of their graph.
+    pub(crate) inferred: RefCell<Option<(u64, Rc<ShapeMap>)>>,
 }
 
-impl PassCtx<'_> {
+impl<'a> PassCtx<'a> {
+    /// What passes before the pipeline know.
+    pub fn new(registry: &'a Registry, lower: Lower) -> Self {
+        PassCtx {
+            registry,
+            lower,
+            precision: None,
+            int8: &Int8::Off,
+            jit: Jit::Off,
+            inferred: RefCell::default(),
+        }
+    }
+
     /// The schema of an op that must exist.
     ///
     /// # Errors
@@ -70,8 +86,16 @@ impl PassCtx<'_> {
     ///
     /// # Errors
     /// INVALID_ARGUMENT if shapes contradict each other.
-    pub fn shapes(&self, graph: &Graph) -> Result<ShapeMap> {
-        ferroflow_graph::infer_shapes(graph, self.registry)
+    pub fn shapes(&self, graph: &Graph) -> Result<Rc<ShapeMap>> {
+        let revision = graph.revision();
+        if let Some((of, shapes)) = &*self.inferred.borrow()
+            && *of == revision
+        {
+            return Ok(shapes.clone());
+        }
+        let shapes = Rc::new(ferroflow_graph::infer_shapes(graph, self.registry)?);
+        *self.inferred.borrow_mut() = Some((revision, shapes.clone()));
+        Ok(shapes)
     }
 }
 

@@ -2,7 +2,7 @@
 //! [`PrunedGraph`](ferroflow_graph::PrunedGraph) → [`ExpandedGraph`] →
 //! [`PlacedGraph`] → [`OptimizedGraph`].
 
-use crate::{Int8, Jit, Lower, PassCtx, passes};
+use crate::{Lower, PassCtx, passes};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Patch, PlacedGraph};
 use ferroflow_opdef::Registry;
@@ -23,16 +23,7 @@ impl ExpandedGraph {
     /// # Errors
     /// INVALID_ARGUMENT if a function or a device name is malformed.
     pub fn lower(&mut self, lower: Lower, registry: &Registry) -> Result<()> {
-        passes::lower::lower(
-            &mut self.0,
-            &PassCtx {
-                registry,
-                lower,
-                precision: None,
-                int8: &Int8::Off,
-                jit: Jit::Off,
-            },
-        )
+        passes::lower::lower(&mut self.0, &PassCtx::new(registry, lower))
     }
 
     /// Applies changes that a patch of this graph has collected.

@@ -103,11 +103,10 @@ pub(crate) fn run(
         ));
     }
     let ctx = PassCtx {
-        registry,
-        lower: options.lower,
         precision: options.precision,
         int8: &options.int8,
         jit: options.jit,
+        ..PassCtx::new(registry, options.lower)
     };
     let (mut at, mut round, mut before) = (0, 1, None);
     while let Some(pass) = PIPELINE.get(at) {

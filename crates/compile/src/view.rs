@@ -2,6 +2,7 @@
 
 use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, Output, ShapeMap, integers};
 use ferroflow_tensor::{DType, LazyTensor, PartialShape};
+use std::rc::Rc;
 
 /// Whether values of the graph can be dead.
 pub(crate) fn may_be_dead(graph: &Graph) -> bool {
@@ -38,11 +39,11 @@ pub(crate) fn added_to(term: Output, node: &Node) -> Option<Output> {
 pub(crate) struct View<'a> {
     pub graph: &'a Graph,
     pub consumers: Consumers,
-    pub shapes: ShapeMap,
+    pub shapes: Rc<ShapeMap>,
 }
 
 impl<'a> View<'a> {
-    pub(crate) fn new(graph: &'a Graph, shapes: ShapeMap) -> Self {
+    pub(crate) fn new(graph: &'a Graph, shapes: Rc<ShapeMap>) -> Self {
         View {
             graph,
             consumers: Consumers::new(graph),

@@ -7,6 +7,7 @@ use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// One node: an op applied to outputs of other nodes.
 #[derive(Clone, Debug)]
@@ -103,6 +104,17 @@ pub struct Graph {
     invalid: FxHashMap<NodeId, Status>,
     /// TensorFlow's graph format version of the producer.
     pub producer: i32,
+    revision: Revision,
+}
+
+/// The number of a graph's contents, if it was asked for; zero until then and after each change.
+#[derive(Default)]
+struct Revision(AtomicU64);
+
+impl Clone for Revision {
+    fn clone(&self) -> Self {
+        Revision(AtomicU64::new(self.0.load(Ordering::Relaxed)))
+    }
 }
 
 impl Graph {
@@ -111,8 +123,28 @@ impl Graph {
         Self::default()
     }
 
+    /// Returns a number that no graph with other nodes, targets or functions has: what is computed from the graph holds while
+    /// it stays.
+    pub fn revision(&self) -> u64 {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        match self.revision.0.load(Ordering::Relaxed) {
+            0 => {
+                let new = NEXT.fetch_add(1, Ordering::Relaxed);
+                let asked = &self.revision.0;
+                let set = asked.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed);
+                set.map_or_else(|other| other, |_| new)
+            }
+            known => known,
+        }
+    }
+
+    fn change(&mut self) {
+        *self.revision.0.get_mut() = 0;
+    }
+
     /// Adds a node. Its name must be new, its inputs must exist.
     pub(crate) fn add(&mut self, node: Node) -> Result<NodeId> {
+        self.change();
         let id = NodeId::new(self.nodes.len());
         if self.by_name.insert(node.name.clone(), id).is_some() {
             return Err(invalid_argument!(
@@ -126,6 +158,7 @@ impl Graph {
 
     /// Removes the node that was added last.
     pub(crate) fn pop(&mut self) -> Option<Node> {
+        self.change();
         let node = self.nodes.pop()??;
         self.by_name.remove(&node.name);
         Some(node)
@@ -133,6 +166,7 @@ impl Graph {
 
     /// Removes a node; the caller has redirected its consumers.
     pub(crate) fn remove(&mut self, id: NodeId) {
+        self.change();
         if let Some(node) = self.nodes[id.index()].take() {
             self.by_name.remove(&node.name);
         }
@@ -152,6 +186,7 @@ impl Graph {
     }
 
     pub(crate) fn node_mut(&mut self, id: NodeId) -> Option<&mut Node> {
+        self.change();
         self.nodes.get_mut(id.index())?.as_mut()
     }
 
@@ -171,6 +206,7 @@ impl Graph {
 
     /// Marks a node that cannot run, with its error.
     pub(crate) fn set_invalid(&mut self, id: NodeId, error: Status) {
+        self.change();
         self.invalid.insert(id, error);
     }
 
@@ -209,14 +245,17 @@ impl Graph {
     }
 
     pub(crate) fn library_mut(&mut self) -> &mut Library {
+        self.change();
         Arc::make_mut(&mut self.library)
     }
 
     pub(crate) fn set_library(&mut self, library: Arc<Library>) {
+        self.change();
         self.library = library;
     }
 
     pub(crate) fn set_targets(&mut self, targets: Vec<NodeId>) {
+        self.change();
         self.is_target = targets.iter().copied().collect();
         self.targets = targets;
     }

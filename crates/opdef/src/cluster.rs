@@ -238,18 +238,20 @@ impl Cluster {
         })
     }
 
-    /// Returns whether the program has loops, so that it may take any time.
-    pub fn has_loops(&self) -> bool {
-        fn any(insts: &[ClusterInst]) -> bool {
-            insts.iter().any(|inst| match inst {
-                ClusterInst::Loop(_) => true,
+    /// Returns the number of instructions that a run executes at most; `None` if the program has loops, so that it may
+    /// execute any number.
+    pub fn max_insts(&self) -> Option<usize> {
+        fn count(insts: &[ClusterInst]) -> Option<usize> {
+            let each = insts.iter().map(|inst| match inst {
+                ClusterInst::Loop(_) => None,
                 ClusterInst::If {
                     then, otherwise, ..
-                } => any(&then.insts) || any(&otherwise.insts),
-                _ => false,
-            })
+                } => Some(1 + count(&then.insts)?.max(count(&otherwise.insts)?)),
+                _ => Some(1),
+            });
+            each.sum()
         }
-        any(&self.insts)
+        count(&self.insts)
     }
 
     /// Returns the types of all arrays, by slot.

@@ -11,7 +11,9 @@
 //! (TensorFlow: `compiler/jit/mark_for_compilation_pass.cc`, `encapsulate_subgraphs_pass.cc`.)
 
 pub(crate) mod acyclic;
+mod barriers;
 mod build;
+mod functional;
 mod lists;
 mod ops;
 mod regions;
@@ -30,7 +32,7 @@ use ferroflow_opdef::{
 };
 use ferroflow_tensor::DType;
 use regions::Regions;
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::rc::Rc;
 use tensor_arrays::TensorArrayOp;
 use translate::Translator;
@@ -52,12 +54,13 @@ const MAX_NODES: usize = 2000;
 struct Candidate {
     /// The name of the node in their place.
     name: String,
-    /// In order of id.
     members: Vec<NodeId>,
     /// The outputs that others may read.
     outputs: Vec<Output>,
-    /// The nodes whose inputs come from outside.
+    /// The nodes whose inputs and control inputs may come from outside.
     entries: Vec<NodeId>,
+    /// Nodes that others wait for, whose errors count though nothing may read them.
+    awaited: Vec<NodeId>,
 }
 
 impl Candidate {
@@ -157,7 +160,12 @@ impl Candidate {
 }
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
-    let has_loops = |n: &Node| matches!(n.class(), NodeClass::Enter | NodeClass::While);
+    let has_loops = |n: &Node| {
+        matches!(
+            n.class(),
+            NodeClass::Enter | NodeClass::While | NodeClass::For
+        )
+    };
     if !graph.iter().any(|(_, n)| has_loops(n)) {
         return Ok(());
     }
@@ -190,7 +198,8 @@ fn candidates(graph: &Graph, frames: &Frames) -> Vec<Candidate> {
     let mut all = Vec::new();
     for (id, node) in graph.iter() {
         let is_free = frames.of(id).is_none() && node.attrs.get(KEPT).is_none();
-        if node.class() == NodeClass::While && is_free && !node.outputs.is_empty() {
+        let is_loop = matches!(node.class(), NodeClass::While | NodeClass::For);
+        if is_loop && is_free && !node.outputs.is_empty() {
             all.push(Candidate {
                 name: node.name.clone(),
                 members: vec![id],
@@ -198,6 +207,7 @@ fn candidates(graph: &Graph, frames: &Frames) -> Vec<Candidate> {
                     .map(|i| Output::new(id, i))
                     .collect(),
                 entries: vec![id],
+                awaited: Vec::new(),
             });
         }
     }
@@ -219,6 +229,7 @@ fn candidates(graph: &Graph, frames: &Frames) -> Vec<Candidate> {
             members: Vec::new(),
             outputs: Vec::new(),
             entries: Vec::new(),
+            awaited: Vec::new(),
         };
         let mut is_pure = true;
         for (id, node) in graph.iter() {
@@ -302,12 +313,13 @@ impl Made {
         shapes: &ShapeMap,
         regions: &Rc<Regions>,
     ) -> Option<Made> {
-        let mut inputs: Vec<Output> = Vec::new();
+        let inside: FxHashSet<NodeId> = candidate.members.iter().copied().collect();
+        let (mut inputs, mut seen) = (Vec::new(), FxHashSet::default());
         for entry in &candidate.entries {
             for input in &graph.node(*entry).inputs {
-                let is_outside = !graph.node(input.node).is_free_constant()
-                    && !candidate.members.contains(&input.node);
-                if is_outside && !inputs.contains(input) {
+                let is_outside =
+                    !graph.node(input.node).is_free_constant() && !inside.contains(&input.node);
+                if is_outside && seen.insert(*input) {
                     inputs.push(*input);
                 }
             }
@@ -376,6 +388,9 @@ impl Made {
                     _ => return None,
                 });
         }
+        for node in &candidate.awaited {
+            translator.node(&scope, *node)?;
+        }
         program.insts = translator.b.leave()?;
         program.arrays = translator.b.arrays;
         program.verify().ok()?;
@@ -418,13 +433,10 @@ fn replace(
         .with("Tout", AttrValue::List(output_types))
         .with("f", AttrValue::Func(function))
         .with("program", AttrValue::str(&made.program.to_string()));
-    let mut controls: Vec<NodeId> = Vec::new();
-    for entry in &candidate.entries {
-        let of_entry = graph.node(*entry).controls.iter();
-        let is_new = |c: &&NodeId| !controls.contains(c) && !candidate.members.contains(c);
-        let new = of_entry.filter(is_new).copied();
-        controls.extend(new.collect::<Vec<_>>());
-    }
+    let mut seen: FxHashSet<NodeId> = candidate.members.iter().copied().collect();
+    let entries = candidate.entries.iter();
+    let controls = entries.flat_map(|entry| graph.node(*entry).controls.iter().copied());
+    let controls: Vec<NodeId> = controls.filter(|c| seen.insert(*c)).collect();
     let unique = graph.unique_name(&format!("{}/cluster", candidate.name));
     let mut node = ctx.node(unique, "_Cluster", attrs, &made.inputs, &controls)?;
     if let Some(entry) = candidate.entries.first() {
@@ -457,9 +469,10 @@ fn function(graph: &Graph, ctx: &PassCtx, candidate: &Candidate, made: &Made) ->
         new.insert(*input, Output::new(patch.add(&mut body, node)?, 0));
     }
     let mut kept: Vec<NodeId> = candidate.members.clone();
+    let mut seen: FxHashSet<NodeId> = kept.iter().copied().collect();
     for member in &candidate.members {
         for before in graph.node(*member).predecessors() {
-            if graph.node(before).is_free_constant() && !kept.contains(&before) {
+            if graph.node(before).is_free_constant() && seen.insert(before) {
                 kept.push(before);
             }
         }

@@ -31,7 +31,7 @@ enum Function {
 }
 
 /// Whether each element of the node's output depends on one of each input alone.
-pub(super) fn is_elementwise(node: &Node) -> bool {
+pub(in crate::passes) fn is_elementwise(node: &Node) -> bool {
     UnaryFn::of_op(node.op(), 0.0).is_some() || BinaryFn::of_op(node.op()).is_some()
 }
 

@@ -9,7 +9,7 @@ use ferroflow_opdef::{
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// `_Cluster` is internal: it runs `program`, or calls `f`, the nodes that the program was made of,
 /// if inputs have other shapes or the program leaves. Code is made by the first run of a program
@@ -25,12 +25,14 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 .kernel(build)
 .not_differentiable()];
 
-/// A program without loops takes less time than another thread takes to begin with it.
+/// Instructions of a program that takes less time than another thread takes to begin with it.
+const MAX_CHEAP: usize = 300;
+
 fn cost(attrs: &Attrs) -> Cost {
     let program = attrs.str("program").and_then(Cluster::decode);
-    match program.is_ok_and(|p| !p.has_loops()) {
-        true => Cost::Cheap,
-        false => Cost::Expensive,
+    match program.ok().and_then(|p| p.max_insts()) {
+        Some(..MAX_CHEAP) => Cost::Cheap,
+        _ => Cost::Expensive,
     }
 }
 
@@ -72,6 +74,8 @@ struct Kernel {
     code: OnceLock<Option<Code>>,
     /// Runs that call the function before code is made.
     warm_up: AtomicU32,
+    /// Whether a step makes code, or did.
+    is_compiling: AtomicBool,
 }
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -94,9 +98,14 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ));
         }
     };
-    let warm_up = if program.has_loops() { 0 } else { WARM_UP };
+    let warm_up = if program.max_insts().is_none() {
+        0
+    } else {
+        WARM_UP
+    };
     Ok(Box::new(Kernel {
         warm_up: AtomicU32::new(warm_up),
+        is_compiling: AtomicBool::new(false),
         program,
         array_types,
         function,
@@ -131,6 +140,10 @@ impl Kernel {
             // Steps at the same time may count as one.
             self.warm_up.store(left - 1, Ordering::Relaxed);
             return None;
+        }
+        // Other steps call the function until there is code.
+        if self.is_compiling.swap(true, Ordering::Relaxed) {
+            return self.code.get()?.as_ref();
         }
         let code = self.code.get_or_init(|| compile(&self.program).ok());
         code.as_ref()

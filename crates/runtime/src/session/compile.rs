@@ -9,8 +9,8 @@ use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{
-    ExpandedGraph, Int8, Jit, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup,
-    compile_in, expand, expand_for_placement, resolve_remote_calls,
+    ExpandedGraph, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup, compile_in,
+    expand, expand_for_placement, resolve_remote_calls,
 };
 use ferroflow_device::Reclaim;
 use ferroflow_executor::Executor;
@@ -97,13 +97,7 @@ impl Session {
 
     /// Runs the passes that the session's options add to a group.
     pub(crate) fn run_added(&self, group: PassGroup, graph: &mut Graph) -> Result<()> {
-        let ctx = PassCtx {
-            registry: registry(),
-            lower: self.options.compile.lower,
-            precision: None,
-            int8: &Int8::Off,
-            jit: Jit::Off,
-        };
+        let ctx = PassCtx::new(registry(), self.options.compile.lower);
         self.options.passes.run(group, graph, &ctx)
     }
 

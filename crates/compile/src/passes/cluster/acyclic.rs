@@ -1,23 +1,26 @@
 //! Makes programs of ops on scalars and small tensors outside of loops: each group becomes one `_Cluster` node.
 //!
 //! A node may be in a group if its op has a translation and its tensors have a few elements, of static shapes. So may a
-//! conditional of Switch and Merge, as a whole. Each node has a stage, which grows behind nodes that are in no group and read
-//! one, and behind nodes that take time: groups are of one stage, so that none waits for what waits for it, and nothing
-//! waits for a slow node that did not before.
+//! conditional of Switch and Merge, as a whole. The nodes of a group are connected and wait for the same barriers: nodes in no
+//! group that take time, or that read one. So a group does not wait for what waits for it, nor is a node kept back by
+//! a slow one that it did not wait for before.
 //!
 //! (TensorFlow: `compiler/jit/mark_for_compilation_pass.cc`.)
 
+use super::barriers::Barriers;
 use super::build::{Elements, MAX_ELEMENTS, Meaning, Region};
 use super::regions::{Paths, Regions};
 use super::translate::Translator;
 use super::{Candidate, Made, is_member, replace};
+use crate::passes::elementwise::is_elementwise;
 use crate::{Jit, Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{
     Consumers, Frames, Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap, loop_frames,
     topological_order,
 };
-use ferroflow_opdef::{Cost, ScalarType};
+use ferroflow_opdef::{Cluster, Cost, ScalarType, ScalarUnary};
+use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::rc::Rc;
 
@@ -31,16 +34,22 @@ pub(crate) const PASS: Pass = Pass {
 
 /// The most elements of a tensor in a group: kernels compute longer ones faster.
 const MAX_SMALL: usize = 8;
-/// The most nodes of a group without conditionals; larger ones are cut.
+/// Larger groups are cut.
 const MAX_GROUP: usize = 500;
+/// A group that is larger and cannot be cut, for its conditionals, stays.
+const MAX_UNCUT: usize = 2000;
 /// Rounds in which conditionals are found that cannot be part of a group.
 const MAX_ROUNDS: usize = 8;
 
-/// What runs take, in nanoseconds: a node of a group without code, a node that calls functions,
-/// a cluster, each tensor that it reads or makes, an instruction.
+/// Nanoseconds of a node that runs by itself.
 const NODE: usize = 14;
+/// Nanoseconds of an elementwise node: those that follow each other are fused.
+const FUSED_NODE: usize = 4;
+/// Nanoseconds of a node that calls functions.
 const CALL: usize = 150;
+/// Nanoseconds of a cluster, without what it computes.
 const CLUSTER: usize = 60;
+/// Nanoseconds of each tensor that a cluster reads or makes.
 const TENSOR: usize = 14;
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
@@ -58,21 +67,31 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     };
     let regions = Rc::new(regions);
     let groups = Groups {
-        shapes: &ctx.shapes(graph)?,
+        shapes: &*ctx.shapes(graph)?,
         regions: &regions,
         graph,
         ctx,
     };
     let consumers = Consumers::new(graph);
-    let found = groups.find()?.into_iter();
-    let candidates = found.map(|members| groups.candidate(members, &consumers));
-    let made = candidates
-        .filter(|c| groups.is_worthwhile(c))
-        .filter_map(|c| {
-            let made = Made::of(groups.graph, &c, groups.shapes, &regions)?;
-            Some((c, made))
-        });
-    let made: Vec<(Candidate, Made)> = made.collect();
+    let mut todo = groups.find()?;
+    let mut made: Vec<(Candidate, Made)> = Vec::new();
+    while let Some(members) = todo.pop() {
+        let Some(candidate) = groups.candidate(members, &consumers) else {
+            continue;
+        };
+        if !groups.is_worthwhile(&candidate) {
+            continue;
+        }
+        match Made::of(graph, &candidate, groups.shapes, &regions) {
+            Some(program) => made.push((candidate, program)),
+            // It may have too many values.
+            None => {
+                let half = candidate.members.len() / 2;
+                let parts = groups.cut(candidate.members, half);
+                todo.extend(Some(parts).filter(|p| p.len() > 1).into_iter().flatten());
+            }
+        }
+    }
     let mut patch = Patch::new();
     for (candidate, made) in made {
         replace(graph, ctx, &mut patch, &candidate, made)?;
@@ -104,29 +123,56 @@ impl Groups<'_> {
     fn find(&self) -> Result<Vec<Vec<NodeId>>> {
         let order = topological_order(self.graph)?;
         let mut conditionals = self.conditionals();
+        let device = self.device(&order, &conditionals);
         let mut fits = vec![false; self.graph.id_bound()];
         for &id in &order {
-            fits[id.index()] = self.fits(id, &conditionals);
+            let is_there = device == Some(&*self.graph.node(id).device);
+            fits[id.index()] = is_there && self.fits(id, &conditionals);
+        }
+        if !fits.contains(&true) {
+            return Ok(Vec::new());
+        }
+        for (id, node) in self.graph.iter() {
+            // It may be alive where only some of what it waits for is.
+            if self.paths().of(id).is_none() {
+                for before in node.predecessors() {
+                    if let Some(predicate) = self.conditional_of(before) {
+                        conditionals.remove(&predicate);
+                    }
+                }
+            }
         }
         conditionals.retain(|_, nodes| nodes.iter().all(|id| fits[id.index()]));
-        for _ in 0..MAX_ROUNDS {
+        for round in 0..=MAX_ROUNDS {
+            if round == MAX_ROUNDS {
+                conditionals.clear();
+            }
             let inside: FxHashSet<NodeId> = conditionals.values().flatten().copied().collect();
             for &id in &order {
                 fits[id.index()] &= inside.contains(&id) || self.conditional_of(id).is_none();
             }
-            let stages = self.stages(&order, &fits);
-            // One that waits for what waits for a part of it cannot be in a group.
+            let Some(barriers) =
+                Barriers::new(self.graph, &order, &fits, |node| self.takes_time(node))
+            else {
+                return Ok(Vec::new());
+            };
             let before = conditionals.len();
             conditionals.retain(|_, nodes| {
-                let mut of_nodes = nodes.iter().map(|id| stages[id.index()]);
+                let mut of_nodes = nodes.iter().map(|id| barriers.of(*id));
                 let first = of_nodes.next();
-                of_nodes.all(|stage| Some(stage) == first)
+                of_nodes.all(|set| Some(set) == first)
             });
             if conditionals.len() == before {
-                return Ok(self.connected(&order, &fits, &stages, &conditionals));
+                return Ok(self.connected(&order, &fits, &barriers, &conditionals));
             }
         }
         Ok(Vec::new())
+    }
+
+    /// The device of groups: that of the first node that may be in one.
+    fn device(&self, order: &[NodeId], conditionals: &Conditionals) -> Option<&str> {
+        let first = order.iter().find(|id| self.fits(**id, conditionals));
+        first.map(|id| &*self.graph.node(*id).device)
     }
 
     fn conditionals(&self) -> Conditionals {
@@ -177,18 +223,27 @@ impl Groups<'_> {
             return false;
         }
         let inside = self.conditional_of(id);
+        if self.paths().of(id).is_none() {
+            return false;
+        }
         match node.class() {
             NodeClass::Switch | NodeClass::Merge => {
                 inside.is_some_and(|predicate| conditionals.contains_key(&predicate))
             }
             NodeClass::Const => inside.is_some(),
             NodeClass::Identity => !node.inputs.is_empty(),
-            _ => self.paths().of(id).is_some() && self.has_translation(node),
+            _ => self.has_translation(id),
         }
     }
 
-    /// Whether a program can compute the node alone.
-    fn has_translation(&self, node: &Node) -> bool {
+    /// Whether a program without loops can compute the node alone.
+    fn has_translation(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        let n = self.shapes.get(Output::new(id, 0)).num_elements();
+        if calls_helper(node) && n != Some(1) {
+            // Kernels compute several at once.
+            return false;
+        }
         let translate = || {
             let mut translator = Translator::new(self.graph.library());
             translator.b.enter(None);
@@ -203,9 +258,14 @@ impl Groups<'_> {
                 };
                 inputs.push(Meaning::Tensor(Rc::new(elements)));
             }
-            translator.alone(node, inputs)
+            translator.alone(node, inputs)?;
+            translator.b.leave()
         };
-        translate().is_some()
+        let program = |insts| Cluster {
+            insts,
+            ..Cluster::default()
+        };
+        translate().is_some_and(|insts| program(insts).max_insts().is_some())
     }
 
     /// Values for the elements of an output.
@@ -218,40 +278,33 @@ impl Groups<'_> {
         Some(Elements { ty, dims, values })
     }
 
-    /// The stage of each node.
-    fn stages(&self, order: &[NodeId], fits: &[bool]) -> Vec<u32> {
-        let mut stages = vec![0u32; self.graph.id_bound()];
-        for &id in order {
-            let node = self.graph.node(id);
-            let before = |p: NodeId| match fits[p.index()] && !fits[id.index()] {
-                true => stages[p.index()] + 1,
-                false => stages[p.index()],
-            };
-            let before = node.predecessors().map(before).max().unwrap_or(0);
-            let takes_time = !fits[id.index()] && self.takes_time(node);
-            stages[id.index()] = before + u32::from(takes_time);
-        }
-        stages
-    }
-
+    /// Whether a node may take longer than a group, or wait for something.
     fn takes_time(&self, node: &Node) -> bool {
         let op = self.ctx.registry.op(node.op());
-        let is_waited = !matches!(node.class(), NodeClass::Arg | NodeClass::Const);
-        is_waited && op.is_none_or(|op| op.cost != Cost::Cheap)
+        let is_cheap = op.is_some_and(|op| op.node_cost(&node.attrs) == Cost::Cheap);
+        let waits = node.class().calls_functions() || node.def.flags.stateful;
+        match node.class() {
+            NodeClass::Arg | NodeClass::Const => false,
+            NodeClass::VarHandle | NodeClass::ReadVariable => false,
+            // Each iteration takes time; a Switch or Merge of theirs does not.
+            NodeClass::Exit => true,
+            NodeClass::Switch | NodeClass::Merge | NodeClass::Identity | NodeClass::NoOp => false,
+            _ => waits || !is_cheap,
+        }
     }
 
-    /// Nodes of one stage that are connected.
+    /// Connected nodes with the same barriers.
     fn connected(
         &self,
         order: &[NodeId],
         fits: &[bool],
-        stages: &[u32],
+        barriers: &Barriers,
         conditionals: &Conditionals,
     ) -> Vec<Vec<NodeId>> {
         let mut sets = Sets::new(self.graph.id_bound());
         for &id in order.iter().filter(|id| fits[id.index()]) {
             for before in self.graph.node(id).predecessors() {
-                if fits[before.index()] && stages[before.index()] == stages[id.index()] {
+                if fits[before.index()] && barriers.of(before) == barriers.of(id) {
                     sets.unite(before.index(), id.index());
                 }
             }
@@ -270,57 +323,96 @@ impl Groups<'_> {
             });
             groups[group].push(id);
         }
-        // Edges go from earlier parts to later ones, but for those of a conditional.
-        let is_cut = |group: &Vec<NodeId>| {
-            group.len() > MAX_GROUP && group.iter().all(|id| self.conditional_of(*id).is_none())
-        };
-        let cut = |group: Vec<NodeId>| match is_cut(&group) {
-            true => group.chunks(MAX_GROUP).map(<[_]>::to_vec).collect(),
-            false => vec![group],
-        };
-        groups.into_iter().flat_map(cut).collect()
+        let mut parts: Vec<Vec<NodeId>> = groups
+            .into_iter()
+            .flat_map(|g| self.cut(g, MAX_GROUP))
+            .collect();
+        parts.retain(|part| part.len() <= MAX_UNCUT);
+        parts
     }
 
-    fn candidate(&self, members: Vec<NodeId>, consumers: &Consumers) -> Candidate {
-        let inside: FxHashSet<NodeId> = members.iter().copied().collect();
-        let mut outputs = Vec::new();
-        for &id in &members {
-            for slot in 0..self.graph.node(id).outputs.len() {
-                let is_read = |(by, of): &(NodeId, Option<u32>)| {
-                    *of == Some(slot as u32) && !inside.contains(by)
-                };
-                if consumers.of(id).iter().any(is_read) {
-                    outputs.push(Output::new(id, slot));
-                }
+    /// Cuts a group into parts of at least `n` nodes, between conditionals: edges go from earlier parts to later ones.
+    fn cut(&self, group: Vec<NodeId>, n: usize) -> Vec<Vec<NodeId>> {
+        if group.len() <= n {
+            return vec![group];
+        }
+        let mut last: FxHashMap<Output, usize> = FxHashMap::default();
+        for (i, id) in group.iter().enumerate() {
+            if let Some(predicate) = self.conditional_of(*id) {
+                last.insert(predicate, i);
             }
         }
-        let name = outputs.last().map(|o| self.graph.node(o.node).name.clone());
-        Candidate {
+        let (mut parts, mut part, mut until) = (Vec::new(), Vec::new(), 0);
+        for (i, id) in group.into_iter().enumerate() {
+            let of_conditional = self.conditional_of(id).and_then(|p| last.get(&p));
+            until = until.max(of_conditional.copied().unwrap_or(i));
+            part.push(id);
+            if part.len() >= n && until == i {
+                parts.push(std::mem::take(&mut part));
+            }
+        }
+        if !part.is_empty() {
+            parts.push(part);
+        }
+        parts
+    }
+
+    /// The candidate of these nodes; `None` if others read or wait for what may be dead, or something in a branch waits for
+    /// the error of a node that it does not read.
+    fn candidate(&self, members: Vec<NodeId>, consumers: &Consumers) -> Option<Candidate> {
+        let inside: FxHashSet<NodeId> = members.iter().copied().collect();
+        let (mut outputs, mut awaited) = (Vec::new(), Vec::new());
+        for &id in &members {
+            let readers = consumers.of(id).iter();
+            let outside = readers.filter(|(by, _)| !inside.contains(by));
+            let slots: FxHashSet<Option<u32>> = outside.map(|(_, slot)| *slot).collect();
+            let class = self.graph.node(id).class();
+            let is_outer = self.paths().of(id).is_some_and(Vec::is_empty);
+            if !slots.is_empty() && (!is_outer || class == NodeClass::Switch) {
+                return None;
+            }
+            // These cannot fail.
+            let is_pivot = matches!(
+                class,
+                NodeClass::Switch | NodeClass::Identity | NodeClass::Const
+            );
+            if consumers.is_awaited(id) && !is_pivot {
+                if !is_outer {
+                    return None;
+                }
+                awaited.push(id);
+            }
+            let own =
+                (0..self.graph.node(id).outputs.len() as u32).filter(|s| slots.contains(&Some(*s)));
+            outputs.extend(own.map(|slot| Output::new(id, slot as usize)));
+        }
+        let name = outputs
+            .last()
+            .map(|o: &Output| self.graph.node(o.node).name.clone());
+        Some(Candidate {
             name: name.unwrap_or_default(),
             entries: members.clone(),
             members,
             outputs,
-        }
+            awaited,
+        })
     }
 
     /// Whether a cluster is expected to be faster than its nodes.
     fn is_worthwhile(&self, candidate: &Candidate) -> bool {
-        let computes = |id: &&NodeId| {
-            !matches!(
-                self.graph.node(**id).class(),
-                NodeClass::Identity | NodeClass::Const
-            )
-        };
-        let computing: Vec<&NodeId> = candidate.members.iter().filter(computes).collect();
+        let nodes = candidate.members.iter().map(|id| self.graph.node(*id));
+        let is_copy = |n: &&Node| matches!(n.class(), NodeClass::Identity | NodeClass::Const);
+        let computing: Vec<&Node> = nodes.filter(|n| !is_copy(n)).collect();
         if candidate.outputs.is_empty() || computing.len() < 2 {
             return false;
         }
         if self.ctx.jit == Jit::On {
             return true;
         }
-        let saved = |id: &&NodeId| match self.graph.node(**id).class() {
-            NodeClass::If | NodeClass::Case | NodeClass::While | NodeClass::Call => CALL,
-            _ => NODE,
+        let alone = |node: &&Node| match node.class().calls_functions() {
+            true => CALL,
+            false if is_elementwise(node) && node.outputs[..] == [DType::Float] => FUSED_NODE,
+            false => NODE,
         };
         let inside: FxHashSet<NodeId> = candidate.members.iter().copied().collect();
         let inputs = candidate
@@ -335,8 +427,34 @@ impl Groups<'_> {
             n.unwrap_or(MAX_SMALL)
         });
         let cost = CLUSTER + TENSOR * (inputs.len() + candidate.outputs.len());
-        cost + elements.sum::<usize>() < computing.iter().map(saved).sum()
+        cost + elements.sum::<usize>() < computing.iter().map(alone).sum()
     }
+}
+
+/// Whether a program calls a function to compute the op.
+fn calls_helper(node: &Node) -> bool {
+    use ScalarUnary::*;
+    let is_inline = |f| {
+        matches!(
+            f,
+            Neg | Abs
+                | Sign
+                | Square
+                | Sqrt
+                | Rsqrt
+                | Reciprocal
+                | Floor
+                | Ceil
+                | Rint
+                | IsNan
+                | IsInf
+                | IsFinite
+                | Not
+                | Invert
+        )
+    };
+    ScalarUnary::of_op(node.op()).is_some_and(|f| !is_inline(f))
+        || matches!(node.op(), "Pow" | "Atan2")
 }
 
 /// Disjoint sets of numbers.

@@ -277,6 +277,9 @@ fn source(dims: &[usize], from: &[usize], mut i: usize) -> usize {
 
 /// The shape that a Reshape asks for.
 fn reshaped(shape: &[i64], n: usize) -> Option<Vec<usize>> {
+    if shape.iter().filter(|d| **d < 0).count() > 1 {
+        return None;
+    }
     let known: i64 = shape.iter().filter(|d| **d >= 0).product();
     let dims = shape.iter().map(|d| match *d {
         -1 if known > 0 => usize::try_from(n as i64 / known).ok(),

@@ -4,14 +4,13 @@
 use super::build::{Builder, Elements, List, MAX_ELEMENTS, Meaning, Outputs, Region};
 use super::regions::{Path, Regions, is_next};
 use super::tensor_arrays::TensorArrayOp;
-use crate::control::Callee;
-use ferroflow_graph::{Graph, Library, Node, NodeClass, NodeId, Output, loop_frames};
+
+use ferroflow_graph::{Graph, Library, Node, NodeClass, NodeId, Output};
 use ferroflow_opdef::{ClusterBlock, ClusterInst, ClusterLoop, ScalarType, ValueId};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
-/// Deepest nesting of calls.
-const MAX_CALLS: usize = 16;
 /// Deepest nesting of blocks; programs that nest deeper are not read.
 const MAX_BLOCKS: usize = 48;
 
@@ -22,8 +21,12 @@ pub(super) struct Scope<'g> {
     /// The number of blocks around.
     base: usize,
     id: usize,
-    calls: usize,
-    args: Vec<Meaning>,
+    pub(super) calls: usize,
+    pub(super) args: Vec<Meaning>,
+    /// The Merges of conditionals, by predicate.
+    merges: OnceCell<FxHashMap<Output, Rc<Vec<NodeId>>>>,
+    /// The Merges that some Merges need.
+    merges_before: RefCell<FxHashMap<NodeId, FxHashSet<NodeId>>>,
     /// What outputs mean that are not translated.
     given: FxHashMap<Output, Meaning>,
 }
@@ -31,7 +34,7 @@ pub(super) struct Scope<'g> {
 /// The translation of one cluster. Everything returns `None` if it cannot be a program.
 pub(super) struct Translator<'l> {
     pub(super) b: Builder,
-    library: &'l Library,
+    pub(super) library: &'l Library,
     n_scopes: usize,
 }
 
@@ -59,6 +62,8 @@ impl<'l> Translator<'l> {
             id: self.n_scopes,
             calls: 0,
             args: Vec::new(),
+            merges: OnceCell::new(),
+            merges_before: RefCell::default(),
             given,
         })
     }
@@ -66,9 +71,11 @@ impl<'l> Translator<'l> {
     /// The outputs of a node without regions around it, in the last open block.
     pub(super) fn alone(&mut self, node: &Node, inputs: Vec<Meaning>) -> Option<Vec<Meaning>> {
         match node.class() {
-            NodeClass::Call | NodeClass::If | NodeClass::Case | NodeClass::While => {
-                self.functional(0, node, inputs)
-            }
+            NodeClass::Call
+            | NodeClass::If
+            | NodeClass::Case
+            | NodeClass::While
+            | NodeClass::For => self.functional(0, node, inputs),
             _ => self.op(node, &inputs),
         }
     }
@@ -88,7 +95,7 @@ impl<'l> Translator<'l> {
         self.b.open.get(depth)?.known.get(&(scope.id, id)).cloned()
     }
 
-    fn node(&mut self, scope: &Scope, id: NodeId) -> Option<Outputs> {
+    pub(super) fn node(&mut self, scope: &Scope, id: NodeId) -> Option<Outputs> {
         let mut todo = vec![id];
         while let Some(&id) = todo.last() {
             if self.known(scope, id).is_some() {
@@ -171,7 +178,11 @@ impl<'l> Translator<'l> {
                 self.frame(scope, scope.regions.frames.of(id)?)?;
                 Some(self.known(scope, id)?.to_vec())
             }
-            NodeClass::Call | NodeClass::If | NodeClass::Case | NodeClass::While => {
+            NodeClass::Call
+            | NodeClass::If
+            | NodeClass::Case
+            | NodeClass::While
+            | NodeClass::For => {
                 let inputs = node.inputs.iter().map(|i| self.meaning(scope, *i));
                 let inputs: Vec<Meaning> = inputs.collect::<Option<_>>()?;
                 self.functional(scope.calls, node, inputs)
@@ -188,7 +199,7 @@ impl<'l> Translator<'l> {
     }
 
     /// Opens a block within the last one.
-    fn open(&mut self, region: Option<(usize, Region)>) -> Option<()> {
+    pub(super) fn open(&mut self, region: Option<(usize, Region)>) -> Option<()> {
         self.b.enter(region);
         (self.b.open.len() <= MAX_BLOCKS).then_some(())
     }
@@ -199,16 +210,14 @@ impl<'l> Translator<'l> {
         let (predicate, _) = sides(scope, id)?;
         let path = scope.regions.paths.of(id)?;
         let mut group = vec![id];
-        for (other, node) in scope.graph.iter() {
-            let is_same = other != id
-                && node.class() == NodeClass::Merge
-                && scope.regions.paths.of(other) == Some(path)
-                && sides(scope, other).is_some_and(|(p, _)| p == predicate)
-                && self.known(scope, other).is_none();
+        let others = scope.merges(predicate);
+        for &other in others.iter().filter(|other| **other != id) {
+            let is_same =
+                scope.regions.paths.of(other) == Some(path) && self.known(scope, other).is_none();
             if is_same
                 && group
                     .iter()
-                    .all(|m| !needs(scope, *m, other) && !needs(scope, other, *m))
+                    .all(|m| !scope.needs(*m, other) && !scope.needs(other, *m))
             {
                 group.push(other);
             }
@@ -254,7 +263,7 @@ impl<'l> Translator<'l> {
     }
 
     /// Ends a conditional: `results` are those of the two blocks.
-    fn join(
+    pub(super) fn join(
         &mut self,
         cond: ValueId,
         blocks: Vec<ClusterBlock>,
@@ -280,7 +289,7 @@ impl<'l> Translator<'l> {
     }
 
     /// New values in the place of those of a tensor; lists stay in their arrays.
-    fn fresh(&mut self, meaning: &Meaning) -> Option<Meaning> {
+    pub(super) fn fresh(&mut self, meaning: &Meaning) -> Option<Meaning> {
         Some(match meaning {
             Meaning::Tensor(elements) => Meaning::Tensor(Rc::new(self.b.like(elements)?)),
             Meaning::List(list) => Meaning::List(self.latest(*list)?),
@@ -347,7 +356,7 @@ impl<'l> Translator<'l> {
     }
 
     /// Ends the loop whose head and body are the last two open blocks; returns its results.
-    fn end_loop(
+    pub(super) fn end_loop(
         &mut self,
         first: &[Meaning],
         vars: &[Meaning],
@@ -397,138 +406,54 @@ impl<'l> Translator<'l> {
         })))?;
         Some(outs)
     }
+}
 
-    /// A node that calls functions, within `calls` other calls.
-    fn functional(
-        &mut self,
-        calls: usize,
-        node: &Node,
-        inputs: Vec<Meaning>,
-    ) -> Option<Vec<Meaning>> {
-        if calls >= MAX_CALLS {
-            return None;
-        }
-        match Callee::of(node).ok()?? {
-            Callee::Call(f) => self.call(calls, f, inputs),
-            Callee::Branch(names, is_if) => {
-                let (chosen, args) = inputs.split_first()?;
-                match is_if {
-                    true => {
-                        let cond = self.b.truth(chosen)?;
-                        let [then, otherwise] = names[..] else {
-                            return None;
-                        };
-                        self.choose(cond, &mut |t, on| {
-                            let name = if on { then } else { otherwise };
-                            t.call(calls, name, args.to_vec())
-                        })
-                    }
-                    false => {
-                        let index = chosen.scalar(ScalarType::I32)?;
-                        self.case(calls, index, 0, &names, args)
-                    }
+impl Scope<'_> {
+    /// The Merges of the conditionals on a predicate.
+    fn merges(&self, predicate: Output) -> Rc<Vec<NodeId>> {
+        let all = self.merges.get_or_init(|| {
+            let mut all: FxHashMap<Output, Vec<NodeId>> = FxHashMap::default();
+            let merges = self
+                .graph
+                .iter()
+                .filter(|(_, n)| n.class() == NodeClass::Merge);
+            for (id, _) in merges {
+                if let Some((predicate, _)) = sides(self, id) {
+                    all.entry(predicate).or_default().push(id);
                 }
             }
-            Callee::While(cond, body) => self.while_loop(calls, cond, body, inputs),
-            Callee::For(_) => None,
-        }
+            all.into_iter().map(|(p, ids)| (p, Rc::new(ids))).collect()
+        });
+        all.get(&predicate).cloned().unwrap_or_default()
     }
 
-    /// The conditional of two blocks; `branch` makes the one for true or false.
-    fn choose(
-        &mut self,
-        cond: ValueId,
-        branch: &mut dyn FnMut(&mut Self, bool) -> Option<Vec<Meaning>>,
-    ) -> Option<Vec<Meaning>> {
-        let mut blocks = Vec::new();
-        let mut results = Vec::new();
-        for on in [true, false] {
-            self.open(None)?;
-            self.b.open.last_mut()?.is_branch = true;
-            let of_branch = branch(self, on)?;
-            let insts = self.b.leave()?;
-            blocks.push(ClusterBlock {
-                insts,
-                results: values(&of_branch),
-            });
-            results.push(of_branch);
+    /// Whether a Merge needs another one, by way of nodes that are to be translated.
+    fn needs(&self, merge: NodeId, other: NodeId) -> bool {
+        if let Some(before) = self.merges_before.borrow().get(&merge) {
+            return before.contains(&other);
         }
-        self.join(cond, blocks, results)
-    }
-
-    /// Branches from number `i` on; the last one is for every other index.
-    fn case(
-        &mut self,
-        calls: usize,
-        index: ValueId,
-        i: usize,
-        names: &[&str],
-        args: &[Meaning],
-    ) -> Option<Vec<Meaning>> {
-        let name = names.get(i)?;
-        if i + 1 == names.len() {
-            return self.call(calls, name, args.to_vec());
-        }
-        let number = self.b.int(ScalarType::I32, i as i64)?;
-        let cond = self
-            .b
-            .binary(ferroflow_opdef::ScalarBinary::Equal, index, number)?;
-        self.choose(cond, &mut |t, on| match on {
-            true => t.call(calls, name, args.to_vec()),
-            false => t.case(calls, index, i + 1, names, args),
-        })
-    }
-
-    fn while_loop(
-        &mut self,
-        calls: usize,
-        cond: &str,
-        body: &str,
-        first: Vec<Meaning>,
-    ) -> Option<Vec<Meaning>> {
-        let vars = first.iter().map(|m| self.fresh(m));
-        let vars: Vec<Meaning> = vars.collect::<Option<_>>()?;
-        self.open(None)?;
-        let tested = self.call(calls, cond, vars.clone())?;
-        let goes_on = self.b.truth(tested.first()?)?;
-        self.open(None)?;
-        let next = self.call(calls, body, vars.clone())?;
-        self.end_loop(&first, &vars, goes_on, &vars, &next)
-    }
-
-    /// The results of a function, in the last open block.
-    fn call(&mut self, calls: usize, name: &str, args: Vec<Meaning>) -> Option<Vec<Meaning>> {
-        let function = self.library.get(name).ok()?.clone();
-        if args.len() != function.args.len() {
-            return None;
-        }
-        let graph = &function.graph;
-        let regions = Rc::new(Regions::new(graph, loop_frames(graph).ok()?)?);
-        let inner = Scope {
-            args,
-            calls: calls + 1,
-            ..self.scope(graph, &regions, FxHashMap::default())?
-        };
-        let mut results = vec![None; function.results.len()];
-        // What runs for its effects must turn out to have none.
-        for target in graph.targets() {
-            let class = graph.node(*target).class();
-            let calls = [
-                NodeClass::Call,
-                NodeClass::If,
-                NodeClass::Case,
-                NodeClass::While,
-            ];
-            if !calls.contains(&class) {
-                return None;
+        let mut seen = FxHashSet::default();
+        let mut before = FxHashSet::default();
+        let mut todo = vec![merge];
+        while let Some(id) = todo.pop() {
+            let node = self.graph.node(id);
+            let inputs = node.inputs.iter();
+            let inputs =
+                inputs.filter(|i| !self.given.contains_key(i) && !is_next(self.graph, **i));
+            for input in inputs.filter(|i| seen.insert(i.node)) {
+                if self.graph.node(input.node).class() == NodeClass::Merge {
+                    before.insert(input.node);
+                    if let Some(more) = self.merges_before.borrow().get(&input.node) {
+                        before.extend(more);
+                        continue;
+                    }
+                }
+                todo.push(input.node);
             }
-            self.node(&inner, *target)?;
         }
-        for (id, node) in graph.iter().filter(|(_, n)| n.class() == NodeClass::Retval) {
-            let index = usize::try_from(node.attrs.int("index").ok()?).ok()?;
-            *results.get_mut(index)? = Some(self.node(&inner, id)?.first()?.clone());
-        }
-        results.into_iter().collect()
+        let needs = before.contains(&other);
+        self.merges_before.borrow_mut().insert(merge, before);
+        needs
     }
 }
 
@@ -556,22 +481,6 @@ fn sides(scope: &Scope, merge: NodeId) -> Option<(Output, [(usize, Output); 2])>
     Some((p, if on { [b, a] } else { [a, b] }))
 }
 
-/// Whether a node needs another one.
-fn needs(scope: &Scope, node: NodeId, other: NodeId) -> bool {
-    let mut seen = rustc_hash::FxHashSet::default();
-    let mut todo = vec![node];
-    while let Some(id) = todo.pop() {
-        if id == other {
-            return true;
-        }
-        if seen.insert(id) {
-            let inputs = scope.graph.node(id).inputs.iter().map(|i| i.node);
-            todo.extend(inputs.filter(|n| !is_next(scope.graph, Output::new(*n, 0))));
-        }
-    }
-    false
-}
-
 /// Whether two outputs are tensors of one type and shape, or the same list.
 fn is_alike(a: &Meaning, b: &Meaning) -> bool {
     match (a, b) {
@@ -582,7 +491,7 @@ fn is_alike(a: &Meaning, b: &Meaning) -> bool {
 }
 
 /// The values of tensors, one after another.
-fn values(all: &[Meaning]) -> Vec<ValueId> {
+pub(super) fn values(all: &[Meaning]) -> Vec<ValueId> {
     let tensors = all.iter().filter_map(Meaning::tensor);
     tensors.flat_map(|t| t.values.iter().copied()).collect()
 }
