@@ -20,7 +20,12 @@ pub struct Function {
     pub control_results: Vec<NodeId>,
     /// Whether an inlined call keeps a node, which traces show.
     pub noinline: bool,
+    /// Whether its nodes are to become machine code where that is possible (`jit_compile` of a tf.function).
+    pub must_compile: bool,
 }
+
+/// The attr of functions and calls that says so (TensorFlow: `kXlaMustCompileAttr` of `compiler/jit/defs.h`).
+pub const MUST_COMPILE: &str = "_XlaMustCompile";
 
 /// Functions by name. One whose body could not be imported is kept with its error, which belongs
 /// to its callers.
@@ -177,6 +182,7 @@ impl Function {
             results: dtypes(NodeClass::Retval)?,
             control_results: graph.targets().to_vec(),
             noinline: false,
+            must_compile: false,
             graph,
         })
     }
@@ -191,6 +197,7 @@ impl Function {
             results: self.results.clone(),
             control_results: self.control_results.clone(),
             noinline: self.noinline,
+            must_compile: self.must_compile,
         }
     }
 }

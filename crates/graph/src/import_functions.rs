@@ -4,7 +4,7 @@ use crate::import::connect;
 use crate::import_attrs::AttrScope;
 use crate::onednn;
 use crate::prune::boundary_attrs;
-use crate::{ARG, Function, Graph, Library, Node, NodeId, Output, RETVAL};
+use crate::{ARG, Function, Graph, Library, MUST_COMPILE, Node, NodeId, Output, RETVAL};
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_model::proto::{
     FunctionDef, FunctionDefLibrary, NodeDef, attr_value, op_def::ArgDef,
@@ -370,12 +370,13 @@ impl<'a> Importer<'a> {
             id.ok_or_else(|| invalid_argument!("unknown control output '{name}'"))
         });
         let control_results: Vec<NodeId> = control_results.collect::<Result<_>>()?;
-        let noinline = function
-            .attr
-            .get("_noinline")
-            .and_then(|a| a.value.as_ref());
+        let is_set = |name: &str| {
+            let value = function.attr.get(name).and_then(|a| a.value.as_ref());
+            matches!(value, Some(attr_value::Value::B(true)))
+        };
         Ok(Function {
-            noinline: matches!(noinline, Some(attr_value::Value::B(true))),
+            noinline: is_set("_noinline"),
+            must_compile: is_set(MUST_COMPILE),
             ..finish(body.graph, control_results)?
         })
     }

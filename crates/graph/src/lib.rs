@@ -60,7 +60,7 @@ pub use export::{export_attr, export_graph};
 pub use feed_fetch::{ClientDevice, args_to_send_recv, recvs_to_args, rendezvous_key};
 pub use ferroflow_opdef::{NodeClass, NodeId, Output};
 pub use frames::{Frames, LoopFrame, loop_frames};
-pub use functions::{Function, Library, RUNS_EFFECTS, referred_functions};
+pub use functions::{Function, Library, MUST_COMPILE, RUNS_EFFECTS, referred_functions};
 pub use graph::{Graph, Node, unique_name};
 pub use import::{import_graph, is_valid_name};
 pub use import_functions::reachable_functions;

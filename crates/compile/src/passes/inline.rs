@@ -8,7 +8,7 @@ use super::composite::ON_ONE_DEVICE;
 use crate::PassCtx;
 use crate::view::may_be_dead;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output};
+use ferroflow_graph::{Graph, MUST_COMPILE, Node, NodeClass, NodeId, Output};
 use ferroflow_opdef::{AttrValue, Attrs};
 use std::rc::Rc;
 
@@ -85,8 +85,12 @@ fn inline(
         ));
     }
     let is_on_one_device = call.attrs.bool(ON_ONE_DEVICE).unwrap_or(false);
+    let must_compile = function.must_compile || call.attrs.bool(MUST_COMPILE).unwrap_or(false);
     // The body runs after what the call waits for.
     let mut finish = |_: NodeId, node: &Node, copy: &mut Node| {
+        if must_compile {
+            copy.attrs.set(MUST_COMPILE, AttrValue::Bool(true));
+        }
         if is_on_one_device {
             copy.device.clear();
         }

@@ -16,8 +16,8 @@ use crate::passes::elementwise::is_elementwise;
 use crate::{Jit, Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{
-    Consumers, Frames, Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap, loop_frames,
-    topological_order,
+    Consumers, Frames, Graph, MUST_COMPILE, Node, NodeClass, NodeId, Output, Patch, ShapeMap,
+    loop_frames, topological_order,
 };
 use ferroflow_opdef::{Cluster, Cost, ScalarType, ScalarUnary};
 use ferroflow_tensor::DType;
@@ -55,11 +55,7 @@ const TENSOR: usize = 14;
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     // What is received may be dead, or come after what another part of a group is for.
     let receives = |n: &Node| n.class() == NodeClass::Recv;
-    let least = match ctx.jit {
-        Jit::On => 2,
-        _ => CLUSTER / NODE + 1,
-    };
-    if graph.len() < least || graph.iter().any(|(_, n)| receives(n)) {
+    if graph.len() < 2 || graph.iter().any(|(_, n)| receives(n)) {
         return Ok(());
     }
     let Some(regions) = Regions::new(graph, loop_frames(graph)?) else {
@@ -406,7 +402,8 @@ impl Groups<'_> {
         if candidate.outputs.is_empty() || computing.len() < 2 {
             return false;
         }
-        if self.ctx.jit == Jit::On {
+        let is_asked = |n: &&Node| n.attrs.bool(MUST_COMPILE).unwrap_or(false);
+        if self.ctx.jit == Jit::On || computing.iter().any(is_asked) {
             return true;
         }
         let alone = |node: &&Node| match node.class().calls_functions() {
