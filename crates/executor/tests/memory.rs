@@ -398,11 +398,12 @@ fn the_order_of_nodes_does_not_matter() {
             is_filled(&result.expect("runs"), 1400, values[40]);
         }
         let memory = memory_of(&executor, 1400);
-        assert_eq!(memory.steps, 29);
         assert!(memory.arena_bytes >= memory.least_bytes);
-        let is_sure = memory.in_any_order && !may_differ;
-        assert!(!is_sure || memory.misses == 0, "{}", memory.misses);
-        n_sure += usize::from(is_sure);
+        // Other plans may have been made again.
+        if memory.in_any_order && !may_differ {
+            assert_eq!(memory.misses, 0, "of {} steps", memory.steps);
+            n_sure += 1;
+        }
     }
     assert!(n_sure > 0);
 }
