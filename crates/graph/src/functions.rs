@@ -24,7 +24,8 @@ pub struct Function {
     pub must_compile: bool,
 }
 
-/// The attr of functions and calls that says so (TensorFlow: `kXlaMustCompileAttr` of `compiler/jit/defs.h`).
+/// The attr of functions and calls whose nodes are to become machine code (TensorFlow: `kXlaMustCompileAttr` of
+/// `compiler/jit/defs.h`).
 pub const MUST_COMPILE: &str = "_XlaMustCompile";
 
 /// Functions by name. One whose body could not be imported is kept with its error, which belongs

@@ -527,3 +527,52 @@ fn functions_of_one_name_are_not_mixed_up() {
         assert!(got.iter().all(|r| *r == Ok(vec![60])), "{jit:?}: {got:?}");
     }
 }
+
+#[test]
+fn errors_that_others_wait_for_stay() {
+    // The node that waits is in no group.
+    let xs: Vec<i32> = (0..60).map(|i| i % 5).collect();
+    let quotient = |graph: &mut Graph| {
+        let known = chain(graph, "x");
+        let hundred = graph.constant(100, "");
+        let divisor = graph.node("Maximum", &["x", "x"], "");
+        graph.named("quotient", "FloorDiv", &[&hundred, &divisor], "");
+        known
+    };
+    let n = "attr { key: 'N' value { i: 2 } }";
+    let mut graph = graph_of_x(0);
+    let known = quotient(&mut graph);
+    let sum = graph.node("AddN", &[&known, "x", "^quotient"], n);
+    graph.named("y", "Identity", &[&sum], "");
+    assert_eq!(check(&graph.text, &xs, &["y:0"], 0, true), [12, 48]);
+    // Only the pivots of a conditional depend on it.
+    let mut graph = graph_of_x(0);
+    let known = quotient(&mut graph);
+    let three = graph.constant(3, "");
+    let test = graph.node("Less", &["x", &three], "");
+    let switch = graph.node("Switch", &["quotient", &test], "");
+    let sides = ["", ":1"].map(|side| {
+        let pivot = graph.node("Identity", &[&format!("{switch}{side}")], "");
+        graph.constant(side.len(), &pivot)
+    });
+    let merge = graph.node("Merge", &[&sides[0], &sides[1]], n);
+    graph.named("y", "AddV2", &[&merge, &known], "");
+    assert_eq!(check(&graph.text, &xs, &["y:0"], 0, true), [12, 48]);
+    // Within a branch.
+    let mut graph = graph_of_x(0);
+    let known = chain(&mut graph, "x");
+    let two = graph.constant(2, "");
+    let test = graph.node("Less", &["x", &two], "");
+    let sides = ["", ":1"].map(|side| {
+        let [a, x] = [&*known, "x"].map(|of| {
+            let switch = graph.node("Switch", &[of, &test], "");
+            graph.node("Identity", &[&format!("{switch}{side}")], "")
+        });
+        let hundred = graph.constant(100, &a);
+        let quotient = graph.node("FloorDiv", &[&hundred, &x], "");
+        graph.node("Neg", &[&a, &format!("^{quotient}")], "")
+    });
+    let merge = graph.node("Merge", &[&sides[0], &sides[1]], n);
+    graph.named("y", "AddV2", &[&merge, &known], "");
+    assert_eq!(check(&graph.text, &xs, &["y:0"], 0, true), [12, 48]);
+}

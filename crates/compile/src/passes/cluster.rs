@@ -514,13 +514,11 @@ fn function(graph: &Graph, ctx: &PassCtx, candidate: &Candidate, made: &Made) ->
         let dtype = body
             .dtype(input)
             .ok_or_else(|| internal!("an output without dtype"))?;
-        let node = ctx.node(
-            format!("_retval_{i}"),
-            "_Retval",
-            argument(i, dtype),
-            &[input],
-            &[],
-        )?;
+        // The call ends when what others wait for has ended.
+        let awaited = candidate.awaited.iter().filter(|_| i == 0);
+        let awaited: Vec<NodeId> = awaited.filter_map(|id| ids.get(id).copied()).collect();
+        let (name, attrs) = (format!("_retval_{i}"), argument(i, dtype));
+        let node = ctx.node(name, "_Retval", attrs, &[input], &awaited)?;
         patch.add(&mut body, node)?;
     }
     patch.apply(&mut body);

@@ -163,6 +163,9 @@ impl Memory {
         args: &[Tensor],
         is_concurrent: bool,
     ) -> Option<StepMemory> {
+        if self.has_spare.load(Ordering::Relaxed) {
+            self.age_spare();
+        }
         let is_its = |class: &Option<Arc<Class>>| {
             let fresh = class
                 .as_ref()
@@ -194,24 +197,29 @@ impl Memory {
     }
 
     fn arena(&self, bytes: usize) -> Option<Arc<Arena>> {
-        let spare = match self.has_spare.load(Ordering::Relaxed) {
+        let spare = match bytes >= LARGE {
             true => self.take_spare(bytes),
             false => None,
         };
         spare.or_else(|| Arena::new(bytes).ok())
     }
 
-    /// The spare arena, if a step needs it. One that is much larger is freed, as is one that is idle for long.
+    /// The spare arena, unless it is much larger than a step needs.
     fn take_spare(&self, bytes: usize) -> Option<Arc<Arena>> {
-        let mut spare = lock(&self.spare);
-        let is_wanted = bytes >= LARGE;
-        spare.idle += 1;
-        if !is_wanted && spare.idle < MAX_IDLE {
-            return None;
-        }
         self.has_spare.store(false, Ordering::Relaxed);
-        let arena = spare.arena.take();
-        arena.filter(|arena| is_wanted && (bytes..=bytes.saturating_mul(2)).contains(&arena.len()))
+        let arena = lock(&self.spare).arena.take();
+        arena.filter(|arena| (bytes..=bytes.saturating_mul(2)).contains(&arena.len()))
+    }
+
+    /// Frees the spare arena if no step has used it for long.
+    #[cold]
+    fn age_spare(&self) {
+        let mut spare = lock(&self.spare);
+        spare.idle += 1;
+        if spare.idle > MAX_IDLE {
+            spare.arena = None;
+            self.has_spare.store(false, Ordering::Relaxed);
+        }
     }
 
     fn keep(&self, arena: Arc<Arena>) {

@@ -9,7 +9,7 @@
 
 use super::barriers::Barriers;
 use super::build::{Elements, MAX_ELEMENTS, Meaning, Region};
-use super::regions::{Paths, Regions};
+use super::regions::{Paths, Regions, maker};
 use super::translate::Translator;
 use super::{Candidate, Made, is_member, replace};
 use crate::passes::elementwise::is_elementwise;
@@ -353,8 +353,12 @@ impl Groups<'_> {
         parts
     }
 
-    /// The candidate of these nodes; `None` if others read or wait for what may be dead, or something in a branch waits for
-    /// the error of a node that it does not read.
+    /// Whether a node is in no branch and no loop.
+    fn is_outer(&self, id: NodeId) -> bool {
+        self.paths().of(id).is_some_and(Vec::is_empty)
+    }
+
+    /// The candidate of these nodes; `None` if others read or wait for what may be dead.
     fn candidate(&self, members: Vec<NodeId>, consumers: &Consumers) -> Option<Candidate> {
         let inside: FxHashSet<NodeId> = members.iter().copied().collect();
         let (mut outputs, mut awaited) = (Vec::new(), Vec::new());
@@ -363,20 +367,14 @@ impl Groups<'_> {
             let outside = readers.filter(|(by, _)| !inside.contains(by));
             let slots: FxHashSet<Option<u32>> = outside.map(|(_, slot)| *slot).collect();
             let class = self.graph.node(id).class();
-            let is_outer = self.paths().of(id).is_some_and(Vec::is_empty);
-            if !slots.is_empty() && (!is_outer || class == NodeClass::Switch) {
+            if !slots.is_empty() && (!self.is_outer(id) || class == NodeClass::Switch) {
                 return None;
             }
-            // These cannot fail.
-            let is_pivot = matches!(
-                class,
-                NodeClass::Switch | NodeClass::Identity | NodeClass::Const
-            );
-            if consumers.is_awaited(id) && !is_pivot {
-                if !is_outer {
-                    return None;
-                }
-                awaited.push(id);
+            // Within a branch, the program has what is awaited.
+            let maker = maker(self.graph, id);
+            let is_own = inside.contains(&maker) && self.is_outer(maker);
+            if consumers.is_awaited(id) && is_own {
+                awaited.push(maker);
             }
             let own =
                 (0..self.graph.node(id).outputs.len() as u32).filter(|s| slots.contains(&Some(*s)));

@@ -180,6 +180,7 @@ impl Translator<'_> {
             let index = usize::try_from(node.attrs.int("index").ok()?).ok()?;
             *results.get_mut(index)? = Some(self.node(&inner, id)?.first()?.clone());
         }
+        self.wait(&inner, &[])?;
         results.into_iter().collect()
     }
 }

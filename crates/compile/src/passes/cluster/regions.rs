@@ -174,6 +174,18 @@ pub(super) fn origin(graph: &Graph, mut output: Output) -> Output {
     output
 }
 
+/// The node whose error a node that copies has: that behind Switch and Identity nodes.
+pub(super) fn maker(graph: &Graph, mut id: NodeId) -> NodeId {
+    for _ in 0..graph.len() {
+        let node = graph.node(id);
+        match (node.class(), node.inputs.first()) {
+            (NodeClass::Identity | NodeClass::Switch, Some(input)) => id = input.node,
+            _ => break,
+        }
+    }
+    id
+}
+
 /// The deeper one of two paths of which one leads to the other.
 fn deeper(a: Path, b: Path) -> Option<Path> {
     let (short, long) = if a.len() < b.len() { (a, b) } else { (b, a) };

@@ -2,8 +2,9 @@
 //! region.
 
 use super::build::{Builder, Elements, List, MAX_ELEMENTS, Meaning, Outputs, Region};
-use super::regions::{Path, Regions, is_next};
+use super::regions::{Path, Regions, is_next, maker};
 use super::tensor_arrays::TensorArrayOp;
+use crate::passes::control_only::is_safe;
 
 use ferroflow_graph::{Graph, Library, Node, NodeClass, NodeId, Output};
 use ferroflow_opdef::{ClusterBlock, ClusterInst, ClusterLoop, ScalarType, ValueId};
@@ -11,6 +12,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 
+/// The most conditionals of which each needs the next: translation calls itself.
+const MAX_CONDITIONALS: usize = 100;
 /// Deepest nesting of blocks; programs that nest deeper are not read.
 const MAX_BLOCKS: usize = 48;
 
@@ -23,6 +26,8 @@ pub(super) struct Scope<'g> {
     id: usize,
     pub(super) calls: usize,
     pub(super) args: Vec<Meaning>,
+    /// The nodes that others wait for and that may fail.
+    awaited: OnceCell<Rc<Vec<NodeId>>>,
     /// The Merges of conditionals, by predicate.
     merges: OnceCell<FxHashMap<Output, Rc<Vec<NodeId>>>>,
     /// The Merges that some Merges need.
@@ -36,6 +41,8 @@ pub(super) struct Translator<'l> {
     pub(super) b: Builder,
     pub(super) library: &'l Library,
     n_scopes: usize,
+    /// Conditionals that wait for others to be translated.
+    n_conditionals: usize,
 }
 
 impl<'l> Translator<'l> {
@@ -44,6 +51,7 @@ impl<'l> Translator<'l> {
             b: Builder::default(),
             library,
             n_scopes: 0,
+            n_conditionals: 0,
         }
     }
 
@@ -62,6 +70,7 @@ impl<'l> Translator<'l> {
             id: self.n_scopes,
             calls: 0,
             args: Vec::new(),
+            awaited: OnceCell::new(),
             merges: OnceCell::new(),
             merges_before: RefCell::default(),
             given,
@@ -139,6 +148,16 @@ impl<'l> Translator<'l> {
         Some(())
     }
 
+    /// Translates what others wait for in a region, which is the last open block.
+    pub(super) fn wait(&mut self, scope: &Scope, path: &[Region]) -> Option<()> {
+        for &id in scope.awaited().iter() {
+            if scope.regions.paths.of(id).is_some_and(|of| of == path) {
+                self.node(scope, id)?;
+            }
+        }
+        Some(())
+    }
+
     fn is_open(&self, scope: &Scope, path: &Path) -> bool {
         path.iter().enumerate().all(|(i, region)| {
             let open = self.b.open.get(scope.base + 1 + i);
@@ -173,7 +192,13 @@ impl<'l> Translator<'l> {
                 let data = self.meaning(scope, *node.inputs.first()?)?;
                 Some(vec![data; node.outputs.len()])
             }
-            NodeClass::Merge => self.conditional(scope, id),
+            NodeClass::Merge if self.n_conditionals < MAX_CONDITIONALS => {
+                self.n_conditionals += 1;
+                let outputs = self.conditional(scope, id);
+                self.n_conditionals -= 1;
+                outputs
+            }
+            NodeClass::Merge => None,
             NodeClass::Exit => {
                 self.frame(scope, scope.regions.frames.of(id)?)?;
                 Some(self.known(scope, id)?.to_vec())
@@ -233,6 +258,9 @@ impl<'l> Translator<'l> {
                 let (_, input) = from[usize::from(on)];
                 of_branch.push(self.meaning(scope, input)?);
             }
+            let mut inner = path.clone();
+            inner.push(Region::Branch(predicate, on));
+            self.wait(scope, &inner)?;
             let insts = self.b.leave()?;
             blocks.push(ClusterBlock {
                 insts,
@@ -338,6 +366,9 @@ impl<'l> Translator<'l> {
             )?;
         }
         let goes_on = self.meaning(scope, cond)?.scalar(ScalarType::Bool)?;
+        let mut path = scope.regions.paths.around(frame)?.clone();
+        path.push(Region::Head(frame));
+        self.wait(scope, &path)?;
         let mut ends = Vec::new();
         for (_, input) in &exits {
             let data = *graph.node(input.node).inputs.first()?;
@@ -348,6 +379,8 @@ impl<'l> Translator<'l> {
         for (_, _, from) in &merges {
             next.push(self.meaning(scope, *graph.node(from.node).inputs.first()?)?);
         }
+        path.push(Region::Body(frame));
+        self.wait(scope, &path)?;
         let results = self.end_loop(&first, &vars, goes_on, &ends, &next)?;
         for ((exit, _), result) in exits.into_iter().zip(results) {
             self.note(scope, exit, vec![result])?;
@@ -409,6 +442,19 @@ impl<'l> Translator<'l> {
 }
 
 impl Scope<'_> {
+    /// The nodes that others wait for and that may fail, which are computed even if nothing reads them.
+    fn awaited(&self) -> Rc<Vec<NodeId>> {
+        let find = || {
+            let controls = self.graph.iter().flat_map(|(_, n)| &n.controls);
+            let mut makers: Vec<NodeId> = controls.map(|c| maker(self.graph, *c)).collect();
+            makers.sort_unstable();
+            makers.dedup();
+            makers.retain(|id| may_fail(self.graph.node(*id)));
+            Rc::new(makers)
+        };
+        self.awaited.get_or_init(find).clone()
+    }
+
     /// The Merges of the conditionals on a predicate.
     fn merges(&self, predicate: Output) -> Rc<Vec<NodeId>> {
         let all = self.merges.get_or_init(|| {
@@ -454,6 +500,16 @@ impl Scope<'_> {
         let needs = before.contains(&other);
         self.merges_before.borrow_mut().insert(merge, before);
         needs
+    }
+}
+
+fn may_fail(node: &Node) -> bool {
+    match node.class() {
+        NodeClass::Arg | NodeClass::Const | NodeClass::NoOp | NodeClass::Merge => false,
+        NodeClass::Enter | NodeClass::Exit | NodeClass::NextIteration | NodeClass::LoopCond => {
+            false
+        }
+        _ => !is_safe(node),
     }
 }
 
