@@ -15,6 +15,7 @@ mod barriers;
 mod build;
 mod functional;
 mod lists;
+mod moves;
 mod ops;
 mod regions;
 mod tensor_arrays;

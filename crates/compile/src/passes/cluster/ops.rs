@@ -197,8 +197,7 @@ impl Translator<'_> {
                 };
                 (!a.values.is_empty()).then(|| rows.map(row).collect())
             }
-            ("StridedSlice", [a, begin, _, strides]) => self.row(node, a, begin, strides),
-            _ => None,
+            _ => self.moving(node, inputs),
         }
     }
 
@@ -209,37 +208,6 @@ impl Translator<'_> {
             _ => x.to_bits(),
         };
         self.b.constant(ty, bits)
-    }
-
-    /// `a[i]` with a constant `i`.
-    fn row(
-        &mut self,
-        node: &Node,
-        a: &Elements,
-        begin: &Elements,
-        strides: &Elements,
-    ) -> Option<Vec<Meaning>> {
-        let mask = |name: &str| node.attrs.int(name).unwrap_or(-1);
-        let is_index = mask("shrink_axis_mask") == 1
-            && ["begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask"]
-                .iter()
-                .all(|m| mask(m) == 0);
-        let ([begin], [1], true) = (
-            &self.b.ints(begin)?[..],
-            &self.b.ints(strides)?[..],
-            is_index,
-        ) else {
-            return None;
-        };
-        let (&n, dims) = a.dims.split_first()?;
-        let begin = if *begin < 0 { begin + n as i64 } else { *begin };
-        let begin = usize::try_from(begin).ok().filter(|b| *b < n)?;
-        let size: usize = dims.iter().product();
-        one(Elements {
-            ty: a.ty,
-            dims: dims.to_vec(),
-            values: a.values.get(begin * size..(begin + 1) * size)?.to_vec(),
-        })
     }
 }
 
