@@ -14,10 +14,11 @@ const MAX_LISTED: usize = 12;
 /// Runs two steps, the first of which is recorded, and prints what is known about their memory.
 pub fn show(model: &Model, run: &RunArgs) -> Result<()> {
     let is_made_up = Cell::new(false);
-    let request = run.request_with(model, &|name, dtype, shape| {
+    let made_up = |name: &str, dtype, shape: &PartialShape| {
         is_made_up.set(true);
-        zeros(name, dtype, shape).map(Some)
-    })?;
+        zeros(name, dtype, shape)
+    };
+    let request = run.request_or(model, Some(&made_up))?;
     let session = model.session();
     let callable = session.callable(&request.signature)?;
     for _ in 0..2 {

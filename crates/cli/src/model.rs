@@ -348,8 +348,8 @@ fn parse_range(text: &str) -> std::result::Result<(f32, f32), String> {
     }
 }
 
-/// The value of an input that is not fed, if it has one.
-pub type DefaultFeed<'a> = dyn Fn(&str, DType, &PartialShape) -> Result<Option<Tensor>> + 'a;
+/// The value of an input that is not fed.
+pub type DefaultFeed<'a> = dyn Fn(&str, DType, &PartialShape) -> Result<Tensor> + 'a;
 
 /// A resolved run, ready to be compiled.
 pub struct Request {
@@ -385,11 +385,11 @@ impl RunArgs {
 
     /// Runs the initializers, reads the feeds and resolves the names.
     pub fn request(&self, model: &Model) -> Result<Request> {
-        self.request_with(model, &|_, _, _| Ok(None))
+        self.request_or(model, None)
     }
 
-    /// Like [`RunArgs::request`]; `default` has the values of inputs that are not fed, by name, dtype and shape.
-    pub fn request_with(&self, model: &Model, default: &DefaultFeed) -> Result<Request> {
+    /// Like [`RunArgs::request`]; `default`, if any, returns the values of inputs that are not fed, by name, dtype and shape.
+    pub fn request_or(&self, model: &Model, default: Option<&DefaultFeed>) -> Result<Request> {
         let session = model.session();
         if !self.init.is_empty() {
             let init: Vec<&str> = self.init.iter().map(String::as_str).collect();
@@ -428,20 +428,21 @@ impl RunArgs {
                 }
             }
         }
-        let declared = match by_key {
-            Some(signature) => {
-                let inputs = signature.inputs.iter();
-                inputs
-                    .map(|i| (i.name.clone(), i.dtype, i.shape.clone()))
-                    .collect()
-            }
-            None => placeholders(&session.graph()),
-        };
-        for (name, dtype, shape) in declared {
-            if !feeds.iter().any(|(fed, _)| same_tensor(fed, &name))
-                && let Some(value) = default(&name, dtype, &shape)?
-            {
-                feeds.push((name, value));
+        if let Some(default) = default {
+            let declared = match by_key {
+                Some(signature) => {
+                    let inputs = signature.inputs.iter();
+                    inputs
+                        .map(|i| (i.name.clone(), i.dtype, i.shape.clone()))
+                        .collect()
+                }
+                None => placeholders(&session.graph()),
+            };
+            for (name, dtype, shape) in declared {
+                if !feeds.iter().any(|(fed, _)| same_tensor(fed, &name)) {
+                    let value = default(&name, dtype, &shape)?;
+                    feeds.push((name, value));
+                }
             }
         }
         if let Model::Compiled(compiled) = model {

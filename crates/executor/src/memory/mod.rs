@@ -185,7 +185,6 @@ impl Memory {
         if memory.is_empty() {
             return None;
         }
-        // One that is much too large would never be given back.
         let bytes = memory.bytes;
         let kept_arena = kept.arena.take().filter(|arena| arena.len() >= bytes);
         let arena = match kept_arena {
@@ -370,12 +369,11 @@ impl Class {
         plan.steps.fetch_add(1, Ordering::Relaxed);
         let misses = arena.take_misses();
         plan.misses.fetch_add(misses, Ordering::Relaxed);
-        let left = arena.in_use();
-        left.iter().for_each(|place| plan.disable(*place));
-        if (misses > 0 || !left.is_empty()) && plan.is_useless() {
+        let is_free = plan.disable_left(arena);
+        if (misses > 0 || !is_free) && plan.is_useless() {
             self.is_stale.store(true, Ordering::Relaxed);
         }
-        left.is_empty()
+        is_free
     }
 
     /// Records a step, unless another one does.
@@ -412,7 +410,7 @@ impl StepMemory {
         if let StepMemory::Planned { class, arena } = self
             && let Some(plan) = class.plan.get()
         {
-            arena.in_use().iter().for_each(|place| plan.disable(*place));
+            plan.disable_left(arena);
         }
     }
 

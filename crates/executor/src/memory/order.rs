@@ -64,21 +64,19 @@ impl Order {
         let mut after = Bits::new(uses.len(), plan.root().nodes().len());
         let is_unseen = unseen_readers(plan);
         for (block, used) in uses.iter().enumerate() {
-            let later = later.row(used.owner as usize);
-            after.row_mut(block).copy_from_slice(later);
-        }
-        for (block, used) in uses.iter().enumerate() {
-            if is_unseen[used.owner as usize] {
-                after.row_mut(block).fill(0);
+            if !is_unseen[used.owner as usize] {
+                let later = later.row(used.owner as usize);
+                after.row_mut(block).copy_from_slice(later);
             }
         }
         for (block, node) in readers {
-            let later = match is_unseen[node.index()] {
-                true => None,
-                false => Some(later.row(node.index())),
-            };
-            for (i, word) in after.row_mut(block).iter_mut().enumerate() {
-                *word &= later.map_or(0, |later| later[i]);
+            let row = after.row_mut(block);
+            match is_unseen[node.index()] {
+                true => row.fill(0),
+                false => row
+                    .iter_mut()
+                    .zip(later.row(node.index()))
+                    .for_each(|(word, later)| *word &= later),
             }
         }
         Some(Order { after })

@@ -3,7 +3,7 @@
 use super::offsets::{Lifetime, assign, assign_apart, most_alive};
 use super::order::Order;
 use ferroflow_program::{NodeIdx, Plan};
-use ferroflow_tensor::{BlockPlace, DType, LoggedUse, Shape};
+use ferroflow_tensor::{Arena, BlockPlace, DType, LoggedUse, Shape};
 use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -183,12 +183,15 @@ impl MemoryPlan {
         }
     }
 
-    /// Leaves a block to the heap from now on.
-    pub(crate) fn disable(&self, place: u32) {
-        if let Some(place) = self.places.get(place as usize) {
-            let bytes = place.disable();
-            self.disabled.fetch_add(bytes, Ordering::Relaxed);
-        }
+    /// Leaves the blocks that still use the arena of an ended step to the heap from now on; returns whether none does.
+    pub(crate) fn disable_left(&self, arena: &Arena) -> bool {
+        let left = arena.in_use();
+        let places = left
+            .iter()
+            .filter_map(|place| self.places.get(*place as usize));
+        let bytes = places.map(BlockPlace::disable).sum();
+        self.disabled.fetch_add(bytes, Ordering::Relaxed);
+        left.is_empty()
     }
 
     /// What [`MemoryUse`] says, for nodes with these names.

@@ -119,13 +119,17 @@ impl Groups<'_> {
     fn find(&self) -> Result<Vec<Vec<NodeId>>> {
         let order = topological_order(self.graph)?;
         let mut conditionals = self.conditionals();
-        let device = self.device(&order, &conditionals);
         let mut fits = vec![false; self.graph.id_bound()];
+        // Groups are on the device of the first node that may be in one.
+        let mut device = None;
         for &id in &order {
-            let is_there = device == Some(&*self.graph.node(id).device);
-            fits[id.index()] = is_there && self.fits(id, &conditionals);
+            let own = &*self.graph.node(id).device;
+            if device.is_none_or(|device| device == own) && self.fits(id) {
+                device = Some(own);
+                fits[id.index()] = true;
+            }
         }
-        if !fits.contains(&true) {
+        if device.is_none() {
             return Ok(Vec::new());
         }
         for (id, node) in self.graph.iter() {
@@ -165,12 +169,6 @@ impl Groups<'_> {
         Ok(Vec::new())
     }
 
-    /// The device of groups: that of the first node that may be in one.
-    fn device(&self, order: &[NodeId], conditionals: &Conditionals) -> Option<&str> {
-        let first = order.iter().find(|id| self.fits(**id, conditionals));
-        first.map(|id| &*self.graph.node(*id).device)
-    }
-
     fn conditionals(&self) -> Conditionals {
         let mut all = Conditionals::default();
         for (id, _) in self.graph.iter() {
@@ -199,7 +197,7 @@ impl Groups<'_> {
     }
 
     /// Whether a node may be in a group.
-    fn fits(&self, id: NodeId, conditionals: &Conditionals) -> bool {
+    fn fits(&self, id: NodeId) -> bool {
         let node = self.graph.node(id);
         let is_free = self.frames().of(id).is_none() && is_member(self.graph, id);
         let is_small = |output: Output| {
@@ -210,23 +208,19 @@ impl Groups<'_> {
         };
         let reads =
             |input: &Output| self.graph.node(input.node).is_free_constant() || is_small(*input);
-        let outputs = (0..node.outputs.len()).map(|slot| Output::new(id, slot));
+        let mut outputs = (0..node.outputs.len()).map(|slot| Output::new(id, slot));
         if !is_free
+            || self.paths().of(id).is_none()
             || node.outputs.is_empty()
-            || !outputs.into_iter().all(is_small)
+            || !outputs.all(is_small)
             || !node.inputs.iter().all(reads)
         {
             return false;
         }
-        let inside = self.conditional_of(id);
-        if self.paths().of(id).is_none() {
-            return false;
-        }
         match node.class() {
-            NodeClass::Switch | NodeClass::Merge => {
-                inside.is_some_and(|predicate| conditionals.contains_key(&predicate))
+            NodeClass::Switch | NodeClass::Merge | NodeClass::Const => {
+                self.conditional_of(id).is_some()
             }
-            NodeClass::Const => inside.is_some(),
             NodeClass::Identity => !node.inputs.is_empty(),
             _ => self.has_translation(id),
         }

@@ -1,15 +1,10 @@
 //! Ops that move the elements of small tensors, and reductions whose order does not matter.
 
 use super::build::{Elements, MAX_ELEMENTS, Meaning};
+use super::ops::one;
 use super::translate::Translator;
 use ferroflow_graph::Node;
 use ferroflow_opdef::{ScalarBinary, ValueId};
-use std::rc::Rc;
-
-/// The one output of a node.
-fn one(elements: Elements) -> Option<Vec<Meaning>> {
-    Some(vec![Meaning::Tensor(Rc::new(elements))])
-}
 
 /// The axis that a number means; negative ones count from the end.
 fn axis_of(axis: i64, rank: usize) -> Option<usize> {

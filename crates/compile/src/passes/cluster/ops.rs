@@ -8,7 +8,7 @@ use ferroflow_tensor::Shape;
 use std::rc::Rc;
 
 /// The one output of a node.
-fn one(elements: Elements) -> Option<Vec<Meaning>> {
+pub(super) fn one(elements: Elements) -> Option<Vec<Meaning>> {
     Some(vec![Meaning::Tensor(Rc::new(elements))])
 }
 
