@@ -22,12 +22,13 @@ pub use depthwise::{DepthwiseWeights, int8_depthwise2d};
 pub use each::{combine, dequantize, quantize};
 
 use crate::aligned::{Aligned, Scratch};
+use crate::amx;
 use crate::conv::Conv2dShape;
 use crate::gemm::check;
 use crate::gemm::drive::Tiles;
 use dot::Kind;
 use ferroflow_sync::Parallelism;
-use kernel::{Added, Finish, MAX_ROWS, Sweep, Table, To};
+use kernel::{Added, Finish, MAX_ROWS, Sums, Sweep, Table, To};
 use rows::RowsOf;
 use std::ops::Range;
 
@@ -161,10 +162,10 @@ impl Int8Weights {
             channels.scale.len() >= n && channels.bias.len() >= n,
             "a scale and a bias for each of {n} columns"
         );
-        let kind = Kind::current();
+        let kind = Kind::for_products(k);
         let (table, group) = (Table::of(kind), kind.group());
         let width = table.lanes * table.vectors;
-        let (panels, steps) = (n.div_ceil(width), k.div_ceil(group));
+        let (panels, steps) = (n.div_ceil(width), kind.steps(k));
         let mut data = Aligned::default();
         let ints = data.alloc::<i32>(panels * steps * width);
         let mut start = vec![0i32; panels * width];
@@ -175,7 +176,7 @@ impl Int8Weights {
         for (p, panel) in ints.chunks_exact_mut((steps * width).max(1)).enumerate() {
             let columns = width.min(n - p * width);
             for (step, row) in panel.chunks_exact_mut(width).enumerate() {
-                let there = group.min(k - step * group);
+                let there = group.min(k.saturating_sub(step * group));
                 for (j, to) in row.iter_mut().take(columns).enumerate() {
                     let column = p * width + j;
                     let mut codes = [0i8; 4];
@@ -302,11 +303,17 @@ fn drive(
     let panels = n.div_ceil(table.lanes * table.vectors);
     let work = m.saturating_mul(n).saturating_mul(weights.k.max(1));
     let wanted = (work / WORTH_A_TASK).clamp(1, par.width().max(1));
-    let row_tasks = wanted.min(m.div_ceil(MAX_ROWS));
+    let unit = match weights.kind {
+        Kind::Amx => amx::BLOCK,
+        _ => 1,
+    };
+    let row_tasks = wanted.min(m.div_ceil(MAX_ROWS.max(unit)));
     let column_tasks = wanted.div_ceil(row_tasks).min(panels);
     let task = |i: usize| {
         let (r, c) = (i / column_tasks, i % column_tasks);
-        let rows_of = m * r / row_tasks..m * (r + 1) / row_tasks;
+        // Whole tiles, if there are any.
+        let first = |r: usize| (m * r / row_tasks).next_multiple_of(unit).min(m);
+        let rows_of = first(r)..first(r + 1);
         let columns = panels * c / column_tasks..panels * (c + 1) / column_tasks;
         // SAFETY: tasks own disjoint rows or columns of an exclusively borrowed output, whose size was
         // checked.
@@ -315,6 +322,58 @@ fn drive(
     match row_tasks * column_tasks {
         1 => task(0),
         tasks => par.run_blocks(tasks, &task),
+    }
+}
+
+/// Rows in tiles, times a panel.
+struct Panel {
+    rows: *const u8,
+    /// A multiple of [`amx::SIDE`].
+    height: usize,
+    steps: usize,
+    columns: *const i32,
+    start: *const i32,
+    n: usize,
+    finish: Finish,
+}
+
+/// Computes a panel's columns of rows in tiles.
+///
+/// # Safety
+/// `height` rows of `4 * steps` bytes are readable, so are the panel and its starts, and for the epilogue, as
+/// for [`run_task`].
+unsafe fn multiply_tiles(tiles: &amx::Tiles, table: &Table, job: &Panel) {
+    let (ld, width) = (job.steps * 4, table.lanes * table.vectors);
+    let mut sums = [0i32; amx::BLOCK * amx::BLOCK];
+    let vectors = job.n.div_ceil(amx::SIDE);
+    for row in (0..job.height).step_by(amx::BLOCK) {
+        let rows = amx::BLOCK.min(job.height - row);
+        for vector in (0..vectors).step_by(2) {
+            let column = vector * amx::SIDE;
+            let block = amx::Block {
+                rows: job.rows.wrapping_add(row * ld),
+                ld_rows: ld,
+                columns: job.columns.wrapping_add(column),
+                ld_columns: width * 4,
+                steps: ld / amx::CHUNK,
+                start: job.start.wrapping_add(column),
+                out: sums.as_mut_ptr(),
+                ld_out: amx::BLOCK * 4,
+            };
+            let size = [rows / amx::SIDE, (vectors - vector).min(2)];
+            let done = Sums {
+                sums: sums.as_ptr(),
+                ld: amx::BLOCK,
+                rows,
+                n: amx::BLOCK.min(job.n - column),
+                finish: job.finish.at(row, column, column),
+            };
+            // SAFETY: the caller's promise; the sums have room for the largest block.
+            unsafe {
+                tiles.multiply(amx::Numbers::Codes, size, &block);
+                (table.finish)(&done);
+            }
+        }
     }
 }
 
@@ -328,12 +387,17 @@ unsafe fn run_task(
     weights: &Int8Weights,
     finish: &Finish,
 ) {
-    let steps = weights.k.div_ceil(weights.kind.group());
+    let steps = weights.kind.steps(weights.k);
     let width = table.lanes * table.vectors;
     let data = weights.data.get::<i32>();
     let direct = rows.direct(weights.kind);
     let ld = steps * 4;
-    let block = (BLOCK / ld.max(1)).max(MAX_ROWS * 2) / MAX_ROWS * MAX_ROWS;
+    let (multiple, tiles) = match weights.kind {
+        // SAFETY: the kind is that of CPUs with tiles; there are no others in this thread's tasks.
+        Kind::Amx if all.len() >= amx::SIDE => (amx::BLOCK, Some(unsafe { amx::Tiles::new() })),
+        _ => (MAX_ROWS, None),
+    };
+    let block = (BLOCK / ld.max(1)).max(multiple * 2) / multiple * multiple;
     let mut scratch = Scratch::take();
     let mut row = all.start;
     while row < all.end {
@@ -346,13 +410,28 @@ unsafe fn run_task(
                 to.as_ptr().cast()
             }
         };
-        let tiles = Tiles::of(height, MAX_ROWS);
+        let in_tiles = tiles.as_ref().map_or(0, |_| height / amx::SIDE * amx::SIDE);
+        let rest = Tiles::of(height - in_tiles, MAX_ROWS);
         for panel in panels.clone() {
             let column = panel * width;
             let n = width.min(weights.n - column);
             let sweeps = &table.sweeps[n.div_ceil(table.lanes) - 1];
             let mut first = 0;
-            for (count, mr) in [(tiles.big, tiles.mr), (tiles.small, tiles.mr.max(1) - 1)] {
+            if let Some(tiles) = &tiles {
+                let job = Panel {
+                    rows: base,
+                    height: in_tiles,
+                    steps,
+                    columns: data[panel * steps * width..].as_ptr(),
+                    start: weights.start[column..].as_ptr(),
+                    n,
+                    finish: finish.at(row, column, column),
+                };
+                // SAFETY: as below.
+                unsafe { multiply_tiles(tiles, table, &job) };
+                first = in_tiles;
+            }
+            for (count, mr) in [(rest.big, rest.mr), (rest.small, rest.mr.max(1) - 1)] {
                 if count == 0 || mr == 0 {
                     continue;
                 }

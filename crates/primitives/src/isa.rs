@@ -27,8 +27,18 @@ impl Isa {
         Isa::Portable
     }
 
+    /// Returns whether the environment variable `FERROFLOW_SIMD` is `avx512`: no tiles, which are an addition to it.
+    pub(crate) fn is_limited() -> bool {
+        #[cfg(test)]
+        if testing::is_limited() {
+            return true;
+        }
+        static LIMITED: OnceLock<bool> = OnceLock::new();
+        *LIMITED.get_or_init(|| std::env::var("FERROFLOW_SIMD").as_deref() == Ok("avx512"))
+    }
+
     /// Returns the instruction set in use: the CPU's best, or a lower one named by the environment
-    /// variable `FERROFLOW_SIMD` (`portable`, `avx2` or `avx512`).
+    /// variable `FERROFLOW_SIMD` (`portable`, `avx2` or, without tiles, `avx512`).
     pub fn current() -> Isa {
         #[cfg(test)]
         if let Some(isa) = testing::forced() {
@@ -86,6 +96,11 @@ pub(crate) mod testing {
 
     thread_local! {
         static FORCED: Cell<Option<Isa>> = const { Cell::new(None) };
+        static LIMITED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    pub(super) fn is_limited() -> bool {
+        LIMITED.get()
     }
 
     pub(super) fn forced() -> Option<Isa> {
@@ -99,6 +114,12 @@ pub(crate) mod testing {
                 FORCED.set(Some(isa));
                 f(isa);
             }
+        }
+        // AVX-512 once more, without tiles.
+        if Isa::detect() == Isa::Avx512 {
+            LIMITED.set(true);
+            f(Isa::Avx512);
+            LIMITED.set(false);
         }
         FORCED.set(None);
     }

@@ -15,6 +15,7 @@
 //! given.
 
 mod aligned;
+mod amx;
 pub mod columns;
 pub mod conv;
 pub mod depthwise;

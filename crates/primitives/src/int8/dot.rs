@@ -4,6 +4,7 @@
 //! widened to 16 bits and meet in pairs (`pmaddwd`): the instruction of bytes that AVX2 has
 //! (`pmaddubsw`) saturates. Sums are exact in every form.
 
+use crate::amx::{CHUNK, Support};
 use crate::isa::Isa;
 use crate::vector::portable::{Portable, Vf, Vi, four};
 use crate::vector::{Lanes, Simd};
@@ -109,6 +110,8 @@ pub(crate) enum Kind {
     Portable,
     Avx2,
     Vnni,
+    /// Tiles, and VNNI for what fills none.
+    Amx,
 }
 
 impl Kind {
@@ -120,18 +123,38 @@ impl Kind {
             Isa::Avx512 => {
                 #[cfg(target_arch = "x86_64")]
                 if is_x86_feature_detected!("avx512vnni") {
-                    return Kind::Vnni;
+                    return match Support::current().int8 && !Isa::is_limited() {
+                        true => Kind::Amx,
+                        false => Kind::Vnni,
+                    };
                 }
                 Kind::Avx2
             }
         }
     }
 
+    /// Returns the best kind for sums of `k` products: tiles only if they are mostly full.
+    pub(crate) fn for_products(k: usize) -> Kind {
+        match Kind::current() {
+            Kind::Amx if k <= CHUNK / 2 => Kind::Vnni,
+            kind => kind,
+        }
+    }
+
     /// Returns the codes in four bytes of a row: four, or two that are widened.
     pub(crate) fn group(self) -> usize {
         match self {
-            Kind::Vnni => 4,
+            Kind::Vnni | Kind::Amx => 4,
             _ => 2,
+        }
+    }
+
+    /// Returns the steps of `k` codes, each of four bytes: those of whole tiles, if there are any.
+    pub(crate) fn steps(self, k: usize) -> usize {
+        let steps = k.div_ceil(self.group());
+        match self {
+            Kind::Amx => steps.next_multiple_of(CHUNK / 4),
+            _ => steps,
         }
     }
 }

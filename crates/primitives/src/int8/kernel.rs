@@ -242,6 +242,43 @@ unsafe fn sweep<D: Dot, const MR: usize, const NV: usize>(d: D, job: &Sweep) {
     }
 }
 
+/// Sums of a panel that tiles have computed.
+pub(crate) struct Sums {
+    pub sums: *const i32,
+    /// Elements from a row of sums to the next.
+    pub ld: usize,
+    pub rows: usize,
+    /// Columns that exist.
+    pub n: usize,
+    pub finish: Finish,
+}
+
+/// Writes the results of sums.
+///
+/// # Safety
+/// The sums are readable in whole vectors, and as for [`sweep`].
+#[inline(always)]
+unsafe fn finish<D: Dot>(d: D, job: &Sums) {
+    let lanes = <D::S as Lanes>::N;
+    let (s, ready) = (d.simd(), job.finish.ready(d));
+    let mut column = 0;
+    while column < job.n {
+        let n = (job.n - column).min(lanes);
+        // SAFETY: the caller's promise.
+        unsafe {
+            let channels = [
+                s.load(job.finish.scale.add(column)),
+                s.load(job.finish.bias.add(column)),
+            ];
+            for row in 0..job.rows {
+                let sum = d.ints(job.sums.add(row * job.ld + column));
+                ready.write(sum, channels, row * job.finish.ld + column, n);
+            }
+        }
+        column += lanes;
+    }
+}
+
 /// Pixels of an output row of a convolution of each channel.
 pub(crate) struct Pixels {
     /// Interleaved input rows: a vector element holds the codes under one column of the filter.
@@ -345,6 +382,7 @@ pub(crate) const MAX_ROWS: usize = 6;
 
 pub(crate) type SweepFn = unsafe fn(&Sweep);
 pub(crate) type PixelsFn = unsafe fn(&Pixels);
+pub(crate) type SumsFn = unsafe fn(&Sums);
 
 /// The loops compiled for one kind of product.
 pub(crate) struct Table {
@@ -355,6 +393,7 @@ pub(crate) struct Table {
     pub sweeps: &'static [[SweepFn; MAX_ROWS]],
     /// For any number of taps, for three and for six.
     pixels: [PixelsFn; 3],
+    pub finish: SumsFn,
 }
 
 impl Table {
@@ -365,7 +404,7 @@ impl Table {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => &avx2::TABLE,
             #[cfg(target_arch = "x86_64")]
-            Kind::Vnni => &vnni::TABLE,
+            Kind::Vnni | Kind::Amx => &vnni::TABLE,
             #[cfg(not(target_arch = "x86_64"))]
             _ => &portable::TABLE,
         }
@@ -417,6 +456,7 @@ macro_rules! kind {
                     job!(pixels::<$dot, 3>, Pixels),
                     job!(pixels::<$dot, 6>, Pixels),
                 ],
+                finish: job!(finish::<$dot>, Sums),
             };
         }
     };

@@ -32,13 +32,13 @@ impl<'a> RowsOf<'a> {
 
     /// Returns the codes, if the loops can read rows where they are.
     pub(super) fn direct(&self, kind: Kind) -> Option<&'a [u8]> {
-        let is_whole = kind.group() == 4 && self.k.is_multiple_of(4);
+        let is_whole = kind.group() == 4 && self.k == 4 * kind.steps(self.k);
         (self.windows.is_none() && is_whole).then_some(self.codes)
     }
 
     /// Writes rows of `k` codes as the loops read them, each padded to whole steps.
     pub(super) fn fill(&self, kind: Kind, rows: Range<usize>, k: usize, to: &mut [i32]) {
-        let steps = k.div_ceil(kind.group());
+        let steps = kind.steps(k);
         vectorized(|| {
             for (row, to) in rows.zip(to.chunks_exact_mut(steps.max(1))) {
                 match (kind.group(), self.windows) {
