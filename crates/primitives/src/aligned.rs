@@ -21,6 +21,8 @@ unsafe impl Plain for f64 {}
 // SAFETY: a plain number.
 unsafe impl Plain for u8 {}
 // SAFETY: a plain number.
+unsafe impl Plain for u16 {}
+// SAFETY: a plain number.
 unsafe impl Plain for i32 {}
 // SAFETY: null bytes are the null pointer; readers have written the pointer before.
 unsafe impl<T: Send + 'static> Plain for SendPtr<T> {}

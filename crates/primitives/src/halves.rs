@@ -35,16 +35,22 @@ pub fn widen_bf16(from: &[u16], to: &mut [f32]) {
     );
 }
 
+/// Rounds a number to `bfloat16`, ties to even; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn round_bf16(x: f32) -> u16 {
+    let bits = x.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    let quiet = bits >> 16 | 0x40;
+    (if x.is_nan() { quiet } else { rounded }) as u16
+}
+
 /// Rounds to `bfloat16`, ties to even; NaN stays NaN.
 pub fn narrow_bf16(from: &[f32], to: &mut [u16]) {
     vectorized(
         #[inline(always)]
         || {
             for (to, from) in to.iter_mut().zip(from) {
-                let bits = from.to_bits();
-                let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
-                let quiet = bits >> 16 | 0x40;
-                *to = if from.is_nan() { quiet } else { rounded } as u16;
+                *to = round_bf16(*from);
             }
         },
     );

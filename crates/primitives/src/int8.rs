@@ -29,7 +29,7 @@ use crate::gemm::drive::Tiles;
 use dot::Kind;
 use ferroflow_sync::Parallelism;
 use kernel::{Added, Finish, MAX_ROWS, Sums, Sweep, Table, To};
-use rows::RowsOf;
+pub(crate) use rows::RowsOf;
 use std::ops::Range;
 
 /// What is added to the results before they are clamped, in the shape of the output, and its factor.

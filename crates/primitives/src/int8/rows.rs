@@ -6,7 +6,7 @@ use crate::isa::vectorized;
 use std::ops::Range;
 
 /// Rows of codes.
-pub(super) struct RowsOf<'a> {
+pub(crate) struct RowsOf<'a> {
     codes: &'a [u8],
     /// The windows and the code outside the image; without them the codes are a matrix of `k` columns.
     windows: Option<(&'a Conv2dShape, u8)>,
@@ -22,7 +22,7 @@ impl<'a> RowsOf<'a> {
         }
     }
 
-    pub(super) fn windows(codes: &'a [u8], s: &'a Conv2dShape, outside: u8) -> Self {
+    pub(crate) fn windows(codes: &'a [u8], s: &'a Conv2dShape, outside: u8) -> Self {
         RowsOf {
             codes,
             windows: Some((s, outside)),
@@ -34,6 +34,11 @@ impl<'a> RowsOf<'a> {
     pub(super) fn direct(&self, kind: Kind) -> Option<&'a [u8]> {
         let is_whole = kind.group() == 4 && self.k == 4 * kind.steps(self.k);
         (self.windows.is_none() && is_whole).then_some(self.codes)
+    }
+
+    /// Writes rows of `k` bytes, each padded with zeros to whole tiles.
+    pub(crate) fn fill_whole_tiles(&self, rows: Range<usize>, k: usize, to: &mut [i32]) {
+        self.fill(Kind::Amx, rows, k, to);
     }
 
     /// Writes rows of `k` codes as the loops read them, each padded to whole steps.
