@@ -48,8 +48,9 @@ pub struct ModelArgs {
     /// Enqueues each kernel of each step, instead of replaying steps as CUDA graphs.
     #[arg(long, requires = "devices")]
     pub no_capture: bool,
-    /// What GPUs compute products of floats, and what is around them, in.
-    #[arg(long, value_enum, requires = "devices", value_name = "DTYPE")]
+    /// What products of floats are computed in: on GPUs what is around them, too. CPUs with instructions for bf16
+    /// multiply by constant weights in it and add in f32; others ignore it.
+    #[arg(long, value_enum, value_name = "DTYPE")]
     pub precision: Option<Half>,
 }
 
@@ -60,6 +61,15 @@ pub enum Half {
     Bf16,
     /// 10 bits of mantissa, up to 65504.
     F16,
+}
+
+impl Half {
+    fn dtype(self) -> DType {
+        match self {
+            Half::Bf16 => DType::Bfloat16,
+            Half::F16 => DType::Half,
+        }
+    }
 }
 
 /// Whether loops, conditionals and groups of ops on scalars and small tensors run as machine code.
@@ -142,8 +152,18 @@ impl ModelArgs {
                 Jit::On => CompileJit::On,
                 Jit::Auto => CompileJit::Auto,
             },
+            precision: match self.has_gpus() {
+                true => None,
+                false => self.precision.map(Half::dtype),
+            },
             ..CompileOptions::all()
         }
+    }
+
+    /// Returns whether nodes may be on GPUs.
+    fn has_gpus(&self) -> bool {
+        let counts = self.devices.iter().flat_map(|DeviceCounts(counts)| counts);
+        counts.into_iter().any(|(kind, n)| kind == "GPU" && *n > 0)
     }
 
     /// Opens the model.
@@ -193,10 +213,7 @@ impl ModelArgs {
                     of_each.memory_limit = limit;
                     ferroflow_runtime::set_tf32(!self.no_tf32);
                     of_each.capture = !self.no_capture;
-                    of_each.precision = self.precision.map(|precision| match precision {
-                        Half::Bf16 => DType::Bfloat16,
-                        Half::F16 => DType::Half,
-                    });
+                    of_each.precision = self.precision.map(Half::dtype);
                     StreamDevices::gpus(TASK, *n, &of_each)?
                 }
                 _ => continue,
@@ -208,10 +225,11 @@ impl ModelArgs {
     }
 
     fn open_compiled(&self, options: SessionOptions) -> Result<Model> {
-        if self.no_optimize || self.lower || !self.disable_pass.is_empty() {
+        let chooses_precision = self.precision.is_some() && !self.has_gpus();
+        if self.no_optimize || self.lower || !self.disable_pass.is_empty() || chooses_precision {
             return Err(invalid_argument!(
-                "{} is already compiled: --no-optimize, --lower and --disable-pass are options of \
-                 `ferroflow compile`",
+                "{} is already compiled: --no-optimize, --lower, --disable-pass and --precision are options \
+                 of `ferroflow compile`",
                 self.model.display()
             ));
         }

@@ -114,8 +114,8 @@ pub struct Options {
     /// The full name of the device that runs the graph, whose kernels the nodes have; if empty, nodes have the kernels
     /// of the devices that they name.
     pub device: String,
-    /// The dtype, bfloat16 or half, that products of floats and what is around them are computed in; only devices with
-    /// kernels for it run the result.
+    /// The dtype, bfloat16 or half, that devices compute products of floats, and what is around them, in. Without a
+    /// device, bfloat16 is what products by constants are computed in, with sums of floats, on CPUs that can.
     pub precision: Option<DType>,
     /// Whether products run on 8-bit codes, with less exact results.
     pub int8: Int8,

@@ -34,6 +34,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::cluster::acyclic::PASS,
     passes::elementwise::PASS,
     passes::mixed_precision::PASS,
+    passes::bf16_products::PASS,
 ];
 
 /// The passes of [`PIPELINE`] that simplify, from `dependency` to `cse`: what one of them removes may be what another
@@ -137,6 +138,8 @@ fn is_wanted(pass: &Pass, options: &Options) -> bool {
         passes::cluster::acyclic::NAME => {
             options.optimize && options.jit != Jit::Off && options.device.is_empty()
         }
+        passes::mixed_precision::NAME => options.optimize && !options.device.is_empty(),
+        passes::bf16_products::NAME => options.optimize && options.device.is_empty(),
         _ => options.optimize,
     };
     is_wanted && !options.disabled.iter().any(|d| d == pass.name)

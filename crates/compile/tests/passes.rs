@@ -23,10 +23,13 @@ fn after(pass: &str, graph: &str) -> Result<String> {
             _ => Lower::Never,
         },
         device: match pass {
-            "fuse_norm" => "/job:a/replica:0/task:0/device:GPU:0".to_string(),
+            "fuse_norm" | "mixed_precision" => "/job:a/replica:0/task:0/device:GPU:0".to_string(),
             _ => String::new(),
         },
-        precision: (pass == "mixed_precision").then_some(DType::Bfloat16),
+        precision: match pass {
+            "mixed_precision" | "bf16_products" => Some(DType::Bfloat16),
+            _ => None,
+        },
         int8: match pass {
             "int8" => Int8::On(Arc::default()),
             _ => Int8::Off,

@@ -3,6 +3,7 @@
 use ferroflow_base::{Result, Status, data_loss, invalid_argument};
 use ferroflow_opdef::KernelBuild;
 use ferroflow_primitives::Isa;
+use ferroflow_primitives::bf16::Bf16Weights;
 use ferroflow_primitives::gemm::{GemmElement, PackedB};
 use ferroflow_sync::Inline;
 use ferroflow_tensor::{Bytes, Element, LazyTensor, Shape, Tensor};
@@ -19,7 +20,21 @@ pub fn packing() -> String {
         Isa::Avx2 => "avx2",
         Isa::Avx512 => "avx512",
     };
-    format!("{VERSION}/{isa}")
+    let bf16 = if Bf16Weights::is_supported() {
+        "+bf16"
+    } else {
+        ""
+    };
+    format!("{VERSION}/{isa}{bf16}")
+}
+
+/// The attr of products that are computed in `bfloat16` where the CPU can; compilation sets it.
+const MATH: &str = "_math";
+
+/// Returns whether a kernel multiplies floats in `bfloat16`.
+pub fn multiplies_bf16(build: &KernelBuild) -> bool {
+    let is_wanted = build.attrs.str(MATH).is_ok_and(|math| math == "bfloat16");
+    is_wanted && Bf16Weights::is_supported()
 }
 
 /// Incremented whenever the packed layout changes.
@@ -61,9 +76,11 @@ pub fn matrix<T: GemmElement>(
     let [block] = &blocks[..] else {
         return Err(misfit());
     };
-    PackedB::from_packed(k, n, block.clone())
-        .map(Some)
-        .ok_or_else(misfit)
+    let packed = match multiplies_bf16(build) {
+        true => T::bf16_from_packed(k, n, block.clone()),
+        false => PackedB::from_packed(k, n, block.clone()),
+    };
+    packed.map(Some).ok_or_else(misfit)
 }
 
 /// Returns a constant matrix as the right-hand side of products: packed by an earlier build, or
@@ -79,6 +96,13 @@ pub fn weights<T: GemmElement + Element>(
     let (k, n) = sizes(weights.shape(), transposed)?;
     match matrix(build, k, n)? {
         Some(packed) => Ok(packed),
+        None if multiplies_bf16(build) => {
+            let weights = weights.get()?;
+            match T::bf16(&Inline, weights.slice()?, [k, n], transposed) {
+                Some(packed) => Ok(packed),
+                None => pack(&weights, transposed),
+            }
+        }
         None => pack(&weights.get()?, transposed),
     }
 }
@@ -111,7 +135,10 @@ fn sizes(shape: &Shape, transposed: bool) -> Result<(usize, usize)> {
 /// # Errors
 /// RESOURCE_EXHAUSTED if a copy does not fit into memory.
 pub fn tensor<T: GemmElement + Element>(matrix: &PackedB<T>) -> Result<Tensor> {
-    numbers(matrix.packed())
+    match matrix.bf16() {
+        Some(pairs) => numbers(pairs.packed()),
+        None => numbers(matrix.packed()),
+    }
 }
 
 /// Returns packed numbers as they are stored in a file.

@@ -1,4 +1,4 @@
-//! Speed of products of codes on the shapes of MobileNetV2 and ResNet50:
+//! Speed of products of codes and of `bfloat16` numbers on the shapes of MobileNetV2 and ResNet50:
 //! `cargo bench -p ferroflow-primitives --bench int8 [-- FILTER]`.
 //!
 //! Items are operations, two for each product. `FERROFLOW_SIMD=avx2` or `portable` chooses the instruction
@@ -6,7 +6,9 @@
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
+use ferroflow_primitives::bf16::{Bf16Weights, bf16_conv2d};
 use ferroflow_primitives::conv::Conv2dShape;
+use ferroflow_primitives::gemm::{Activation, Epilogue};
 use ferroflow_primitives::int8::{
     Channels, DepthwiseWeights, Int8Epilogue, Int8Layout, Int8Out, Int8Weights, int8_conv2d,
     int8_depthwise2d,
@@ -57,7 +59,7 @@ fn epilogue(out: &mut [u8]) -> Int8Epilogue<'_> {
 }
 
 /// Height and width, channels, filter, stride.
-#[divan::bench(args = [
+const CONVS: &[(usize, [usize; 2], usize, usize)] = &[
     (56, [64, 64], 1, 1),
     (56, [64, 256], 1, 1),
     (28, [512, 128], 1, 1),
@@ -72,8 +74,10 @@ fn epilogue(out: &mut [u8]) -> Int8Epilogue<'_> {
     (14, [256, 256], 3, 1),
     (7, [512, 512], 3, 1),
     (224, [3, 64], 7, 2),
-])]
-fn conv(bencher: Bencher, (hw, c, f, stride): (usize, [usize; 2], usize, usize)) {
+];
+
+#[divan::bench(args = CONVS)]
+fn conv(bencher: Bencher, &(hw, c, f, stride): &(usize, [usize; 2], usize, usize)) {
     let s = shape(hw, c, f, stride);
     let (input, filter) = (bytes(s.input_len()), signed(s.filter_len()));
     let numbers = vec![1e-3; c[1]];
@@ -116,4 +120,21 @@ fn depthwise(bencher: Bencher, (hw, c, f, stride): (usize, usize, usize, usize))
         .bench_local(|| {
             int8_depthwise2d(&Inline, &s, black_box(&input), &packed, epilogue(&mut y));
         });
+}
+
+/// The same convolutions of floats that are rounded to `bfloat16`.
+#[divan::bench(args = CONVS)]
+fn conv_bf16(bencher: Bencher, &(hw, c, f, stride): &(usize, [usize; 2], usize, usize)) {
+    let s = shape(hw, c, f, stride);
+    let (input, filter) = (vec![0.5; s.input_len()], vec![0.25; s.filter_len()]);
+    let size = [f * f * c[0], c[1]];
+    if !Bf16Weights::is_supported() {
+        return;
+    }
+    let packed = Bf16Weights::new(&Inline, &filter, size, false);
+    let mut y = vec![0.0; s.output_len()];
+    let epilogue = Epilogue::new(None, Activation::Relu);
+    bencher
+        .counter(ItemsCount::new(2 * s.output_len() * size[0]))
+        .bench_local(|| bf16_conv2d(&Inline, &s, black_box(&input), &packed, &mut y, &epilogue));
 }

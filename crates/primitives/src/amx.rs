@@ -69,8 +69,10 @@ pub(crate) struct Block {
     /// Bytes from a row of columns to the next.
     pub ld_columns: usize,
     pub steps: usize,
-    /// What the sums of the columns start with: four bytes each.
+    /// What the sums start with: four bytes each.
     pub start: *const i32,
+    /// Bytes from a row of starts to the next; zero if all rows start with the same.
+    pub ld_start: usize,
     /// Where the sums go: four bytes each.
     pub out: *mut i32,
     /// Bytes from a row of sums to the next.
@@ -110,8 +112,8 @@ macro_rules! block {
                 ld_columns = in(reg) b.ld_columns,
                 pace = in(reg) SIDE * b.ld_columns,
                 steps = inout(reg) b.steps => _,
-                start = in(reg) b.start,
-                zero = in(reg) 0usize,
+                start = inout(reg) b.start => _,
+                ld_start = in(reg) b.ld_start,
                 out = in(reg) b.out,
                 ld_out = in(reg) b.ld_out,
                 out_below = in(reg) b.out.cast::<u8>().wrapping_add(SIDE * b.ld_out),
@@ -130,10 +132,12 @@ macro_rules! two_by_two {
         block!(
             $block,
             [
-                "tileloadd tmm0, [{start} + {zero}*1]",
-                "tileloadd tmm1, [{start} + {zero}*1 + 64]",
-                "tileloadd tmm2, [{start} + {zero}*1]",
-                "tileloadd tmm3, [{start} + {zero}*1 + 64]"
+                "tileloadd tmm0, [{start} + {ld_start}*1]",
+                "tileloadd tmm1, [{start} + {ld_start}*1 + 64]",
+                "lea {start}, [{start} + 8*{ld_start}]",
+                "lea {start}, [{start} + 8*{ld_start}]",
+                "tileloadd tmm2, [{start} + {ld_start}*1]",
+                "tileloadd tmm3, [{start} + {ld_start}*1 + 64]"
             ],
             [
                 "tileloadd tmm6, [{columns} + {ld_columns}*1]",
@@ -162,8 +166,10 @@ macro_rules! two_by_one {
         block!(
             $block,
             [
-                "tileloadd tmm0, [{start} + {zero}*1]",
-                "tileloadd tmm2, [{start} + {zero}*1]"
+                "tileloadd tmm0, [{start} + {ld_start}*1]",
+                "lea {start}, [{start} + 8*{ld_start}]",
+                "lea {start}, [{start} + 8*{ld_start}]",
+                "tileloadd tmm2, [{start} + {ld_start}*1]"
             ],
             [
                 "tileloadd tmm6, [{columns} + {ld_columns}*1]",
@@ -187,8 +193,8 @@ macro_rules! one_by_two {
         block!(
             $block,
             [
-                "tileloadd tmm0, [{start} + {zero}*1]",
-                "tileloadd tmm1, [{start} + {zero}*1 + 64]"
+                "tileloadd tmm0, [{start} + {ld_start}*1]",
+                "tileloadd tmm1, [{start} + {ld_start}*1 + 64]"
             ],
             [
                 "tileloadd tmm6, [{columns} + {ld_columns}*1]",
@@ -211,7 +217,7 @@ macro_rules! one_by_one {
     ($multiply:literal, $block:expr) => {
         block!(
             $block,
-            ["tileloadd tmm0, [{start} + {zero}*1]"],
+            ["tileloadd tmm0, [{start} + {ld_start}*1]"],
             [
                 "tileloadd tmm6, [{columns} + {ld_columns}*1]",
                 "tileloadd tmm4, [{rows} + {ld_rows}*1]",

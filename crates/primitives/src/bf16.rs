@@ -15,7 +15,7 @@ use crate::amx;
 use crate::conv::Conv2dShape;
 
 use crate::gemm::{Epilogue, check, check_epilogue};
-use crate::halves::{narrow_bf16, round_bf16};
+use crate::halves::round_bf16;
 use crate::int8::RowsOf;
 use crate::isa::{Isa, vectorized};
 use crate::math::unary_in_place;
@@ -235,7 +235,9 @@ pub fn bf16_conv2d(
     // The whole image is rounded once; its pixels are twice as many bytes.
     let mut scratch = Scratch::take();
     let halves = scratch.alloc::<u16>(s.input_len());
-    round_all(par, &input[..s.input_len()], halves);
+    assert!(Bf16Weights::is_supported(), "no products of bfloat16 here");
+    // SAFETY: as just checked.
+    unsafe { round_all(par, &input[..s.input_len()], halves) };
     // SAFETY: bytes have no alignment and every pattern is a value.
     let bytes =
         unsafe { std::slice::from_raw_parts(halves.as_ptr().cast::<u8>(), halves.len() * 2) };
@@ -248,7 +250,10 @@ pub fn bf16_conv2d(
 }
 
 /// Rounds numbers, each thread its own.
-fn round_all(par: &dyn Parallelism, from: &[f32], to: &mut [u16]) {
+///
+/// # Safety
+/// The CPU is supported.
+unsafe fn round_all(par: &dyn Parallelism, from: &[f32], to: &mut [u16]) {
     const AT_ONCE: usize = 16 * 1024;
     let out = SendPtr(to.as_mut_ptr());
     parallel_for(par, from.len().div_ceil(AT_ONCE), 2, &|range| {
@@ -256,7 +261,8 @@ fn round_all(par: &dyn Parallelism, from: &[f32], to: &mut [u16]) {
             let from = &from[first..from.len().min(first + AT_ONCE)];
             // SAFETY: numbers of the output that this task alone writes.
             let to = unsafe { std::slice::from_raw_parts_mut(out.get().add(first), from.len()) };
-            narrow_bf16(from, to);
+            // SAFETY: the caller's CPU is supported.
+            unsafe { kernel::round(from, to) };
         }
     });
 }
@@ -331,7 +337,10 @@ unsafe fn run_task(
         let height = block.min(all.end - row);
         let to = scratch.alloc::<i32>(height * steps);
         match rows {
-            Left::Floats(a, lda) => round_rows(a, *lda, row..row + height, weights.k, to),
+            // SAFETY: the CPU is supported.
+            Left::Floats(a, lda) => unsafe {
+                round_rows(a, *lda, row..row + height, weights.k, to)
+            },
             Left::Halves(rows) => rows.fill_whole_tiles(row..row + height, 2 * weights.k, to),
         }
         for panel in panels.clone() {
@@ -357,12 +366,16 @@ unsafe fn run_task(
 }
 
 /// Writes rows of floats as pairs, padded with zeros.
-fn round_rows(a: &[f32], lda: usize, rows: Range<usize>, k: usize, to: &mut [i32]) {
+///
+/// # Safety
+/// The CPU is supported.
+unsafe fn round_rows(a: &[f32], lda: usize, rows: Range<usize>, k: usize, to: &mut [i32]) {
     for (row, to) in rows.zip(to.chunks_exact_mut(steps(k).max(1))) {
         // SAFETY: halves need less alignment and every pattern is a value; the slice is borrowed exclusively.
         let halves =
             unsafe { std::slice::from_raw_parts_mut(to.as_mut_ptr().cast::<u16>(), 2 * to.len()) };
-        narrow_bf16(&a[row * lda..][..k], &mut halves[..k]);
+        // SAFETY: the caller's promise.
+        unsafe { kernel::round(&a[row * lda..][..k], &mut halves[..k]) };
         halves[k..].fill(0);
     }
 }

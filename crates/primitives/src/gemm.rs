@@ -21,9 +21,11 @@ use pack::Stored;
 pub use update::{MAX_UPDATE_K, gemm_update};
 
 use super::aligned::{Plain, Scratch, SendPtr};
+use super::bf16::{Bf16Weights, bf16_gemm};
 use super::math::{UnaryOp, unary_in_place};
 use super::table::{DispatchTable, GemmTable};
 use super::transpose::{STRIP, plane_strip};
+use bytes::Bytes;
 use drive::{Columns, Out, RowSource, Tiles, drive};
 use ferroflow_sync::{Inline, Parallelism, parallel_for};
 use std::ops::Range;
@@ -39,16 +41,59 @@ pub trait GemmElement: Plain + Sealed {
     fn apply(op: UnaryOp, row: &mut [Self]);
     /// Computes `scale · x + offset` of a row.
     fn affine(row: &mut [Self], scale: Self, offset: Self);
+    /// Packs `weights[k][n]`, or the transpose of `weights[n][k]`, for products in `bfloat16`; `None` for
+    /// types and CPUs that have none.
+    fn bf16(
+        _: &dyn Parallelism,
+        _: &[Self],
+        _: [usize; 2],
+        _transposed: bool,
+    ) -> Option<PackedB<Self>> {
+        None
+    }
+    /// Returns the matrix of these packed bytes, if there are as many as [`GemmElement::bf16`] makes.
+    fn bf16_from_packed(_k: usize, _n: usize, _: Bytes) -> Option<PackedB<Self>> {
+        None
+    }
 }
 
 /// The part of [`GemmElement`] that is private to the crate.
 pub(crate) trait Sealed: Copy + PartialOrd {
     fn table() -> &'static GemmTable<Self>;
+    /// Multiplies in `bfloat16`; matrices for that exist for floats only.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the usual shape of a matrix product"
+    )]
+    fn multiply_bf16(
+        _: &dyn Parallelism,
+        _: &[Self],
+        _lda: usize,
+        _m: usize,
+        _: &Bf16Weights,
+        _: &mut [Self],
+        _ldc: usize,
+        _: &Epilogue<'_, Self>,
+    ) {
+        unreachable!("only floats are packed for bfloat16");
+    }
 }
 
 impl Sealed for f32 {
     fn table() -> &'static GemmTable<f32> {
         &DispatchTable::current().gemm
+    }
+    fn multiply_bf16(
+        par: &dyn Parallelism,
+        a: &[f32],
+        lda: usize,
+        m: usize,
+        b: &Bf16Weights,
+        out: &mut [f32],
+        ldc: usize,
+        ep: &Epilogue<'_>,
+    ) {
+        bf16_gemm(par, a, lda, m, b, out, ldc, ep);
     }
 }
 impl GemmElement for f32 {
@@ -61,6 +106,20 @@ impl GemmElement for f32 {
     }
     fn affine(row: &mut [f32], scale: f32, offset: f32) {
         unary_in_place(UnaryOp::Affine(scale, offset), row);
+    }
+    fn bf16(
+        par: &dyn Parallelism,
+        weights: &[f32],
+        size: [usize; 2],
+        transposed: bool,
+    ) -> Option<PackedB> {
+        Bf16Weights::is_supported()
+            .then(|| PackedB::of_bf16(Bf16Weights::new(par, weights, size, transposed)))
+    }
+    fn bf16_from_packed(k: usize, n: usize, bytes: Bytes) -> Option<PackedB> {
+        let is_supported = Bf16Weights::is_supported();
+        let weights = is_supported.then(|| Bf16Weights::from_packed(k, n, bytes))?;
+        weights.map(PackedB::of_bf16)
     }
 }
 impl Sealed for f64 {
@@ -176,6 +235,9 @@ pub fn gemm_packed<T: GemmElement>(
     ep: &Epilogue<'_, T>,
 ) {
     check(out.len(), m, b.n(), ldc, "output");
+    if let Some(b) = b.bf16() {
+        return T::multiply_bf16(par, a, lda, m, b, out, ldc, ep);
+    }
     if dots::suits(b.n(), b.k(), ldc, ep) {
         check(a.len(), m, b.k(), lda, "left-hand matrix");
         check_epilogue(ep, m, 1);

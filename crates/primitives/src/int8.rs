@@ -357,6 +357,7 @@ unsafe fn multiply_tiles(tiles: &amx::Tiles, table: &Table, job: &Panel) {
                 ld_columns: width * 4,
                 steps: ld / amx::CHUNK,
                 start: job.start.wrapping_add(column),
+                ld_start: 0,
                 out: sums.as_mut_ptr(),
                 ld_out: amx::BLOCK * 4,
             };

@@ -14,10 +14,12 @@ use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
 pub(crate) const PASS: Pass = Pass {
-    name: "mixed_precision",
+    name: NAME,
     about: "computes products, and what is around them, in bfloat16 or half, if asked to",
     run,
 };
+
+pub(crate) const NAME: &str = "mixed_precision";
 
 /// Ops that change, and the attr with their dtype.
 const OPS: &[(&str, &str)] = &[

@@ -1,6 +1,7 @@
 //! The passes: those that every graph goes through (`expand.rs`) and those of the pipeline.
 
 pub(crate) mod arithmetic;
+pub(crate) mod bf16_products;
 pub(crate) mod body;
 pub(crate) mod cluster;
 pub(crate) mod composite;

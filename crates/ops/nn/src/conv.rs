@@ -1,5 +1,6 @@
 //! Convolutions: Conv2D, Conv3D and their fused forms (TensorFlow: `core/kernels/conv_ops_impl.h`).
 
+use crate::conv_packed::Packed;
 use crate::conv_reference::{self, direct, geometry, output_dims, over_nothing};
 use crate::dense::add_broadcast;
 use crate::fused::{Fused, Scaled};
@@ -7,16 +8,16 @@ use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::numeric::Num;
 use ferroflow_functors::prepack;
-use ferroflow_functors::window::{Layout, Placed, Rules, conv_rules, shape as shape_of};
+use ferroflow_functors::window::{Layout, Rules, conv_rules, shape as shape_of};
 use ferroflow_opdef::{
     AttrValue, Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
 };
-use ferroflow_primitives::conv::{Conv3dShape, PackedFilter, conv3d};
+use ferroflow_primitives::conv::{Conv3dShape, PackedFilter};
 use ferroflow_primitives::gemm::{Activation, Epilogue};
 use ferroflow_primitives::math::unary_in_place;
 use ferroflow_primitives::scalar::unary_f64;
 use ferroflow_sync::{Inline, Parallelism};
-use ferroflow_tensor::{Bytes, DType, LazyTensor, Shape, Tensor};
+use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The ops of this file.
@@ -101,11 +102,13 @@ pub(crate) fn conv_shape(ctx: &mut ShapeCtx) -> Result<()> {
 }
 
 /// The attrs and constants of a convolution.
-struct Plan {
-    layout: Layout,
-    rules: Rules,
+pub(crate) struct Plan {
+    pub(crate) layout: Layout,
+    pub(crate) rules: Rules,
     fused: Fused,
     dtype: DType,
+    /// Whether products are computed in `bfloat16`.
+    pub(crate) bf16: bool,
 }
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -128,6 +131,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         rules: conv_rules(attrs, layout)?,
         fused: Fused::of(attrs, n_args)?,
         dtype: build.input(0)?,
+        bf16: prepack::multiplies_bf16(build) && build.input(0)? == DType::Float,
     };
     if build.inputs.iter().any(|&t| t != plan.dtype) {
         return Err(invalid_argument!(
@@ -165,10 +169,10 @@ const GROUPS: &str = "_groups";
 struct ConstFilter {
     shape: Shape,
     /// Packed for as many groups as [`GROUPS`] says; the input determines the number.
-    packed: PackedFilter,
+    packed: Packed,
     groups: usize,
     /// Packed for another number of groups.
-    grouped: Mutex<Option<(usize, Arc<PackedFilter>)>>,
+    grouped: Mutex<Option<(usize, Arc<Packed>)>>,
     /// The filter itself, until the first step with `groups` groups.
     source: Mutex<Option<LazyTensor>>,
 }
@@ -198,8 +202,10 @@ impl Conv {
                     false => 1,
                 };
                 let packed = match prepack::blocks(build)? {
-                    Some(blocks) => unpacked(&plan, &shape, blocks, groups)?,
-                    None => pack(&Inline, &plan, &widened(&Inline, &constant.get()?)?, groups)?,
+                    Some(blocks) => Packed::of_blocks(&plan, &shape, blocks, groups)?,
+                    None => {
+                        Packed::new(&Inline, &plan, &widened(&Inline, &constant.get()?)?, groups)?
+                    }
                 };
                 constant.release();
                 Some(ConstFilter {
@@ -232,65 +238,13 @@ fn widen_all(tensors: &[Tensor]) -> Result<Vec<Tensor>> {
     tensors.iter().map(|t| widened(&Inline, t)).collect()
 }
 
-/// Packs `[…, in_c / groups, out_c]` for the strides and dilations of `plan`.
-fn pack(
-    par: &dyn Parallelism,
-    plan: &Plan,
-    filter: &Tensor,
-    groups: usize,
-) -> Result<PackedFilter> {
-    let s = filter_sizes(plan, filter.shape(), groups)?;
-    Ok(match plan.layout.spatial {
-        2 => PackedFilter::new(par, filter.slice()?, &s.plane),
-        _ => PackedFilter::new_3d(par, filter.slice()?, &s),
-    })
-}
-
-/// Returns a packed filter of an earlier build.
-fn unpacked(plan: &Plan, shape: &Shape, blocks: Vec<Bytes>, groups: usize) -> Result<PackedFilter> {
-    let s = filter_sizes(plan, shape, groups)?;
-    let filter = match plan.layout.spatial {
-        2 => PackedFilter::from_packed(blocks, &s.plane),
-        _ => PackedFilter::from_packed_3d(blocks, &s),
-    };
-    filter.ok_or_else(prepack::misfit)
-}
-
-/// Returns a convolution with a filter of this shape; only the sizes that concern the filter are
-/// valid.
-fn filter_sizes(plan: &Plan, shape: &Shape, groups: usize) -> Result<Conv3dShape> {
-    let mut axes = [Placed::ONE; 3];
-    for (i, axis) in axes[3 - plan.layout.spatial..].iter_mut().enumerate() {
-        *axis = Placed {
-            window: shape[i],
-            stride: plan.rules[i].stride as usize,
-            dilation: plan.rules[i].dilation as usize,
-            ..Placed::ONE
-        };
-    }
-    let rank = shape.rank();
-    let in_c = shape[rank - 2]
-        .checked_mul(groups)
-        .ok_or_else(|| invalid_argument!("{groups} groups of {shape} are too many"))?;
-    Ok(conv_reference::sizes(
-        1,
-        axes,
-        [in_c, shape[rank - 1], groups],
-    ))
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl ConstFilter {
     /// Returns the filter packed for another number of groups than the graph led to expect.
-    fn grouped(
-        &self,
-        par: &dyn Parallelism,
-        plan: &Plan,
-        groups: usize,
-    ) -> Result<Arc<PackedFilter>> {
+    fn grouped(&self, par: &dyn Parallelism, plan: &Plan, groups: usize) -> Result<Arc<Packed>> {
         let mut slot = lock(&self.grouped);
         if let Some((n, packed)) = &*slot
             && *n == groups
@@ -304,7 +258,7 @@ impl ConstFilter {
             )
         })?;
         let filter = widened(par, &constant.get()?)?;
-        let packed = Arc::new(pack(par, plan, &filter, groups)?);
+        let packed = Arc::new(Packed::new(par, plan, &filter, groups)?);
         *slot = Some((groups, packed.clone()));
         Ok(packed)
     }
@@ -319,8 +273,8 @@ impl OpKernel for Conv {
     }
 
     fn packed(&self) -> Result<Vec<Tensor>> {
-        let parts = self.filter.iter().flat_map(|f| f.packed.parts());
-        parts.map(prepack::numbers).collect()
+        let blocks = self.filter.iter().map(|f| f.packed.blocks());
+        Ok(blocks.collect::<Result<Vec<_>>>()?.concat())
     }
 
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
@@ -349,10 +303,10 @@ impl OpKernel for Conv {
             }
             None => {
                 let value = widened(par, ctx.input(1)?)?;
-                own_packed = match plan.layout.spatial {
+                own_packed = Packed::Floats(match plan.layout.spatial {
                     2 => PackedFilter::for_one_use(par, value.slice()?, &s.plane),
                     _ => PackedFilter::new_3d(par, value.slice()?, &s),
-                };
+                });
                 &own_packed
             }
         };
@@ -385,7 +339,7 @@ impl OpKernel for Conv {
             act: if late { Activation::None } else { act },
         };
         if out.num_elements() > 0 {
-            conv3d(par, &s, x.slice()?, packed, out.slice_mut()?, &epilogue);
+            packed.convolve(par, &s, x.slice()?, out.slice_mut()?, &epilogue);
         }
         let mut out = plan.layout.restored(ctx, out)?;
         if let (true, Some(side)) = (late, side) {

@@ -12,6 +12,7 @@ mod conv;
 mod conv3d_backprop_v1;
 mod conv_backprop;
 mod conv_filter;
+mod conv_packed;
 mod conv_reference;
 mod data_format;
 mod dense;

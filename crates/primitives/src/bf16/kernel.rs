@@ -2,6 +2,9 @@
 
 use crate::amx;
 use crate::gemm::drive::Tiles as RowTiles;
+#[cfg(target_arch = "x86_64")]
+use crate::halves::round_bf16;
+use std::ops::Range;
 
 /// Lanes of a vector of sums.
 pub(super) const LANES: usize = 16;
@@ -25,6 +28,9 @@ pub(super) struct Sweep {
     pub ldc: usize,
 }
 
+/// Steps of a block of the reduction: its rows and columns stay in the first-level cache.
+const BLOCK_STEPS: usize = 24 * amx::CHUNK / 4;
+
 /// What sums start with.
 static ZEROS: [i32; amx::BLOCK] = [0; amx::BLOCK];
 
@@ -36,7 +42,7 @@ impl Sweep {
     /// AVX-512 BF16.
     pub(super) unsafe fn run(&self, tiles: Option<&amx::Tiles>) {
         let mut first = 0;
-        if let Some(tiles) = tiles {
+        if let Some(tiles) = tiles.filter(|_| self.steps > 0) {
             first = self.height / amx::SIDE * amx::SIDE;
             // SAFETY: the caller's promise.
             unsafe { self.in_tiles(tiles, first) };
@@ -56,46 +62,77 @@ impl Sweep {
         });
     }
 
-    /// Computes the first `height` rows, a multiple of a tile's.
+    /// Computes the first `height` rows, a multiple of a tile's: for a part of the reduction, two tiles of columns,
+    /// which stay in the first-level cache, times all rows.
     ///
     /// # Safety
     /// As for [`Sweep::run`].
     unsafe fn in_tiles(&self, tiles: &amx::Tiles, height: usize) {
-        let mut sums = [0f32; amx::BLOCK * amx::BLOCK];
-        let vectors = self.n.div_ceil(LANES);
-        for row in (0..height).step_by(amx::BLOCK) {
-            let rows = amx::BLOCK.min(height - row);
-            for vector in (0..vectors).step_by(2) {
-                let column = vector * LANES;
-                let count = (vectors - vector).min(2);
-                let n = (count * LANES).min(self.n - column);
-                let out = self.out.wrapping_add(row * self.ldc + column);
-                let is_whole = n == count * LANES;
-                let block = amx::Block {
-                    rows: self.rows.wrapping_add(row * self.steps).cast(),
-                    ld_rows: self.steps * 4,
-                    columns: self.columns.wrapping_add(column),
-                    ld_columns: WIDTH * 4,
-                    steps: self.steps * 4 / amx::CHUNK,
-                    start: ZEROS.as_ptr(),
-                    out: if is_whole {
-                        out.cast()
-                    } else {
-                        sums.as_mut_ptr().cast()
-                    },
-                    ld_out: 4 * if is_whole { self.ldc } else { amx::BLOCK },
-                };
-                // SAFETY: the caller's promise; the sums have room for the largest block.
-                unsafe { tiles.multiply(amx::Numbers::Bf16, [rows / amx::SIDE, count], &block) };
-                if is_whole {
-                    continue;
-                }
-                for (r, sums) in sums.chunks_exact(amx::BLOCK).take(rows).enumerate() {
-                    // SAFETY: `n` columns of a row of the output.
-                    let to = unsafe { std::slice::from_raw_parts_mut(out.add(r * self.ldc), n) };
-                    to.copy_from_slice(&sums[..n]);
+        for vector in (0..self.n.div_ceil(LANES)).step_by(2) {
+            for first in (0..self.steps).step_by(BLOCK_STEPS) {
+                for row in (0..height).step_by(amx::BLOCK) {
+                    let rows = amx::BLOCK.min(height - row);
+                    // SAFETY: the caller's promise.
+                    unsafe { self.block(tiles, row..row + rows, vector * LANES, first) };
                 }
             }
+        }
+    }
+
+    /// Computes one or two tiles of rows and of columns, for a block of steps; adds them to the earlier ones' sums.
+    ///
+    /// # Safety
+    /// As for [`Sweep::run`].
+    #[inline(always)]
+    unsafe fn block(&self, tiles: &amx::Tiles, rows: Range<usize>, column: usize, first: usize) {
+        let count = (self.n - column).div_ceil(LANES).min(2);
+        let n = (count * LANES).min(self.n - column);
+        let out = self.out.wrapping_add(rows.start * self.ldc + column);
+        let steps = BLOCK_STEPS.min(self.steps - first);
+        let mut block = amx::Block {
+            rows: self
+                .rows
+                .wrapping_add(rows.start * self.steps + first)
+                .cast(),
+            ld_rows: self.steps * 4,
+            columns: self.columns.wrapping_add(first * WIDTH + column),
+            ld_columns: WIDTH * 4,
+            steps: steps * 4 / amx::CHUNK,
+            start: ZEROS.as_ptr(),
+            ld_start: 0,
+            out: out.cast(),
+            ld_out: self.ldc * 4,
+        };
+        let size = [rows.len() / amx::SIDE, count];
+        if n == count * LANES {
+            if first > 0 {
+                (block.start, block.ld_start) = (out.cast(), self.ldc * 4);
+            }
+            // SAFETY: the caller's promise.
+            unsafe { tiles.multiply(amx::Numbers::Bf16, size, &block) };
+            return;
+        }
+        // The last tile of columns has fewer than the output has room for.
+        let mut sums = [0f32; amx::BLOCK * amx::BLOCK];
+        for (r, sums) in sums
+            .chunks_exact_mut(amx::BLOCK)
+            .take(rows.len())
+            .enumerate()
+        {
+            if first > 0 {
+                // SAFETY: `n` columns of a row of the output, which an earlier block has written.
+                let earlier = unsafe { std::slice::from_raw_parts(out.add(r * self.ldc), n) };
+                sums[..n].copy_from_slice(earlier);
+            }
+        }
+        (block.start, block.ld_start) = (sums.as_ptr().cast(), amx::BLOCK * 4);
+        (block.out, block.ld_out) = (sums.as_mut_ptr().cast(), amx::BLOCK * 4);
+        // SAFETY: the caller's promise; the sums have room for the largest block.
+        unsafe { tiles.multiply(amx::Numbers::Bf16, size, &block) };
+        for (r, sums) in sums.chunks_exact(amx::BLOCK).take(rows.len()).enumerate() {
+            // SAFETY: `n` columns of a row of the output.
+            let to = unsafe { std::slice::from_raw_parts_mut(out.add(r * self.ldc), n) };
+            to.copy_from_slice(&sums[..n]);
         }
     }
 
@@ -166,4 +203,38 @@ unsafe fn vectors<const MR: usize, const NV: usize>(job: &Sweep) {
             }
         }
     }
+}
+
+/// Rounds floats to `bfloat16`, ties to even, as products do: numbers below the normal ones become zeros.
+///
+/// # Safety
+/// The CPU has AVX-512 BF16.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+pub(super) unsafe fn round(from: &[f32], to: &mut [u16]) {
+    use std::arch::x86_64::*;
+    let ((from, from_rest), (to, to_rest)) = (from.as_chunks::<32>(), to.as_chunks_mut::<32>());
+    for (from, to) in from.iter().zip(to) {
+        // SAFETY: chunks of 32.
+        unsafe {
+            let (low, high) = (
+                _mm512_loadu_ps(from.as_ptr()),
+                _mm512_loadu_ps(from.as_ptr().add(LANES)),
+            );
+            let rounded = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low));
+            _mm512_storeu_si512(to.as_mut_ptr().cast(), rounded);
+        }
+    }
+    for (from, to) in from_rest.iter().zip(to_rest) {
+        *to = round_bf16(*from);
+    }
+}
+
+/// Rounds floats.
+///
+/// # Safety
+/// As elsewhere; no such CPU is supported.
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) unsafe fn round(from: &[f32], to: &mut [u16]) {
+    crate::halves::narrow_bf16(from, to);
 }

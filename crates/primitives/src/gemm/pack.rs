@@ -3,6 +3,7 @@
 use super::kernel::{Ahead, PackJob};
 use super::{GemmElement, GemmShape};
 use crate::aligned::{Aligned, Scratch, SendPtr};
+use crate::bf16::Bf16Weights;
 use crate::table::GemmTable;
 use crate::transpose::plane_strip;
 use bytes::Bytes;
@@ -18,6 +19,8 @@ pub struct PackedB<T: GemmElement = f32> {
     k: usize,
     n: usize,
     table: &'static GemmTable<T>,
+    /// Instead of `data`, numbers of half the size; only products of floats have them.
+    bf16: Option<Bf16Weights>,
     marker: std::marker::PhantomData<T>,
 }
 
@@ -25,6 +28,7 @@ impl<T: GemmElement> Clone for PackedB<T> {
     fn clone(&self) -> Self {
         PackedB {
             data: self.data.clone(),
+            bf16: self.bf16.clone(),
             ..*self
         }
     }
@@ -127,6 +131,19 @@ impl<T: GemmElement> PackedB<T> {
         Some(p)
     }
 
+    /// Returns the matrix of numbers that [`gemm_packed`](super::gemm_packed) multiplies in `bfloat16`.
+    pub(crate) fn of_bf16(weights: Bf16Weights) -> Self {
+        let mut p = Self::empty(Aligned::default());
+        p.shape(weights.k(), weights.n());
+        p.bf16 = Some(weights);
+        p
+    }
+
+    /// Returns the numbers of half the size, if the matrix has those.
+    pub fn bf16(&self) -> Option<&Bf16Weights> {
+        self.bf16.as_ref()
+    }
+
     /// Returns all elements in the kernels' layout, which depends on [`Isa`](crate::Isa).
     pub fn packed(&self) -> &[T] {
         let len = self.panels() * 2 * self.table.lanes * self.k;
@@ -140,6 +157,7 @@ impl<T: GemmElement> PackedB<T> {
             k: 0,
             n: 0,
             table: T::table(),
+            bf16: None,
             marker: std::marker::PhantomData,
         }
     }
