@@ -76,11 +76,11 @@ pub fn matrix<T: GemmElement>(
     let [block] = &blocks[..] else {
         return Err(misfit());
     };
-    let packed = match multiplies_bf16(build) {
+    let found = match multiplies_bf16(build) {
         true => T::bf16_from_packed(k, n, block.clone()),
         false => PackedB::from_packed(k, n, block.clone()),
     };
-    packed.map(Some).ok_or_else(misfit)
+    found.map(Some).ok_or_else(misfit)
 }
 
 /// Returns a constant matrix as the right-hand side of products: packed by an earlier build, or
@@ -96,14 +96,34 @@ pub fn weights<T: GemmElement + Element>(
     let (k, n) = sizes(weights.shape(), transposed)?;
     match matrix(build, k, n)? {
         Some(packed) => Ok(packed),
-        None if multiplies_bf16(build) => {
+        None => {
             let weights = weights.get()?;
-            match T::bf16(&Inline, weights.slice()?, [k, n], transposed) {
-                Some(packed) => Ok(packed),
-                None => pack(&weights, transposed),
-            }
+            Ok(of_matrix(build, weights.slice()?, [k, n], transposed))
         }
-        None => pack(&weights.get()?, transposed),
+    }
+}
+
+/// Packs `matrix[k][n]`, or the transpose of `matrix[n][k]`, as the right-hand side of a node's products.
+///
+/// # Panics
+/// If the slice is too short.
+pub fn of_matrix<T: GemmElement>(
+    build: &KernelBuild,
+    matrix: &[T],
+    size: [usize; 2],
+    transposed: bool,
+) -> PackedB<T> {
+    let bf16 = match multiplies_bf16(build) {
+        true => T::bf16(&Inline, matrix, size, transposed),
+        false => None,
+    };
+    bf16.unwrap_or_else(|| packed(matrix, size, transposed))
+}
+
+fn packed<T: GemmElement>(matrix: &[T], [k, n]: [usize; 2], transposed: bool) -> PackedB<T> {
+    match transposed {
+        false => PackedB::from_rows(&Inline, matrix, n, k, n),
+        true => PackedB::from_transposed(&Inline, matrix, k, k, n),
     }
 }
 
@@ -113,11 +133,7 @@ pub fn weights<T: GemmElement + Element>(
 /// INVALID_ARGUMENT if the tensor is not a matrix of `T`.
 pub fn pack<T: GemmElement + Element>(weights: &Tensor, transposed: bool) -> Result<PackedB<T>> {
     let (k, n) = sizes(weights.shape(), transposed)?;
-    let data = weights.slice::<T>()?;
-    Ok(match transposed {
-        false => PackedB::from_rows(&Inline, data, n, k, n),
-        true => PackedB::from_transposed(&Inline, data, k, k, n),
-    })
+    Ok(packed(weights.slice()?, [k, n], transposed))
 }
 
 fn sizes(shape: &Shape, transposed: bool) -> Result<(usize, usize)> {

@@ -292,7 +292,7 @@ impl Tiles {
 #[cfg(target_arch = "x86_64")]
 impl Drop for Tiles {
     fn drop(&mut self) {
-        // SAFETY: whoever made the tiles had the instructions; nobody else uses them.
+        // SAFETY: the CPU has the instruction, as `new` required, and these tiles are the thread's only ones.
         unsafe { std::arch::asm!("tilerelease", options(nostack, preserves_flags, nomem)) };
     }
 }

@@ -1,7 +1,9 @@
 //! Compiled models whose weights are stored in fewer bits.
 
+use ferroflow_functors::prepack::packing;
 use ferroflow_runtime::{
-    CompileRequest, CompiledModel, Precision, Session, SessionOptions, Shape, Signature, Tensor,
+    CompileRequest, CompiledModel, DType, Precision, Result, Session, SessionOptions, Shape,
+    Signature, Tensor,
 };
 
 /// Numbers in -1..1 that are always the same.
@@ -120,4 +122,50 @@ fn narrow_weights_are_small_and_near() {
         };
         assert!(stored[narrow] >= weights * bits / 8, "{stored:?}");
     }
+}
+
+/// Runs the network with products in `precision`, twice: from its graph, and from a file with packed weights.
+fn in_precision(precision: DType, x: &Tensor) -> Result<[Vec<f32>; 2]> {
+    let mut options = options();
+    options.compile.precision = Some(precision);
+    let session = Session::from_text(&network(), options.clone())?;
+    let y = session.run(&[("x:0", x.clone())], &["y:0"], &[])?;
+    let request = CompileRequest {
+        signature: Signature {
+            feeds: vec!["x:0".into()],
+            fetches: vec!["y:0".into()],
+            targets: vec![],
+        },
+        ..Default::default()
+    };
+    let file = session.compile_to_bytes(&request)?;
+    let model = CompiledModel::from_bytes(&file, options)?;
+    assert!(model.is_packed());
+    let from_file = model.run(&[("x:0", x.clone())])?;
+    let floats = |t: &Tensor| t.slice::<f32>().map(<[f32]>::to_vec);
+    Ok([floats(&y[0])?, floats(&from_file[0].1)?])
+}
+
+#[test]
+fn products_in_bfloat16() {
+    let x = Tensor::from_slice(Shape::from([3, 5, 5, 8]), &noise(600, 9)).unwrap();
+    let session = Session::from_text(&network(), options()).unwrap();
+    let exact = session.run(&[("x:0", x.clone())], &["y:0"], &[]).unwrap();
+    let exact = exact[0].slice::<f32>().unwrap();
+    let peak = exact.iter().fold(0f32, |m, v| m.max(v.abs()));
+    let [y, from_file] = in_precision(DType::Bfloat16, &x).unwrap();
+    assert_eq!(y, from_file);
+    let gap = |y: &[f32]| {
+        let gaps = y.iter().zip(exact).map(|(a, b)| (a - b).abs() / peak);
+        gaps.fold(0.0, f32::max)
+    };
+    match packing().ends_with("+bf16") {
+        true => assert!(gap(&y) < 2e-2 && gap(&y) > 1e-5, "{}", gap(&y)),
+        false => assert_eq!(y, exact),
+    }
+    let error = in_precision(DType::Half, &x).unwrap_err().to_string();
+    assert!(
+        error.contains("INVALID_ARGUMENT") && error.contains("bfloat16 or float"),
+        "{error}"
+    );
 }

@@ -31,17 +31,18 @@ impl<T: MatMulElement + gemm::GemmElement> EinsumDense<T> {
         let op = Operand::new(value, &labels);
         let size = |ls: &[Label]| -> usize { ls.iter().map(|&l| op.axis(l).0).product() };
         let (k, n) = (size(&inner), size(&cols));
-        let packed = match (prepack::matrix(build, k, n)?, op.matrix(&inner, &cols)) {
-            (Some(packed), _) => packed,
-            (None, Some((false, ld))) => PackedB::from_rows(&Inline, op.tensor.slice()?, ld, k, n),
-            (None, Some((true, ld))) => {
-                PackedB::from_transposed(&Inline, op.tensor.slice()?, ld, k, n)
-            }
-            (None, None) => {
-                let order: Labels = inner.iter().chain(&cols).copied().collect();
-                let dense = op.dense(&Inline, &order)?;
-                PackedB::from_rows(&Inline, dense.slice()?, n, k, n)
-            }
+        let packed = match prepack::matrix(build, k, n)? {
+            Some(packed) => packed,
+            None => match op.matrix(&inner, &cols) {
+                Some((transposed, ld)) if ld == if transposed { k } else { n } => {
+                    prepack::of_matrix(build, op.tensor.slice()?, [k, n], transposed)
+                }
+                _ => {
+                    let order: Labels = inner.iter().chain(&cols).copied().collect();
+                    let dense = op.dense(&Inline, &order)?;
+                    prepack::of_matrix(build, dense.slice()?, [k, n], false)
+                }
+            },
         };
         weights.release();
         Ok(EinsumDense {
