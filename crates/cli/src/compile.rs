@@ -91,6 +91,11 @@ pub fn run(args: &Args) -> Result<()> {
         let path = args.model.model.display();
         return Err(invalid_argument!("{path} is already compiled"));
     }
+    if args.model.precision.is_some() && args.model.has_gpus() {
+        return Err(invalid_argument!(
+            "a compiled model is for the CPU: --precision goes without GPUs in --devices"
+        ));
+    }
     let mut request = args.request(&model)?;
     if args.int8 {
         let feeds = args.calibrate.iter().map(|f| read_feeds(&request, f));
@@ -108,7 +113,10 @@ pub fn run(args: &Args) -> Result<()> {
         listed(&request.fetch_keys, &request.signature.fetches),
     );
     match args.check.as_ref().or(args.calibrate.as_ref()) {
-        Some(feeds) => args.compare(&model, &request, feeds),
+        Some(feeds) => {
+            let exact = args.model.open_exact()?;
+            args.compare(exact.as_ref().unwrap_or(&model), &request, feeds)
+        }
         None => Ok(()),
     }
 }

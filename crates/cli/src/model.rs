@@ -10,7 +10,7 @@ use ferroflow_runtime::{
 use std::path::PathBuf;
 
 /// The model and its compile options.
-#[derive(clap::Args)]
+#[derive(Clone, clap::Args)]
 pub struct ModelArgs {
     /// A frozen GraphDef (.pb or .pbtxt), the directory of a SavedModel, or a model compiled by
     /// `ferroflow compile` (.bef).
@@ -49,8 +49,8 @@ pub struct ModelArgs {
     #[arg(long, requires = "devices")]
     pub no_capture: bool,
     /// What products of floats are computed in: on GPUs what is around them, too. CPUs with instructions for bf16
-    /// multiply by constant weights in it and add in f32; others ignore it.
-    #[arg(long, value_enum, value_name = "DTYPE")]
+    /// multiply by constant weights in it and add in f32; others ignore it. f16 is for GPUs.
+    #[arg(long, value_enum, value_name = "DTYPE", conflicts_with = "no_optimize")]
     pub precision: Option<Half>,
 }
 
@@ -160,8 +160,17 @@ impl ModelArgs {
         }
     }
 
+    /// Opens the model with products in single precision, if that is not how it is opened otherwise.
+    pub fn open_exact(&self) -> Result<Option<Model>> {
+        let exact = self.precision.map(|_| ModelArgs {
+            precision: None,
+            ..self.clone()
+        });
+        exact.map(|args| args.open()).transpose()
+    }
+
     /// Returns whether nodes may be on GPUs.
-    fn has_gpus(&self) -> bool {
+    pub fn has_gpus(&self) -> bool {
         let counts = self.devices.iter().flat_map(|DeviceCounts(counts)| counts);
         counts.into_iter().any(|(kind, n)| kind == "GPU" && *n > 0)
     }
@@ -225,8 +234,8 @@ impl ModelArgs {
     }
 
     fn open_compiled(&self, options: SessionOptions) -> Result<Model> {
-        let chooses_precision = self.precision.is_some() && !self.has_gpus();
-        if self.no_optimize || self.lower || !self.disable_pass.is_empty() || chooses_precision {
+        let changes_passes = self.no_optimize || self.lower || !self.disable_pass.is_empty();
+        if changes_passes || self.precision.is_some() {
             return Err(invalid_argument!(
                 "{} is already compiled: --no-optimize, --lower, --disable-pass and --precision are options \
                  of `ferroflow compile`",

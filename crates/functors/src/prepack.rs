@@ -1,7 +1,7 @@
 //! Weights in the layout that kernels read, as tensors that a file can hold.
 
 use ferroflow_base::{Result, Status, data_loss, invalid_argument};
-use ferroflow_opdef::KernelBuild;
+use ferroflow_opdef::{Attrs, KernelBuild};
 use ferroflow_primitives::Isa;
 use ferroflow_primitives::bf16::Bf16Weights;
 use ferroflow_primitives::gemm::{GemmElement, PackedB};
@@ -9,21 +9,21 @@ use ferroflow_sync::Inline;
 use ferroflow_tensor::{Bytes, Element, LazyTensor, Shape, Tensor};
 
 /// Returns the version of the packed layout and the machine's instruction set, which together
-/// determine the packed bytes. Weights packed under another value cannot be used.
+/// determine the packed bytes; so do its instructions for `bfloat16` if any product
+/// [wants](wants_bf16) those. Weights packed under another value cannot be used.
 ///
 /// ```
-/// assert!(ferroflow_functors::prepack::packing().starts_with("4/"));
+/// assert!(ferroflow_functors::prepack::packing(false).starts_with("4/"));
 /// ```
-pub fn packing() -> String {
+pub fn packing(in_bf16: bool) -> String {
     let isa = match Isa::current() {
         Isa::Portable => "portable",
         Isa::Avx2 => "avx2",
         Isa::Avx512 => "avx512",
     };
-    let bf16 = if Bf16Weights::is_supported() {
-        "+bf16"
-    } else {
-        ""
+    let bf16 = match in_bf16 && Bf16Weights::is_supported() {
+        true => "+bf16",
+        false => "",
     };
     format!("{VERSION}/{isa}{bf16}")
 }
@@ -31,10 +31,14 @@ pub fn packing() -> String {
 /// The attr of products that are computed in `bfloat16` where the CPU can; compilation sets it.
 const MATH: &str = "_math";
 
+/// Returns whether a node is to multiply floats in `bfloat16`.
+pub fn wants_bf16(attrs: &Attrs) -> bool {
+    attrs.str(MATH).is_ok_and(|math| math == "bfloat16")
+}
+
 /// Returns whether a kernel multiplies floats in `bfloat16`.
 pub fn multiplies_bf16(build: &KernelBuild) -> bool {
-    let is_wanted = build.attrs.str(MATH).is_ok_and(|math| math == "bfloat16");
-    is_wanted && Bf16Weights::is_supported()
+    wants_bf16(build.attrs) && Bf16Weights::is_supported()
 }
 
 /// Incremented whenever the packed layout changes.

@@ -15,6 +15,10 @@ pub(crate) const CHUNK: usize = 64;
 
 /// Whether the CPU multiplies tiles, and the system lets this process do so.
 #[derive(Clone, Copy, Debug, Default)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "only kinds of that architecture ask for it")
+)]
 pub(crate) struct Support {
     /// Tiles of 8-bit integers.
     pub int8: bool,
@@ -31,15 +35,20 @@ impl Support {
 }
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[allow(
+    unused_unsafe,
+    reason = "reading the CPU's features was unsafe before Rust 1.94"
+)]
 fn detect() -> Support {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     /// `ARCH_REQ_XCOMP_PERM` and the state component of tile data (Linux: `asm/prctl.h`).
     const REQUEST: libc::c_long = 0x1023;
     const TILE_DATA: libc::c_long = 18;
-    if __cpuid(0).eax < 7 {
+    // SAFETY: all CPUs of the architecture have the instruction.
+    let (highest, bits) = unsafe { (__cpuid(0).eax, __cpuid_count(7, 0).edx) };
+    if highest < 7 {
         return Support::default();
     }
-    let bits = __cpuid_count(7, 0).edx;
     let has = |bit: u32| bits >> bit & 1 == 1;
     if !has(24) {
         return Support::default();
@@ -59,6 +68,10 @@ fn detect() -> Support {
 
 /// A block of one or two tiles of rows and of columns.
 #[derive(Clone, Copy)]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    allow(dead_code, reason = "tiles read them")
+)]
 pub(crate) struct Block {
     /// Rows of `steps` times [`CHUNK`] bytes.
     pub rows: *const u8,

@@ -345,6 +345,7 @@ struct Panel {
 unsafe fn multiply_tiles(tiles: &amx::Tiles, table: &Table, job: &Panel) {
     let (ld, width) = (job.steps * 4, table.lanes * table.vectors);
     let mut sums = [0i32; amx::BLOCK * amx::BLOCK];
+    let sums = sums.as_mut_ptr();
     let vectors = job.n.div_ceil(amx::SIDE);
     for row in (0..job.height).step_by(amx::BLOCK) {
         let rows = amx::BLOCK.min(job.height - row);
@@ -358,12 +359,12 @@ unsafe fn multiply_tiles(tiles: &amx::Tiles, table: &Table, job: &Panel) {
                 steps: ld / amx::CHUNK,
                 start: job.start.wrapping_add(column),
                 ld_start: 0,
-                out: sums.as_mut_ptr(),
+                out: sums,
                 ld_out: amx::BLOCK * 4,
             };
             let size = [rows / amx::SIDE, (vectors - vector).min(2)];
             let done = Sums {
-                sums: sums.as_ptr(),
+                sums: sums.cast_const(),
                 ld: amx::BLOCK,
                 rows,
                 n: amx::BLOCK.min(job.n - column),
@@ -388,16 +389,22 @@ unsafe fn run_task(
     weights: &Int8Weights,
     finish: &Finish,
 ) {
-    let steps = weights.kind.steps(weights.k);
-    let width = table.lanes * table.vectors;
-    let data = weights.data.get::<i32>();
-    let direct = rows.direct(weights.kind);
-    let ld = steps * 4;
     let (multiple, tiles) = match weights.kind {
         // SAFETY: the kind is that of CPUs with tiles; there are no others in this thread's tasks.
         Kind::Amx if all.len() >= amx::SIDE => (amx::BLOCK, Some(unsafe { amx::Tiles::new() })),
         _ => (MAX_ROWS, None),
     };
+    // Without whole tiles, rows need no padding to their size.
+    let kind = match weights.kind {
+        Kind::Amx if tiles.is_none() => Kind::Vnni,
+        kind => kind,
+    };
+    let steps = kind.steps(weights.k);
+    let width = table.lanes * table.vectors;
+    let of_panel = weights.kind.steps(weights.k) * width;
+    let data = weights.data.get::<i32>();
+    let direct = rows.direct(kind);
+    let ld = steps * 4;
     let block = (BLOCK / ld.max(1)).max(multiple * 2) / multiple * multiple;
     let mut scratch = Scratch::take();
     let mut row = all.start;
@@ -407,7 +414,7 @@ unsafe fn run_task(
             Some(codes) => codes[row * weights.k..].as_ptr(),
             None => {
                 let to = scratch.alloc::<i32>(height * steps);
-                rows.fill(weights.kind, row..row + height, weights.k, to);
+                rows.fill(kind, row..row + height, weights.k, to);
                 to.as_ptr().cast()
             }
         };
@@ -423,7 +430,7 @@ unsafe fn run_task(
                     rows: base,
                     height: in_tiles,
                     steps,
-                    columns: data[panel * steps * width..].as_ptr(),
+                    columns: data[panel * of_panel..].as_ptr(),
                     start: weights.start[column..].as_ptr(),
                     n,
                     finish: finish.at(row, column, column),
@@ -441,7 +448,7 @@ unsafe fn run_task(
                     ld,
                     tiles: count,
                     steps,
-                    weights: data[panel * steps * width..].as_ptr(),
+                    weights: data[panel * of_panel..].as_ptr(),
                     start: weights.start[column..].as_ptr(),
                     n,
                     finish: finish.at(row + first, column, column),

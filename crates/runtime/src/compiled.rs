@@ -9,7 +9,7 @@ use crate::weights::{self, Precision};
 use ferroflow_base::{Result, Status, failed_precondition, invalid_argument};
 use ferroflow_compile::{Int8, emit, optimize};
 use ferroflow_executor::Executor;
-use ferroflow_functors::prepack::packing;
+use ferroflow_functors::prepack::{packing, wants_bf16};
 use ferroflow_graph::{ARG, Output, RETVAL, Signature, infer_shapes};
 use ferroflow_model::AtomicFile;
 use ferroflow_program::bef::{File, FileBytes, Model, Port, write_model};
@@ -192,13 +192,24 @@ impl Session {
             main.prepack(registry())?;
         }
         Ok(Model {
+            packing: packing(multiplies_bf16(&main)),
             main,
             feeds,
             fetches,
             targets: signature.targets.clone(),
-            packing: packing(),
         })
     }
+}
+
+/// Whether a body, or one that it calls, has products that are computed in bfloat16 where that is possible.
+fn multiplies_bf16(body: &Body) -> bool {
+    let mut entries = all_bodies(body).into_iter().flat_map(Body::kernels);
+    entries.any(|(_, entry)| wants_bf16(&entry.attrs))
+}
+
+/// Whether weights that were packed for `packing` are as this machine packs them.
+fn fits(packed_for: &str, body: &Body) -> bool {
+    packed_for == packing(multiplies_bf16(body)) || packed_for == packing(true)
 }
 
 fn check_stateless(body: &Body) -> Result<()> {
@@ -270,12 +281,14 @@ impl CompiledModel {
     ) -> Result<Option<CompiledModel>> {
         let file = File::open(bytes)?;
         let model = file.model(mapping, &mut |body, packed_for| {
-            body.check_ops(registry(), packed_for == packing())
+            let fits = fits(packed_for, body);
+            body.check_ops(registry(), fits)
         })?;
         let Some(mut model) = model else {
             return Ok(None);
         };
         let summary = ModelSummary::of(&model.main);
+        let is_packed = fits(&model.packing, &model.main);
         weights::widen(&mut model.main)?;
         let plan = model.main.load(registry())?;
         let names = |ports: &[Port]| ports.iter().map(|p| p.name.clone()).collect();
@@ -305,7 +318,7 @@ impl CompiledModel {
                 outputs: tensors(model.fetches),
                 ..Default::default()
             },
-            is_packed: model.packing == packing(),
+            is_packed,
             summary,
         }))
     }

@@ -499,7 +499,7 @@ fn other_machines_pack_again() {
     for row in rows() {
         let (file, plain) = (row.file(false), row.file(true));
         assert_eq!(file.len() > plain.len(), row.packs, "{}", row.name);
-        let tag = ferroflow_functors::prepack::packing();
+        let tag = ferroflow_functors::prepack::packing(false);
         let at = file.windows(tag.len()).position(|w| w == tag.as_bytes());
         let mut other = file.clone();
         other[at.unwrap()] = b'?';

@@ -159,7 +159,7 @@ fn products_in_bfloat16() {
         let gaps = y.iter().zip(exact).map(|(a, b)| (a - b).abs() / peak);
         gaps.fold(0.0, f32::max)
     };
-    match packing().ends_with("+bf16") {
+    match packing(true).ends_with("+bf16") {
         true => assert!(gap(&y) < 2e-2 && gap(&y) > 1e-5, "{}", gap(&y)),
         false => assert_eq!(y, exact),
     }

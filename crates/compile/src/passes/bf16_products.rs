@@ -36,21 +36,20 @@ const OPS: &[&str] = &[
 const LEAST: [usize; 2] = [16, 8];
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
-    match ctx.precision {
-        None => return Ok(()),
-        Some(DType::Bfloat16) => {}
-        Some(dtype) => {
-            return Err(invalid_argument!(
-                "CPUs compute products in bfloat16 or float, not in {dtype}"
-            ));
-        }
-    }
+    let Some(precision) = ctx.precision else {
+        return Ok(());
+    };
     let view = View::new(graph, ctx.shapes(graph)?);
     let found: Vec<_> = graph
         .iter()
         .map(|(id, _)| id)
         .filter(|id| is_large(&view, *id))
         .collect();
+    if precision != DType::Bfloat16 && !found.is_empty() {
+        return Err(invalid_argument!(
+            "CPUs compute products in bfloat16 or float, not in {precision}"
+        ));
+    }
     let mut patch = Patch::new();
     for id in found {
         let math = AttrValue::Str("bfloat16".into());

@@ -125,8 +125,9 @@ impl Sweep {
                 sums[..n].copy_from_slice(earlier);
             }
         }
-        (block.start, block.ld_start) = (sums.as_ptr().cast(), amx::BLOCK * 4);
-        (block.out, block.ld_out) = (sums.as_mut_ptr().cast(), amx::BLOCK * 4);
+        let pointer = sums.as_mut_ptr().cast();
+        (block.out, block.ld_out) = (pointer, amx::BLOCK * 4);
+        (block.start, block.ld_start) = (pointer.cast_const(), amx::BLOCK * 4);
         // SAFETY: the caller's promise; the sums have room for the largest block.
         unsafe { tiles.multiply(amx::Numbers::Bf16, size, &block) };
         for (r, sums) in sums.chunks_exact(amx::BLOCK).take(rows.len()).enumerate() {
