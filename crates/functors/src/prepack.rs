@@ -1,7 +1,7 @@
 //! Weights in the layout that kernels read, as tensors that a file can hold.
 
 use ferroflow_base::{Result, Status, data_loss, invalid_argument};
-use ferroflow_opdef::{Attrs, KernelBuild};
+use ferroflow_opdef::{AttrValue, Attrs, KernelBuild};
 use ferroflow_primitives::Isa;
 use ferroflow_primitives::bf16::Bf16Weights;
 use ferroflow_primitives::gemm::{GemmElement, PackedB};
@@ -33,7 +33,7 @@ const MATH: &str = "_math";
 
 /// Returns whether a node is to multiply floats in `bfloat16`.
 pub fn wants_bf16(attrs: &Attrs) -> bool {
-    attrs.str(MATH).is_ok_and(|math| math == "bfloat16")
+    matches!(attrs.get(MATH), Some(AttrValue::Str(math)) if math == "bfloat16")
 }
 
 /// Returns whether a kernel multiplies floats in `bfloat16`.

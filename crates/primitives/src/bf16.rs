@@ -16,7 +16,7 @@ use crate::conv::Conv2dShape;
 
 use crate::gemm::{Epilogue, check, check_epilogue};
 use crate::halves::round_bf16;
-use crate::int8::RowsOf;
+use crate::int8::{RowsOf, split};
 use crate::isa::{Isa, vectorized};
 use crate::math::unary_in_place;
 use bytes::Bytes;
@@ -226,10 +226,7 @@ pub fn bf16_conv2d(
         "input",
     );
     let m = s.batch * s.out_h * s.out_w;
-    let is_plain = [s.filter_h, s.filter_w, s.stride_h, s.stride_w] == [1; 4]
-        && [s.pad_top, s.pad_left] == [0; 2]
-        && [s.out_h, s.out_w] == [s.in_h, s.in_w];
-    if is_plain {
+    if s.is_pointwise() {
         return bf16_gemm(par, input, s.in_c, m, weights, out, s.out_c, ep);
     }
     // The whole image is rounded once; its pixels are twice as many bytes.
@@ -291,30 +288,11 @@ fn drive(
     let panels = n.div_ceil(WIDTH);
     let work = m.saturating_mul(n).saturating_mul(weights.k.max(1));
     let wanted = (work / WORTH_A_TASK).clamp(1, par.width().max(1));
-    let row_tasks = wanted.min(m.div_ceil(amx::BLOCK));
-    let column_tasks = wanted.div_ceil(row_tasks).min(panels);
-    let task = |i: usize| {
-        let (r, c) = (i / column_tasks, i % column_tasks);
-        // Whole tiles.
-        let first = |r: usize| (m * r / row_tasks).next_multiple_of(amx::BLOCK).min(m);
-        let columns = panels * c / column_tasks..panels * (c + 1) / column_tasks;
+    split(par, [m, amx::BLOCK], panels, wanted, &|rows_of, columns| {
         // SAFETY: tasks own disjoint rows or columns of an exclusively borrowed output, whose size was
         // checked.
-        unsafe {
-            run_task(
-                first(r)..first(r + 1),
-                columns,
-                rows,
-                weights,
-                (out, ldc),
-                ep,
-            )
-        };
-    };
-    match row_tasks * column_tasks {
-        1 => task(0),
-        tasks => par.run_blocks(tasks, &task),
-    }
+        unsafe { run_task(rows_of, columns, rows, weights, (out, ldc), ep) };
+    });
 }
 
 /// # Safety
@@ -329,7 +307,7 @@ unsafe fn run_task(
 ) {
     let steps = steps(weights.k);
     let is_tiled = all.len() >= amx::SIDE && amx::Support::current().bf16 && !Isa::is_limited();
-    // SAFETY: there is support, and no other tiles in this thread's tasks.
+    // SAFETY: there is support, and this thread has no other tiles.
     let tiles = is_tiled.then(|| unsafe { amx::Tiles::new() });
     let block = (BLOCK / (4 * steps).max(1)).max(2 * amx::BLOCK) / amx::BLOCK * amx::BLOCK;
     let mut scratch = Scratch::take();

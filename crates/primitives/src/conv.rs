@@ -98,6 +98,13 @@ impl Conv2dShape {
         self.filter_h * self.filter_w * (self.in_c / self.groups.max(1)) * self.out_c
     }
 
+    /// Returns whether each output pixel is a product of the input pixel at its place.
+    pub(crate) fn is_pointwise(&self) -> bool {
+        [self.filter_h, self.filter_w, self.stride_h, self.stride_w] == [1; 4]
+            && [self.pad_top, self.pad_left] == [0; 2]
+            && [self.out_h, self.out_w] == [self.in_h, self.in_w]
+    }
+
     /// Returns the equivalent 3-D convolution of one plane.
     pub fn solid(&self) -> Conv3dShape {
         Conv3dShape {

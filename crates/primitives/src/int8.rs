@@ -259,10 +259,7 @@ pub fn int8_conv2d(
     let pixels = s.batch * s.in_h * s.in_w;
     check(codes.len(), pixels, s.in_c, s.in_c, "codes");
     let m = s.batch * s.out_h * s.out_w;
-    let is_plain = [s.filter_h, s.filter_w, s.stride_h, s.stride_w] == [1; 4]
-        && [s.pad_top, s.pad_left] == [0; 2]
-        && [s.out_h, s.out_w] == [s.in_h, s.in_w];
-    let rows = match is_plain {
+    let rows = match s.is_pointwise() {
         true => RowsOf::matrix(codes, weights.k),
         false => RowsOf::windows(codes, s, weights.zero),
     };
@@ -307,21 +304,33 @@ fn drive(
         Kind::Amx => amx::BLOCK,
         _ => 1,
     };
-    let row_tasks = wanted.min(m.div_ceil(MAX_ROWS.max(unit)));
-    let column_tasks = wanted.div_ceil(row_tasks).min(panels);
-    let task = |i: usize| {
-        let (r, c) = (i / column_tasks, i % column_tasks);
-        // Whole tiles, if there are any.
-        let first = |r: usize| (m * r / row_tasks).next_multiple_of(unit).min(m);
-        let rows_of = first(r)..first(r + 1);
-        let columns = panels * c / column_tasks..panels * (c + 1) / column_tasks;
+    split(par, [m, unit], panels, wanted, &|rows_of, columns| {
         // SAFETY: tasks own disjoint rows or columns of an exclusively borrowed output, whose size was
         // checked.
         unsafe { run_task(table, rows_of, columns, rows, weights, &finish.get()) };
+    });
+}
+
+/// Runs `task` on disjoint rows and panels: about `wanted` parts, of whole units of rows where there is more than
+/// one of those.
+pub(crate) fn split(
+    par: &dyn Parallelism,
+    [m, unit]: [usize; 2],
+    panels: usize,
+    wanted: usize,
+    task: &(dyn Fn(Range<usize>, Range<usize>) + Sync),
+) {
+    let row_tasks = wanted.min(m.div_ceil(MAX_ROWS.max(unit)));
+    let column_tasks = wanted.div_ceil(row_tasks).min(panels);
+    let part = |i: usize| {
+        let (r, c) = (i / column_tasks, i % column_tasks);
+        let first = |r: usize| (m * r / row_tasks).next_multiple_of(unit).min(m);
+        let columns = panels * c / column_tasks..panels * (c + 1) / column_tasks;
+        task(first(r)..first(r + 1), columns);
     };
     match row_tasks * column_tasks {
-        1 => task(0),
-        tasks => par.run_blocks(tasks, &task),
+        1 => part(0),
+        tasks => par.run_blocks(tasks, &part),
     }
 }
 
@@ -390,7 +399,7 @@ unsafe fn run_task(
     finish: &Finish,
 ) {
     let (multiple, tiles) = match weights.kind {
-        // SAFETY: the kind is that of CPUs with tiles; there are no others in this thread's tasks.
+        // SAFETY: the kind is that of CPUs with tiles; this thread has no other tiles.
         Kind::Amx if all.len() >= amx::SIDE => (amx::BLOCK, Some(unsafe { amx::Tiles::new() })),
         _ => (MAX_ROWS, None),
     };

@@ -7,11 +7,11 @@ use crate::halves::round_bf16;
 use std::ops::Range;
 
 /// Lanes of a vector of sums.
-pub(super) const LANES: usize = 16;
+const LANES: usize = 16;
 /// Columns of a panel.
 pub(super) const WIDTH: usize = 4 * LANES;
 /// The most rows of a tile of vectors: their sums, the panel's vectors and a row's pair are registers.
-pub(super) const MAX_ROWS: usize = 6;
+const MAX_ROWS: usize = 6;
 
 /// Rows times a panel of columns.
 pub(super) struct Sweep {

@@ -262,7 +262,7 @@ impl<T: GemmElement> PackedB<T> {
 
     /// Returns the size in bytes.
     pub fn bytes(&self) -> usize {
-        self.data.bytes()
+        self.data.bytes() + self.bf16.as_ref().map_or(0, Bf16Weights::bytes)
     }
 
     pub(crate) fn panels(&self) -> usize {
