@@ -14,6 +14,7 @@ pub mod binary;
 pub mod broadcast;
 pub mod broadcast_walk;
 pub mod csr;
+pub mod distributions;
 mod farmhash;
 pub mod feature_cross;
 pub mod field;

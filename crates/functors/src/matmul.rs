@@ -92,17 +92,23 @@ fn tiny<T: gemm::GemmElement + Num>(
     ep: &Epilogue<'_, T>,
 ) {
     let (row_of_a, term_of_a) = if s.trans_a { (1, s.m) } else { (s.k, 1) };
-    let (term_of_b, column_of_b) = if s.trans_b { (1, s.k) } else { (s.n, 1) };
     for (i, row) in to.chunks_mut(s.n.max(1)).enumerate() {
-        for (j, out) in row.iter_mut().enumerate() {
-            let of_a = a.iter().skip(i * row_of_a).step_by(term_of_a);
-            let of_b = b.iter().skip(j * column_of_b).step_by(term_of_b);
-            let terms = of_a.zip(of_b).take(s.k).map(|(x, y)| x.mul(*y));
-            let sum = terms.fold(<T as gemm::GemmElement>::ZERO, Num::add);
-            *out = match ep.bias.and_then(|bias| bias.get(j)) {
-                Some(bias) => sum.add(*bias),
-                None => sum,
-            };
+        let of_a = a.iter().skip(i * row_of_a).step_by(term_of_a).take(s.k);
+        if s.trans_b {
+            for (out, of_b) in row.iter_mut().zip(b.chunks_exact(s.k)) {
+                let terms = of_a.clone().zip(of_b).map(|(x, y)| x.mul(*y));
+                *out = terms.fold(<T as gemm::GemmElement>::ZERO, Num::add);
+            }
+        } else {
+            row.fill(<T as gemm::GemmElement>::ZERO);
+            for (x, of_b) in of_a.zip(b.chunks_exact(s.n)) {
+                let terms = row.iter_mut().zip(of_b);
+                terms.for_each(|(out, y)| *out = out.add(x.mul(*y)));
+            }
+        }
+        if let Some(bias) = ep.bias {
+            let sums = row.iter_mut().zip(bias);
+            sums.for_each(|(out, bias)| *out = out.add(*bias));
         }
         T::apply(ep.act.as_unary(), row);
     }

@@ -6,14 +6,21 @@ use ferroflow_opdef::{KernelBuild, KernelCtx, Resources};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_tensor::{DType, Tensor};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Numbers that TensorFlow reserves for each output.
 const RESERVED: u128 = 256;
 
 /// The position of a node's stream, local to the session, so that every plan with the node
 /// continues after the last step.
-struct NodeStream(Mutex<Philox>);
+pub struct NodeStream(Mutex<Philox>);
+
+impl NodeStream {
+    /// Returns the position, which stays the same until the guard is dropped.
+    pub fn lock(&self) -> MutexGuard<'_, Philox> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// The stream of a node, identified by its name and seeds.
 pub struct NodeRandom {
@@ -28,9 +35,18 @@ impl NodeRandom {
     /// INVALID_ARGUMENT if an attr is missing.
     pub fn new(build: &KernelBuild) -> Result<Self> {
         let attr = |name| build.attrs.int(name).map(|seed| seed as u64);
-        let seeds = (attr("seed")?, attr("seed2")?);
-        let name = format!("{}/{}/{}", build.node, seeds.0, seeds.1);
-        Ok(NodeRandom { name, seeds })
+        Ok(NodeRandom::of(build.node, (attr("seed")?, attr("seed2")?)))
+    }
+
+    /// Returns the stream of the node of this name with these seeds.
+    pub fn of(node: &str, seeds: (u64, u64)) -> Self {
+        let name = format!("{node}/{}/{}", seeds.0, seeds.1);
+        NodeRandom { name, seeds }
+    }
+
+    /// Returns the name, which identifies the stream.
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
     /// Reserves `n_blocks` of the stream and returns them.
@@ -41,8 +57,12 @@ impl NodeRandom {
         self.reserve_of(ctx.resources(), n_blocks)
     }
 
-    fn reserve_of(&self, resources: &Resources, n_blocks: u128) -> Result<Philox> {
-        let stream = resources.session_local(&self.name, || {
+    /// Returns the position of the stream in a session.
+    ///
+    /// # Errors
+    /// As for [`NodeRandom::reserve`].
+    pub fn stream(&self, resources: &Resources) -> Result<Arc<NodeStream>> {
+        resources.session_local(&self.name, || {
             let (seed, seed2) = match self.seeds {
                 (0, 0) => {
                     let fresh = || RandomState::new().hash_one(&self.name);
@@ -51,8 +71,12 @@ impl NodeRandom {
                 seeds => seeds,
             };
             Ok(NodeStream(Mutex::new(Philox::new(seed, seed2))))
-        })?;
-        let mut next = stream.0.lock().unwrap_or_else(PoisonError::into_inner);
+        })
+    }
+
+    fn reserve_of(&self, resources: &Resources, n_blocks: u128) -> Result<Philox> {
+        let stream = self.stream(resources)?;
+        let mut next = stream.lock();
         let now = *next;
         *next = now.skipped(n_blocks);
         Ok(now)

@@ -1,6 +1,7 @@
 //! Memory with machine code, and its calls.
 
 use ferroflow_base::{Result, internal, resource_exhausted};
+use ferroflow_primitives::philox::Philox;
 use ferroflow_sync::CancelToken;
 use memmap2::{Mmap, MmapMut};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,6 +55,7 @@ pub(crate) struct Env<'a, 'b> {
     arrays: *mut RawArray,
     own: &'a mut [Array<'b>],
     sizes: &'a [usize],
+    pub(crate) streams: &'a mut [Philox],
     cancel: &'a CancelToken,
 }
 
@@ -65,6 +67,7 @@ pub struct Code {
     /// The bytes of an element of each array.
     element_sizes: Vec<usize>,
     n_input_arrays: usize,
+    n_streams: usize,
 }
 
 /// What Cranelift made of a program.
@@ -74,6 +77,7 @@ pub(crate) struct Compiled<'a> {
     pub(crate) n_outputs: usize,
     pub(crate) element_sizes: Vec<usize>,
     pub(crate) n_input_arrays: usize,
+    pub(crate) n_streams: usize,
 }
 
 impl Code {
@@ -98,6 +102,7 @@ impl Code {
             n_outputs: compiled.n_outputs,
             element_sizes: compiled.element_sizes,
             n_input_arrays: compiled.n_input_arrays,
+            n_streams: compiled.n_streams,
         })
     }
 
@@ -107,14 +112,16 @@ impl Code {
     }
 
     /// Runs the program. `words` are the elements of the inputs, one a word, zero-extended; if the
-    /// program is done, they are those of the outputs. `arrays` are the arrays by slot.
+    /// program is done, they are those of the outputs. `arrays` are the arrays by slot, `streams` those of random numbers,
+    /// to be kept if the program is done.
     ///
     /// # Errors
-    /// INTERNAL if the numbers of words or arrays are wrong or an input is not aligned.
+    /// INTERNAL if the numbers of words, arrays or streams are wrong or an input is not aligned.
     pub fn run(
         &self,
         words: &mut [u64],
         arrays: &mut [Array],
+        streams: &mut [Philox],
         cancel: &CancelToken,
     ) -> Result<Exit> {
         let is_input = |array: &Array, size: usize| match array {
@@ -127,7 +134,7 @@ impl Code {
                 .zip(&self.element_sizes)
                 .enumerate()
                 .all(|(i, (array, size))| is_input(array, *size) == (i < self.n_input_arrays));
-        if !fits || words.len() < self.n_words() {
+        if !fits || words.len() < self.n_words() || streams.len() != self.n_streams {
             return Err(internal!("a compiled cluster got wrong inputs"));
         }
         let mut raw: Vec<RawArray> = Vec::with_capacity(arrays.len());
@@ -143,6 +150,7 @@ impl Code {
             arrays: raw.as_mut_ptr(),
             own: arrays,
             sizes: &self.element_sizes,
+            streams,
             cancel,
         };
         // SAFETY: `memory` holds a whole function of this signature, made by `translate` from a

@@ -2,18 +2,19 @@
 
 use crate::arithmetic::machine_type;
 use crate::code::{Code, Compiled, Env, Exit, allocate, offsets, poll};
+use crate::draws::{self, MAX_DRAW, MIN_DRAW, SEEDS};
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{
-    AbiParam, Block, BlockArg, Function, InstBuilder, MemFlags, Signature, Type, UserFuncName,
-    Value, condcodes::IntCC, types,
+    AbiParam, Block, BlockArg, Function, InstBuilder, MemFlags, Signature, StackSlotData,
+    StackSlotKind, Type, UserFuncName, Value, condcodes::IntCC, types,
 };
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 use ferroflow_base::{Result, internal, unimplemented_error};
 use ferroflow_opdef::{
-    Cluster, ClusterBlock, ClusterInput, ClusterInst, ClusterLoop, ClusterOutput, ScalarType,
-    ValueId,
+    Cluster, ClusterBlock, ClusterInput, ClusterInst, ClusterLoop, ClusterOutput, Draw,
+    RandomSource, ScalarType, ValueId,
 };
 use std::sync::OnceLock;
 
@@ -57,6 +58,7 @@ pub fn compile(program: &Cluster) -> Result<Code> {
         n_outputs,
         element_sizes: types.iter().map(|t| t.dtype().size()).collect(),
         n_input_arrays: types.len() - program.arrays.len(),
+        n_streams: program.n_streams as usize,
     })
 }
 
@@ -295,6 +297,7 @@ impl<'a> Translator<'a> {
                 let cond = self.known(*cond)?.value;
                 self.leave_if(cond);
             }
+            ClusterInst::Random { outs, draw } => self.random(outs, draw)?,
             ClusterInst::If {
                 outs,
                 cond,
@@ -368,6 +371,40 @@ impl<'a> Translator<'a> {
                 self.b.ins().store(MemFlags::trusted(), value, address, 0);
             }
             _ => return Err(internal!("an instruction has no translation")),
+        }
+        Ok(())
+    }
+
+    /// Random numbers, by way of words on the stack.
+    fn random(&mut self, outs: &[ValueId], draw: &Draw) -> Result<()> {
+        let name = draw.distribution.name();
+        let helper = draws::function(draw.distribution, draw.ty).ok_or_else(|| no_code(name))?;
+        if outs.len() > MAX_DRAW {
+            return Err(no_code(name));
+        }
+        let size = 8 * outs.len().max(MIN_DRAW) as u32;
+        let data = StackSlotData::new(StackSlotKind::ExplicitSlot, size, 3);
+        let slot = self.b.create_sized_stack_slot(data);
+        let (seeds, stream) = match draw.source {
+            RandomSource::Seeds(seeds) => (Some(seeds), SEEDS),
+            RandomSource::Stream(slot) => (None, slot.into()),
+        };
+        for (at, value) in [(0, seeds), (2, draw.range)] {
+            for (i, value) in value.into_iter().flatten().enumerate() {
+                let value = self.known(value)?.value;
+                self.b.ins().stack_store(value, slot, 8 * (at + i as i32));
+            }
+        }
+        let words = self.b.ins().stack_addr(types::I64, slot, 0);
+        let n = self.b.ins().iconst(types::I64, outs.len() as i64);
+        let stream = self.b.ins().iconst(types::I64, stream);
+        let args = [self.env, words, n, stream];
+        let failed = self.call(helper, &args, &[types::I64; 4], types::I64);
+        self.leave_if(failed.ok_or_else(|| no_code(name))?);
+        for (i, out) in outs.iter().enumerate() {
+            let machine = machine_type(draw.ty);
+            let value = self.b.ins().stack_load(machine, slot, 8 * i as i32);
+            self.define(*out, value, draw.ty);
         }
         Ok(())
     }

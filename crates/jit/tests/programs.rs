@@ -3,6 +3,7 @@
 use ferroflow_base::{Code as StatusCode, Result};
 use ferroflow_jit::{Array, Exit, compile};
 use ferroflow_opdef::{Cluster, ClusterOutput, ScalarType};
+use ferroflow_primitives::philox::Philox;
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::Tensor;
 
@@ -20,7 +21,8 @@ fn run(text: &str, inputs: &[u64], vector: &[f32]) -> Result<std::result::Result
         arrays.push(Array::Input(tensor.bytes()?));
     }
     arrays.extend((0..n_own).map(|_| Array::Own(Vec::new(), 0)));
-    match code.run(&mut words, &mut arrays, &CancelToken::new())? {
+    let mut streams = vec![Philox::new(1, 2); program.n_streams as usize];
+    match code.run(&mut words, &mut arrays, &mut streams, &CancelToken::new())? {
         Exit::Done => {}
         other => return Ok(Err(other)),
     }
@@ -108,6 +110,11 @@ macro_rules! by_constant {
     };
 }
 
+/// The first numbers of `RandomUniformInt` with the seeds 1 and 2, and the first one of its second run.
+const DICE: &[u64] = &[6, 6, 1, 2];
+/// `StatelessRandomUniform` with the seeds 1 and 2.
+const FLOATS: &[u64] = &[0x3f58_1458, 0x3e44_a788];
+
 const ROWS: &[Row] = &[
     ints!("AddV2", i32::MAX, 1, Ok(&[LEAST])),
     ints!("FloorDiv", -7, 2, Ok(&[word(-4)])),
@@ -166,6 +173,22 @@ const ROWS: &[Row] = &[
         &[837799],
         Ok(&[524]),
     ),
+    // Four dice of a stream, and two floats of seeds, as TensorFlow 2.21 draws them.
+    row(
+        "streams 1; v0 = const i32 0x1; v1 = const i32 0x7; (v2, v3, v4) = random uniform_int i32 stream 0 range(v0, v1); (v5) = random uniform_int i32 stream 0 range(v0, v1); out i32[3](v2, v3, v4); out i32[](v5);",
+        &[],
+        Ok(DICE),
+    ),
+    row(
+        "v0 = const i64 0x1; v1 = const i64 0x2; (v2, v3) = random uniform f32 seeds(v0, v1); out f32[2](v2, v3);",
+        &[],
+        Ok(FLOATS),
+    ),
+    row(
+        "streams 1; v0 = const i32 0x1; (v1) = random uniform_int i32 stream 0 range(v0, v0); out i32[](v1);",
+        &[],
+        Err(Exit::Left),
+    ),
     row(
         "in bool[]; leave(v0); out bool[](v0);",
         &[1],
@@ -206,7 +229,10 @@ fn endless_loops_can_be_cancelled() -> Result<()> {
     let code = compile(&Cluster::decode(text)?)?;
     let cancel = CancelToken::new();
     cancel.cancel();
-    assert_eq!(code.run(&mut [1], &mut [], &cancel)?, Exit::Cancelled);
+    assert_eq!(
+        code.run(&mut [1], &mut [], &mut [], &cancel)?,
+        Exit::Cancelled
+    );
     Ok(())
 }
 
@@ -255,6 +281,18 @@ fn programs_that_break_a_rule_are_refused() {
             "inputs of more than",
         ),
         ("v70000 = const i32 0x0;", "beyond 65536 values"),
+        (
+            "(v0) = random uniform f32 stream 0; out f32[](v0);",
+            "there is no stream 0",
+        ),
+        (
+            "streams 1; (v0) = random uniform i32 stream 0; out i32[](v0);",
+            "no uniform i32",
+        ),
+        (
+            "streams 1; (v0) = random uniform_int i32 stream 0; out i32[](v0);",
+            "with such a range",
+        ),
         ("nonsense", "malformed cluster program"),
     ] {
         let error = Cluster::decode(text).expect_err(text);

@@ -3,7 +3,8 @@
 //!
 //! Tensors of a few elements are one value for each element. Arrays are memory of a length that is
 //! known when the program runs; loads and stores name them by their slot. Everything is pure but
-//! for the program's own arrays, so that a run that fails may be repeated by other means: an
+//! for the program's own arrays and its streams of random numbers, which the caller keeps if a run
+//! does not end, so that a run that fails may be repeated by other means: an
 //! instruction that cannot go on (a division by zero, an index out of range) leaves the program,
 //! and the caller runs the nodes that it was made of, which report the error.
 //!
@@ -12,10 +13,12 @@
 mod functions;
 mod parse;
 mod print;
+mod random;
 mod verify;
 
 use ferroflow_tensor::DType;
 pub use functions::{ScalarBinary, ScalarUnary};
+pub use random::{Distribution, Draw, RandomSource};
 
 /// A value: a scalar that one instruction or parameter defines.
 pub type ValueId = u32;
@@ -156,6 +159,8 @@ pub enum ClusterInst {
         index: ValueId,
         value: ValueId,
     },
+    /// Random numbers; leaves the program if the range is empty.
+    Random { outs: Vec<ValueId>, draw: Draw },
     /// The results of one of two blocks.
     If {
         outs: Vec<ValueId>,
@@ -221,6 +226,8 @@ pub struct Cluster {
     pub inputs: Vec<ClusterInput>,
     /// The types of the arrays that the program makes, in the slots after those of the inputs.
     pub arrays: Vec<ScalarType>,
+    /// The number of streams of random numbers that continue from run to run; a run that leaves draws nothing.
+    pub n_streams: u32,
     /// The instructions.
     pub insts: Vec<ClusterInst>,
     /// The outputs.

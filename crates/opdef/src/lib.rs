@@ -36,8 +36,8 @@ mod text;
 pub use attr::{AttrValue, Attrs, FuncRef, Name};
 pub use class::NodeClass;
 pub use cluster::{
-    Cluster, ClusterBlock, ClusterInput, ClusterInst, ClusterLoop, ClusterOutput, ScalarBinary,
-    ScalarType, ScalarUnary, ValueId,
+    Cluster, ClusterBlock, ClusterInput, ClusterInst, ClusterLoop, ClusterOutput, Distribution,
+    Draw, RandomSource, ScalarBinary, ScalarType, ScalarUnary, ValueId,
 };
 pub use collective::{CollectiveOp, CollectiveRequest, Collectives, FinishFn, MergeFn};
 pub use ctx::{KernelCtx, NodeInfo, StepServices, Value};

@@ -2,6 +2,7 @@
 
 mod builder;
 mod call_gradients;
+mod cluster_floats;
 mod cluster_groups;
 mod clusters;
 mod compiled;

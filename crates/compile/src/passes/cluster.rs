@@ -17,12 +17,15 @@ mod functional;
 mod lists;
 mod moves;
 mod ops;
+mod products;
+mod randoms;
+mod reductions;
 mod regions;
 mod tensor_arrays;
 mod translate;
 
 use crate::{Pass, PassCtx};
-use build::{Elements, List, Meaning};
+use build::{Elements, List, Meaning, StreamOf};
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{
     Consumers, Frames, Function, Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap,
@@ -261,11 +264,13 @@ fn is_member(graph: &Graph, id: NodeId) -> bool {
     let node = graph.node(id);
     // The functions of calls are looked at when they are translated.
     let is_call = referred_functions(node).next().is_some();
-    // A TensorArray of the loop's own is not a state of the graph.
-    let is_own = TensorArrayOp::of(node).is_some();
+    // A TensorArray of the loop's own is not a state of the graph, nor do others draw from the stream of a node.
+    let draws = randoms::draws(node);
+    let is_own = TensorArrayOp::of(node).is_some() || draws;
     let is_pure = is_call || is_own || !node.def.flags.stateful;
-    let is_pure = is_pure && !graph.is_target(id);
+    // What only runs for its effects may be left out if that is to draw numbers.
     is_pure
+        && (draws || !graph.is_target(id))
         && node.attrs.get(KEPT).is_none()
         && !matches!(node.class(), NodeClass::Send | NodeClass::Recv)
 }
@@ -305,6 +310,7 @@ struct Made {
     input_types: Vec<DType>,
     /// The outputs of the candidate that the cluster has.
     outputs: Vec<Output>,
+    streams: Vec<StreamOf>,
 }
 
 impl Made {
@@ -394,12 +400,15 @@ impl Made {
         }
         program.insts = translator.b.leave()?;
         program.arrays = translator.b.arrays;
+        let streams = translator.b.streams;
+        program.n_streams = streams.len() as u32;
         program.verify().ok()?;
         Some(Made {
             program,
             inputs,
             input_types,
             outputs: candidate.outputs.clone(),
+            streams,
         })
     }
 }
@@ -429,11 +438,18 @@ fn replace(
         name: name.as_str().into(),
         attrs: Attrs::default(),
     };
-    let attrs = Attrs::default()
+    let mut attrs = Attrs::default()
         .with("Tin", AttrValue::List(input_types.collect()))
         .with("Tout", AttrValue::List(output_types))
         .with("f", AttrValue::Func(function))
         .with("program", AttrValue::str(&made.program.to_string()));
+    if !made.streams.is_empty() {
+        let streams = made.streams.iter();
+        let seeds: Vec<i64> = streams.clone().flat_map(|s| s.seeds).collect();
+        let streams: Vec<&str> = streams.map(|s| s.node.as_str()).collect();
+        attrs.set("streams", AttrValue::strs(&streams));
+        attrs.set("seeds", AttrValue::ints(&seeds));
+    }
     let mut seen: FxHashSet<NodeId> = candidate.members.iter().copied().collect();
     let entries = candidate.entries.iter();
     let controls = entries.flat_map(|entry| graph.node(*entry).controls.iter().copied());

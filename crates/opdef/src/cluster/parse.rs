@@ -1,8 +1,8 @@
 //! Reads the text form of programs.
 
 use super::{
-    Cluster, ClusterBlock, ClusterInput, ClusterInst, ClusterLoop, ClusterOutput, ScalarBinary,
-    ScalarType, ScalarUnary, ValueId,
+    Cluster, ClusterBlock, ClusterInput, ClusterInst, ClusterLoop, ClusterOutput, Distribution,
+    Draw, RandomSource, ScalarBinary, ScalarType, ScalarUnary, ValueId,
 };
 use ferroflow_base::{Result, invalid_argument};
 
@@ -112,6 +112,10 @@ impl<'a> Reader<'a> {
             program.arrays.push(self.ty()?);
             self.expect(";")?;
         }
+        if self.skip("streams") {
+            program.n_streams = self.word()?.parse().ok()?;
+            self.expect(";")?;
+        }
         while !matches!(self.peek(), Some("out") | None) {
             program.insts.push(self.inst(0)?);
         }
@@ -168,6 +172,11 @@ impl<'a> Reader<'a> {
                     _ => return None,
                 }
             }
+            "(" => {
+                let outs = self.list(")", Self::value)?;
+                self.expect("=")?;
+                self.random(outs)?
+            }
             word => {
                 let out = word.strip_prefix('v')?.parse().ok()?;
                 self.expect("=")?;
@@ -219,6 +228,28 @@ impl<'a> Reader<'a> {
                 _ => return None,
             },
         })
+    }
+
+    fn random(&mut self, outs: Vec<ValueId>) -> Option<ClusterInst> {
+        self.expect("random")?;
+        let distribution = Distribution::from_name(self.word()?)?;
+        let ty = self.ty()?;
+        let source = match self.word()? {
+            "seeds" => RandomSource::Seeds(self.values()?.try_into().ok()?),
+            "stream" => RandomSource::Stream(self.word()?.parse().ok()?),
+            _ => return None,
+        };
+        let range = match self.skip("range") {
+            true => Some(self.values()?.try_into().ok()?),
+            false => None,
+        };
+        let draw = Draw {
+            distribution,
+            ty,
+            source,
+            range,
+        };
+        Some(ClusterInst::Random { outs, draw })
     }
 
     fn branch(&mut self, depth: usize) -> Option<ClusterInst> {

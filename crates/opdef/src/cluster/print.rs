@@ -1,6 +1,6 @@
 //! The text form of programs.
 
-use super::{Cluster, ClusterInput, ClusterInst, ClusterOutput, ValueId};
+use super::{Cluster, ClusterInput, ClusterInst, ClusterOutput, RandomSource, ValueId};
 use std::fmt::{self, Display, Formatter};
 
 /// Values, separated by commas.
@@ -30,6 +30,9 @@ impl Display for Cluster {
         }
         for ty in &self.arrays {
             writeln!(f, "array {};", ty.name())?;
+        }
+        if self.n_streams > 0 {
+            writeln!(f, "streams {};", self.n_streams)?;
         }
         insts(f, &self.insts, 0)?;
         for output in &self.outputs {
@@ -74,6 +77,18 @@ fn inst(f: &mut Formatter, inst: &ClusterInst, depth: usize) -> fmt::Result {
             index,
             value,
         } => writeln!(f, "store a{array}(v{index}, v{value});"),
+        ClusterInst::Random { outs, draw } => {
+            let (name, ty) = (draw.distribution.name(), draw.ty.name());
+            write!(f, "({}) = random {name} {ty} ", List(outs))?;
+            match draw.source {
+                RandomSource::Seeds(seeds) => write!(f, "seeds({})", List(&seeds))?,
+                RandomSource::Stream(slot) => write!(f, "stream {slot}")?,
+            }
+            match draw.range {
+                Some(range) => writeln!(f, " range({});", List(&range)),
+                None => writeln!(f, ";"),
+            }
+        }
         ClusterInst::If {
             outs,
             cond,

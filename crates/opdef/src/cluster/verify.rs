@@ -1,8 +1,8 @@
 //! Checks the rules that engines rely on.
 
 use super::{
-    Cluster, ClusterBlock, ClusterInput, ClusterInst, ClusterLoop, ClusterOutput, ScalarType,
-    ValueId,
+    Cluster, ClusterBlock, ClusterInput, ClusterInst, ClusterLoop, ClusterOutput, Draw,
+    RandomSource, ScalarType, ValueId,
 };
 use ferroflow_base::{Result, invalid_argument};
 
@@ -24,6 +24,8 @@ impl Cluster {
     ///   its variables;
     /// - an array has a slot, loads and stores name one, and only those of the program itself are
     ///   allocated or changed, allocated once, outside blocks, before everything else that uses them;
+    /// - random numbers are of a type that their distribution has, from streams that there are; only integers have a
+    ///   range, of their type;
     /// - an output has as many elements as its shape says, all of its type;
     /// - there are at most 65536 values.
     ///
@@ -42,6 +44,7 @@ impl Cluster {
             scope: Vec::new(),
             arrays: self.array_types(),
             n_input_arrays: 0,
+            n_streams: self.n_streams,
             allocated: Vec::new(),
             depth: 0,
         };
@@ -63,6 +66,7 @@ struct Checker {
     scope: Vec<ValueId>,
     arrays: Vec<ScalarType>,
     n_input_arrays: usize,
+    n_streams: u32,
     allocated: Vec<bool>,
     /// The number of blocks around.
     depth: usize,
@@ -192,6 +196,7 @@ impl Checker {
                 self.use_as(*b, ty)?;
                 self.define(*out, ty)
             }
+            ClusterInst::Random { outs, draw } => self.random(outs, draw),
             ClusterInst::LeaveIf { cond } => self.use_as(*cond, ScalarType::Bool),
             ClusterInst::If {
                 outs,
@@ -202,6 +207,26 @@ impl Checker {
             ClusterInst::Loop(l) => self.repeat(l),
             _ => self.memory(inst),
         }
+    }
+
+    fn random(&mut self, outs: &[ValueId], draw: &Draw) -> Checked<()> {
+        let (distribution, ty) = (draw.distribution, draw.ty);
+        let has_range = draw.range.is_some();
+        if !distribution.has(ty) || has_range != ty.is_int() || outs.is_empty() {
+            let (name, ty) = (distribution.name(), ty.name());
+            return Err(format!("there is no {name} {ty} with such a range"));
+        }
+        match draw.source {
+            RandomSource::Seeds(seeds) => {
+                let mut seeds = seeds.iter();
+                seeds.try_for_each(|v| self.use_as(*v, ScalarType::I64))?;
+            }
+            RandomSource::Stream(slot) if slot < self.n_streams => {}
+            RandomSource::Stream(slot) => return Err(format!("there is no stream {slot}")),
+        }
+        let mut range = draw.range.iter().flatten();
+        range.try_for_each(|v| self.use_as(*v, ty))?;
+        outs.iter().try_for_each(|out| self.define(*out, ty))
     }
 
     fn memory(&mut self, inst: &ClusterInst) -> Checked<()> {

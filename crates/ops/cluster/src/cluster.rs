@@ -1,23 +1,27 @@
 //! `_Cluster`: a loop, a conditional or a group of small ops as one program.
 
-use ferroflow_base::Result;
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::random_stream::{NodeRandom, NodeStream};
 use ferroflow_jit::{Array, Code, Exit, compile};
 use ferroflow_opdef::{
     AttrValue, Attrs, Cluster, ClusterInput, ClusterOutput, Cost, KernelBuild, KernelCtx, Op,
     OpKernel, ScalarType, ShapeCtx,
 };
+use ferroflow_primitives::philox::Philox;
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
-use std::sync::OnceLock;
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
-/// `_Cluster` is internal: it runs `program`, or calls `f`, the nodes that the program was made of,
+/// `_Cluster` is internal: it runs `program`, whose random numbers are those of the nodes `streams` with two `seeds`
+/// each, or calls `f`, the nodes that the program was made of,
 /// if inputs have other shapes or the program leaves. Code is made by the first run of a program
 /// with loops, and by a later one of others.
 pub(crate) const OPS: &[Op] = &[Op::new(
     "_Cluster",
     "args: list(Tin) -> results: list(Tout) | Tin: list(type) >= 0; Tout: list(type) >= 0; \
-     f: func; program: string",
+     f: func; program: string; streams: list(string) = []; seeds: list(int) = []",
 )
 .shape(shape)
 .cost(Cost::Expensive)
@@ -70,6 +74,9 @@ struct Kernel {
     /// The types of the arrays that the program makes.
     array_types: Vec<ScalarType>,
     function: String,
+    streams: Vec<NodeRandom>,
+    /// The slots of streams by name, in which all steps lock them.
+    lock_order: Vec<usize>,
     /// `None` if the program cannot be compiled.
     code: OnceLock<Option<Code>>,
     /// Runs that call the function before code is made.
@@ -93,11 +100,21 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let function = match build.attrs.get("f") {
         Some(AttrValue::Func(f)) if fits => f.name.clone(),
         _ => {
-            return Err(ferroflow_base::invalid_argument!(
+            return Err(invalid_argument!(
                 "the program of a _Cluster does not fit the node's dtypes, or attr 'f' is not a function"
             ));
         }
     };
+    let streams = streams(build.attrs)?;
+    if streams.len() != program.n_streams as usize {
+        return Err(invalid_argument!(
+            "the program of a _Cluster has {} streams, the node {}",
+            program.n_streams,
+            streams.len()
+        ));
+    }
+    let mut lock_order: Vec<usize> = (0..streams.len()).collect();
+    lock_order.sort_unstable_by_key(|slot| streams[*slot].name());
     let warm_up = if program.max_insts().is_none() {
         0
     } else {
@@ -109,8 +126,30 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         program,
         array_types,
         function,
+        streams,
+        lock_order,
         code: OnceLock::new(),
     }))
+}
+
+/// The streams of random numbers of a node.
+fn streams(attrs: &Attrs) -> Result<Vec<NodeRandom>> {
+    let (nodes, seeds) = (attrs.strs("streams")?, attrs.ints("seeds")?);
+    let (pairs, rest) = seeds.as_chunks::<2>();
+    let all = nodes.iter().zip(pairs);
+    let all = all.map(|(node, [a, b])| NodeRandom::of(node, (*a as u64, *b as u64)));
+    let all: Vec<NodeRandom> = all.collect();
+    let names: BTreeSet<&str> = all.iter().map(NodeRandom::name).collect();
+    if all.len() != nodes.len()
+        || pairs.len() != all.len()
+        || !rest.is_empty()
+        || names.len() != all.len()
+    {
+        return Err(invalid_argument!(
+            "a _Cluster has a name and two seeds for each of its streams, none twice"
+        ));
+    }
+    Ok(all)
 }
 
 impl OpKernel for Kernel {
@@ -174,10 +213,9 @@ impl Kernel {
         let own = self.program.arrays.iter();
         arrays.extend(own.map(|_| Array::Own(Vec::new(), 0)));
         words.resize(code.n_words(), 0);
-        let cancel = ctx.services().cancel;
-        match code.run(&mut words, &mut arrays, cancel)? {
+        match self.execute(code, ctx, &mut words, &mut arrays)? {
             Exit::Left => return Ok(false),
-            Exit::Cancelled => cancel.check()?,
+            Exit::Cancelled => ctx.services().cancel.check()?,
             Exit::Done => {}
         }
         let mut outputs: SmallVec<[Tensor; 8]> = smallvec![];
@@ -202,6 +240,34 @@ impl Kernel {
         let mut outputs = outputs.into_iter().enumerate();
         outputs.try_for_each(|(i, output)| ctx.set_output(i, output))?;
         Ok(true)
+    }
+}
+
+impl Kernel {
+    /// Runs code with the node's streams of random numbers, which go on if it is done.
+    fn execute(
+        &self,
+        code: &Code,
+        ctx: &KernelCtx,
+        words: &mut [u64],
+        arrays: &mut [Array],
+    ) -> Result<Exit> {
+        let cancel = ctx.services().cancel;
+        if self.streams.is_empty() {
+            return code.run(words, arrays, &mut [], cancel);
+        }
+        let streams = self.streams.iter().map(|s| s.stream(ctx.resources()));
+        let streams: Vec<Arc<NodeStream>> = streams.collect::<Result<_>>()?;
+        let locks = self.lock_order.iter();
+        let mut locks: Vec<_> = locks.map(|slot| (*slot, streams[*slot].lock())).collect();
+        locks.sort_unstable_by_key(|(slot, _)| *slot);
+        let mut next: Vec<Philox> = locks.iter().map(|(_, stream)| **stream).collect();
+        let exit = code.run(words, arrays, &mut next, cancel)?;
+        if exit == Exit::Done {
+            let next = locks.iter_mut().zip(next);
+            next.for_each(|((_, stream), next)| **stream = next);
+        }
+        Ok(exit)
     }
 }
 

@@ -11,7 +11,7 @@ use ferroflow_opdef::{
     Attrs, Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
 };
 use ferroflow_primitives::gemm::{
-    self, Activation, BatchItem, Epilogue, PackedB, gemm, gemm_packed,
+    self, Activation, BatchItem, Epilogue, GemmShape, PackedB, gemm, gemm_packed,
 };
 use ferroflow_primitives::math::UnaryOp;
 use ferroflow_tensor::{
@@ -66,7 +66,7 @@ fn mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     );
     let dtype = build.output(0)?;
     if dtype == DType::Float || dtype == DType::Double {
-        let weights = build.constant(1).filter(|w| !ta && w.shape().rank() == 2);
+        let weights = packed_weights(build, ta);
         return dispatch!(dtype, T in [f32, f64] => Ok(match weights {
             Some(w) => Box::new(Packed::<T>::new(build, w, tb, Tail::default())?),
             None => Box::new(Unpacked::<T> { ta, tb, tail: Tail::default() }),
@@ -84,6 +84,15 @@ fn mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             ctx.set_output(0, out)
         })),
         else Err(build.unsupported(dtype)))
+}
+
+/// The right-hand matrix, if it is a constant for which packing pays.
+fn packed_weights<'a>(build: &'a KernelBuild, transpose_a: bool) -> Option<&'a LazyTensor> {
+    let weights = build.constant(1).filter(|_| !transpose_a)?;
+    let &[k, n] = weights.shape().dims() else {
+        return None;
+    };
+    (!GemmShape::dense(1, n, k, false, false).is_tiny()).then_some(weights)
 }
 
 /// The epilogue of a product: a bias (input 2 or a constant) and an activation.
@@ -250,12 +259,10 @@ fn fused_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 None => None,
             };
             let tail = fused_tail(build.attrs, bias)?;
-            Ok(
-                match build.constant(1).filter(|w| !ta && w.shape().rank() == 2) {
-                    Some(w) => Box::new(Packed::<f32>::new(build, w, tb, tail)?),
-                    None => Box::new(Unpacked { ta, tb, tail }),
-                },
-            )
+            Ok(match packed_weights(build, ta) {
+                Some(w) => Box::new(Packed::<f32>::new(build, w, tb, tail)?),
+                None => Box::new(Unpacked { ta, tb, tail }),
+            })
         }
         dtype @ (DType::Half | DType::Bfloat16) => fused_halves(ta, tb, build.attrs, dtype),
         dtype => Err(build.unsupported(dtype)),

@@ -1,7 +1,7 @@
 //! Gamma, Poisson and binomial samples by rejection, each from its own stream, bit for bit
 //! TensorFlow's (`core/kernels/random_op.cc`, `random_poisson_op.cc`, `random_binomial_op.cc`).
 
-use crate::distributions::{normal_f64, unit_f64};
+use ferroflow_functors::distributions::{normal_f64, unit_f64};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_primitives::special::lgamma;
 

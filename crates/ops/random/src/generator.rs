@@ -2,12 +2,12 @@
 //! two 64-bit words and a key. TensorFlow: `core/kernels/stateful_random_ops.cc` and
 //! `random_binomial_op.cc`.
 
-use crate::distributions::{Integers, RESERVED};
 use crate::random_binomial::binomial;
 use crate::random_ops::{
     Floats, filled, integers, shape_from_input, shape_from_input_at, wanted_shape, wanted_shape_at,
 };
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::distributions::{Integers, RESERVED};
 use ferroflow_functors::random_stream::check_algorithm;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_primitives::philox::Philox;

@@ -5,7 +5,6 @@
 
 // codegen:begin
 mod candidate_sampling;
-mod distributions;
 mod draws;
 mod generator;
 mod multinomial;

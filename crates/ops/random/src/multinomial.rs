@@ -1,8 +1,8 @@
 //! Multinomial (TensorFlow: `core/kernels/multinomial_op.cc`).
 
-use crate::distributions::unit_f64;
 use crate::random_ops::Seeded;
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::distributions::unit_f64;
 use ferroflow_functors::indices::{Index, dispatch_index, int};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::philox::Philox;

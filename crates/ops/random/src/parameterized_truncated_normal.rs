@@ -1,13 +1,13 @@
 //! ParameterizedTruncatedNormal and StatelessParameterizedTruncatedNormal (TensorFlow:
 //! `core/kernels/parameterized_truncated_normal_op.cc`).
 
-use crate::distributions::{Distribution, Normal, Uniform};
 use crate::parameterized::{broadcast, check_end, stateless_shape};
 use crate::random_ops::{Seeded, shape_from_input, wanted_shape};
 use crate::stateless::seeded;
 use crate::truncated::{MAX_TRIES, TruncatedNormals};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::broadcast::broadcast_shape;
+use ferroflow_functors::distributions::{Distribution, Normal, Uniform};
 use ferroflow_functors::summarize::debug_string;
 use ferroflow_opdef::{Expr, GradientCtx, KernelCtx, Op};
 use ferroflow_tensor::{DType, Element, Shape, Tensor, dispatch, f16};

@@ -1,7 +1,6 @@
 //! RandomGamma, StatelessRandomGammaV2, StatelessRandomGammaV3, RandomGammaGrad (TensorFlow:
 //! `core/kernels/stateless_random_gamma_op.cc`, `cwise_op_random_grad.cc` and `random_op.cc`).
 
-use crate::distributions::RESERVED;
 use crate::draws;
 use crate::multinomial::as_doubles;
 use crate::parameterized::{
@@ -12,6 +11,7 @@ use crate::random_ops::shape_from_input;
 use crate::stateless::{check_key, keyed, seeded};
 use ferroflow_base::Result;
 use ferroflow_functors::binary::{BinaryFn, binary_kernel};
+use ferroflow_functors::distributions::RESERVED;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_primitives::special_gamma;

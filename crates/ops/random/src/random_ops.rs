@@ -1,8 +1,8 @@
 //! RandomUniform, RandomStandardNormal, TruncatedNormal, RandomUniformInt: stateful ops, whose
 //! stream continues from step to step of a session (TensorFlow: `core/kernels/random_op.cc`).
 
-use crate::distributions::{self, Distribution, Integers, Normal, Truncated, Uniform};
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::distributions::{self, Distribution, Integers, Normal, Truncated, Uniform};
 use ferroflow_functors::indices::{shape_input, shape_vector};
 pub(crate) use ferroflow_functors::random_stream::NodeRandom as Seeded;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};

@@ -1,7 +1,6 @@
 //! RandomPoisson, RandomPoissonV2, StatelessRandomPoisson (TensorFlow:
 //! `core/kernels/random_poisson_op.cc` and `stateless_random_ops.cc`).
 
-use crate::distributions::RESERVED;
 use crate::draws;
 use crate::multinomial::as_doubles;
 use crate::parameterized::{
@@ -10,6 +9,7 @@ use crate::parameterized::{
 };
 use crate::stateless::seeded;
 use ferroflow_base::Result;
+use ferroflow_functors::distributions::RESERVED;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_tensor::{dispatch, f16};
 

@@ -1,8 +1,8 @@
 //! RandomShuffle (TensorFlow: `core/kernels/random_shuffle_op.cc`).
 
-use crate::distributions::{self};
 use crate::random_ops::Seeded;
 use ferroflow_base::Result;
+use ferroflow_functors::distributions;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_primitives::philox::Philox;

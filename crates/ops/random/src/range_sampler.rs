@@ -2,8 +2,8 @@
 //! (`core/kernels/range_sampler.cc`, `core/lib/random/weighted_picker.cc` and
 //! `distribution_sampler.cc`).
 
-use crate::distributions::{below_u32, below_u64, unit_f32, unit_f64};
 use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_functors::distributions::{below_u32, below_u64, unit_f32, unit_f64};
 use ferroflow_functors::indices::shape_of;
 use ferroflow_primitives::philox::Philox;
 use ferroflow_tensor::{DType, Tensor};

@@ -1,11 +1,11 @@
 //! Random ops that depend only on a seed input (TensorFlow: `core/kernels/stateless_random_ops.cc`
 //! and `stateless_random_ops_v2.cc`).
 
-use crate::distributions::Integers;
 use crate::multinomial::{draw, multinomial_shape};
 use crate::random_ops::{Floats, filled, integers, shape_from_input, wanted_shape};
 use crate::random_shuffle::shuffle;
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::distributions::Integers;
 use ferroflow_functors::indices::dispatch_index;
 use ferroflow_functors::random_stream::{self, PHILOX};
 use ferroflow_functors::shapes;

@@ -3,8 +3,8 @@
 //! Which random number an element gets follows from TensorFlow's vectorized loop: floats and doubles that become
 //! `int32` are rounded eight at a time, all others one by one, and those draw a block each.
 
-use crate::distributions::{Distribution, Uniform};
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::distributions::{Distribution, Uniform};
 use ferroflow_functors::indices::int;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel};

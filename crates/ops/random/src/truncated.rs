@@ -1,8 +1,8 @@
 //! Truncated normal samples with parameters, bit for bit TensorFlow's
 //! (`core/kernels/parameterized_truncated_normal_op.cc`; the tails by Robert, 1995).
 
-use crate::distributions::{Distribution, Normal, Uniform};
 use ferroflow_base::{Result, internal, invalid_argument};
+use ferroflow_functors::distributions::{Distribution, Normal, Uniform};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_tensor::{Element, Tensor};
 use num_traits::Float;

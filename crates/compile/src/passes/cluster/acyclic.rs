@@ -45,6 +45,8 @@ const MAX_ROUNDS: usize = 8;
 const NODE: usize = 14;
 /// Nanoseconds of an elementwise node: those that follow each other are fused.
 const FUSED_NODE: usize = 4;
+/// Nanoseconds of a product of small matrices.
+const PRODUCT: usize = 40;
 /// Nanoseconds of a node that calls functions.
 const CALL: usize = 150;
 /// Nanoseconds of a cluster, without what it computes.
@@ -386,6 +388,21 @@ impl Groups<'_> {
         })
     }
 
+    /// About as many instructions as the program needs for a node.
+    fn instructions(&self, id: NodeId) -> usize {
+        let node = self.graph.node(id);
+        let n = |output| self.shapes.get(output).num_elements().unwrap_or(MAX_SMALL);
+        let of_output = n(Output::new(id, 0));
+        match (is_product(node), node.inputs.first()) {
+            // Each element is a sum over a row of the first matrix.
+            (true, Some(a)) => {
+                let rows = self.shapes.get(Output::new(id, 0)).dim(-2).unwrap_or(1);
+                of_output * n(*a) / rows.max(1)
+            }
+            _ => of_output,
+        }
+    }
+
     /// Whether a cluster is expected to be faster than its nodes.
     fn is_worthwhile(&self, candidate: &Candidate) -> bool {
         let nodes = candidate.members.iter().map(|id| self.graph.node(*id));
@@ -401,6 +418,7 @@ impl Groups<'_> {
         let alone = |node: &&Node| match node.class().calls_functions() {
             true => CALL,
             false if is_elementwise(node) && node.outputs[..] == [DType::Float] => FUSED_NODE,
+            false if is_product(node) => PRODUCT,
             false => NODE,
         };
         let inside: FxHashSet<NodeId> = candidate.members.iter().copied().collect();
@@ -411,13 +429,17 @@ impl Groups<'_> {
         let inputs = inputs
             .filter(|i| !inside.contains(&i.node) && !self.graph.node(i.node).is_free_constant());
         let inputs: FxHashSet<&Output> = inputs.collect();
-        let elements = candidate.members.iter().map(|id| {
-            let n = self.shapes.get(Output::new(*id, 0)).num_elements();
-            n.unwrap_or(MAX_SMALL)
-        });
+        let elements = candidate.members.iter().map(|id| self.instructions(*id));
         let cost = CLUSTER + TENSOR * (inputs.len() + candidate.outputs.len());
         cost + elements.sum::<usize>() < computing.iter().map(alone).sum()
     }
+}
+
+fn is_product(node: &Node) -> bool {
+    matches!(
+        node.op(),
+        "MatMul" | "_FusedMatMul" | "BatchMatMul" | "BatchMatMulV2"
+    )
 }
 
 /// Whether a program calls a function to compute the op.

@@ -1,7 +1,7 @@
 //! Makes programs: open blocks, values and their types, constants.
 
-use ferroflow_graph::NodeId;
-use ferroflow_opdef::{ClusterInst, ScalarBinary, ScalarType, ScalarUnary, ValueId};
+use ferroflow_graph::{Node, NodeId};
+use ferroflow_opdef::{ClusterInst, RandomSource, ScalarBinary, ScalarType, ScalarUnary, ValueId};
 use ferroflow_tensor::Tensor;
 use rustc_hash::FxHashMap;
 use std::rc::Rc;
@@ -20,6 +20,8 @@ pub(super) enum Meaning {
     List(List),
     /// The vector of the integers from zero to this i64, without it.
     Range(ValueId),
+    /// The key or the counter of a stream of random numbers.
+    Key(RandomSource),
 }
 
 /// A tensor of static shape.
@@ -128,6 +130,15 @@ pub(super) struct Builder {
     pub(super) arrays: Vec<ScalarType>,
     /// The latest version of the list of each array.
     pub(super) versions: Vec<u32>,
+    /// The nodes and seeds of streams of random numbers, by slot.
+    pub(super) streams: Vec<StreamOf>,
+}
+
+/// The stream of a node: its name and its seeds.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct StreamOf {
+    pub(super) node: String,
+    pub(super) seeds: [i64; 2],
 }
 
 impl Builder {
@@ -314,12 +325,31 @@ impl Builder {
 
     /// New values of the types and shape of another tensor.
     pub(super) fn like(&mut self, model: &Elements) -> Option<Elements> {
-        let values = model.values.iter().map(|_| self.value(model.ty));
-        Some(Elements {
-            ty: model.ty,
-            dims: model.dims.clone(),
-            values: values.collect::<Option<_>>()?,
-        })
+        self.fresh(model.ty, model.dims.clone())
+    }
+
+    /// New values for the elements of a tensor, if it has some and not too many.
+    pub(super) fn fresh(&mut self, ty: ScalarType, dims: Vec<usize>) -> Option<Elements> {
+        let n = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
+        let values = (0..n).map(|_| self.value(ty));
+        let is_small = (1..=MAX_ELEMENTS).contains(&n);
+        let values = is_small.then(|| values.collect::<Option<_>>())??;
+        Some(Elements { ty, dims, values })
+    }
+
+    /// The slot of the stream of a node.
+    pub(super) fn stream(&mut self, node: &Node) -> Option<u32> {
+        let seed = |name| node.attrs.int(name).ok();
+        let own = StreamOf {
+            node: node.name.clone(),
+            seeds: [seed("seed")?, seed("seed2")?],
+        };
+        let slot = self.streams.iter().position(|s| *s == own);
+        let slot = slot.unwrap_or_else(|| {
+            self.streams.push(own);
+            self.streams.len() - 1
+        });
+        u32::try_from(slot).ok()
     }
 }
 

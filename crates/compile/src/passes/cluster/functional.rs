@@ -1,6 +1,7 @@
 //! Nodes that call functions: calls, If, Case, While, For.
 
 use super::build::{Elements, Meaning};
+use super::randoms::draws;
 use super::regions::Regions;
 use super::translate::{Translator, values};
 use crate::control::Callee;
@@ -163,7 +164,8 @@ impl Translator<'_> {
         let mut results = vec![None; function.results.len()];
         // What runs for its effects must turn out to have none.
         for target in graph.targets() {
-            let class = graph.node(*target).class();
+            let node = graph.node(*target);
+            let class = node.class();
             let calls = [
                 NodeClass::Call,
                 NodeClass::If,
@@ -171,7 +173,7 @@ impl Translator<'_> {
                 NodeClass::While,
                 NodeClass::For,
             ];
-            if !calls.contains(&class) {
+            if !calls.contains(&class) && !draws(node) {
                 return None;
             }
             self.node(&inner, *target)?;

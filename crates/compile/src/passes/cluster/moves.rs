@@ -1,13 +1,13 @@
-//! Ops that move the elements of small tensors, and reductions whose order does not matter.
+//! Ops that move the elements of small tensors.
 
 use super::build::{Elements, MAX_ELEMENTS, Meaning};
 use super::ops::one;
 use super::translate::Translator;
 use ferroflow_graph::Node;
-use ferroflow_opdef::{ScalarBinary, ValueId};
+use ferroflow_opdef::ValueId;
 
 /// The axis that a number means; negative ones count from the end.
-fn axis_of(axis: i64, rank: usize) -> Option<usize> {
+pub(super) fn axis_of(axis: i64, rank: usize) -> Option<usize> {
     let axis = if axis < 0 { axis + rank as i64 } else { axis };
     usize::try_from(axis).ok().filter(|a| *a < rank)
 }
@@ -47,8 +47,7 @@ fn moved(
 }
 
 impl Translator<'_> {
-    /// The outputs of a node that moves elements, or reduces them; `None` if its op does something else, or what it moves is
-    /// not known.
+    /// The outputs of a node that moves elements; `None` if its op does something else, or what it moves is not known.
     pub(super) fn moving(&mut self, node: &Node, inputs: &[&Elements]) -> Option<Vec<Meaning>> {
         match (node.op(), inputs) {
             ("ConcatV2", [parts @ .., axis]) => self.concat(parts, axis),
@@ -105,18 +104,6 @@ impl Translator<'_> {
                     dims: dims.map(|(_, d)| *d).collect(),
                     ..(*a).clone()
                 })
-            }
-            ("Sum" | "Prod" | "Max" | "Min" | "All" | "Any", [a, axes]) => {
-                let f = match node.op() {
-                    "Sum" => ScalarBinary::Add,
-                    "Prod" => ScalarBinary::Mul,
-                    "Max" => ScalarBinary::Maximum,
-                    "Min" => ScalarBinary::Minimum,
-                    "All" => ScalarBinary::LogicalAnd,
-                    _ => ScalarBinary::LogicalOr,
-                };
-                let keeps = node.attrs.bool("keep_dims").ok()?;
-                self.reduced(f, a, axes, keeps)
             }
             _ => None,
         }
@@ -239,41 +226,5 @@ impl Translator<'_> {
         let dims = kept.map(|(_, d)| d).collect();
         let elements = all.first()?.tensor()?.as_ref().clone();
         one(Elements { dims, ..elements })
-    }
-
-    /// The reduction of integers and truth values over constant axes; that of floats depends on the order.
-    fn reduced(
-        &mut self,
-        f: ScalarBinary,
-        a: &Elements,
-        axes: &Elements,
-        keeps: bool,
-    ) -> Option<Vec<Meaning>> {
-        let axes = self.b.ints(axes)?.into_iter();
-        let axes: Vec<usize> = axes
-            .map(|axis| axis_of(axis, a.dims.len()))
-            .collect::<Option<_>>()?;
-        if a.ty.is_float() || a.values.is_empty() {
-            return None;
-        }
-        let of_axis = |(k, d): (usize, &usize)| if axes.contains(&k) { 1 } else { *d };
-        let ones: Vec<usize> = a.dims.iter().enumerate().map(of_axis).collect();
-        let mut values: Vec<Option<ValueId>> = vec![None; ones.iter().product()];
-        for (i, value) in a.values.iter().enumerate() {
-            let index = index_of(&a.dims, i);
-            let index: Vec<usize> = index.iter().zip(&ones).map(|(i, d)| i % d).collect();
-            let to = &mut values[flat(&ones, &index)];
-            *to = Some(match *to {
-                None => *value,
-                Some(before) => self.b.binary(f, before, *value)?,
-            });
-        }
-        let kept = ones.iter().enumerate();
-        let kept = kept.filter(|(k, _)| keeps || !axes.contains(k));
-        one(Elements {
-            ty: a.ty,
-            dims: kept.map(|(_, d)| *d).collect(),
-            values: values.into_iter().collect::<Option<_>>()?,
-        })
     }
 }

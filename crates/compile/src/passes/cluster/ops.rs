@@ -71,7 +71,7 @@ impl Translator<'_> {
     }
 
     /// Applies a function to the elements of tensors, broadcast together.
-    fn each(
+    pub(super) fn each(
         &mut self,
         inputs: &[&Elements],
         mut f: impl FnMut(&mut Self, &[ValueId]) -> Option<ValueId>,
@@ -197,12 +197,16 @@ impl Translator<'_> {
                 };
                 (!a.values.is_empty()).then(|| rows.map(row).collect())
             }
-            _ => self.moving(node, inputs),
+            _ => {
+                let moved = self.moving(node, inputs);
+                let reduced = moved.or_else(|| self.reduction(node, inputs));
+                reduced.or_else(|| self.network(node, inputs))
+            }
         }
     }
 
     /// A float constant.
-    fn float(&mut self, ty: ScalarType, x: f64) -> Option<ValueId> {
+    pub(super) fn float(&mut self, ty: ScalarType, x: f64) -> Option<ValueId> {
         let bits = match ty {
             ScalarType::F32 => u64::from((x as f32).to_bits()),
             _ => x.to_bits(),

@@ -2,6 +2,7 @@
 //! region.
 
 use super::build::{Builder, Elements, List, MAX_ELEMENTS, Meaning, Outputs, Region};
+use super::randoms::draws;
 use super::regions::{Path, Regions, is_next, maker};
 use super::tensor_arrays::TensorArrayOp;
 use crate::passes::control_only::is_safe;
@@ -217,6 +218,7 @@ impl<'l> Translator<'l> {
                 let inputs: Vec<Meaning> = inputs.collect::<Option<_>>()?;
                 match TensorArrayOp::of(node) {
                     Some(op) => self.tensor_array_op(scope, id, op, &inputs),
+                    None if draws(node) => self.random(node, &inputs),
                     None => self.op(node, &inputs),
                 }
             }
@@ -321,7 +323,7 @@ impl<'l> Translator<'l> {
         Some(match meaning {
             Meaning::Tensor(elements) => Meaning::Tensor(Rc::new(self.b.like(elements)?)),
             Meaning::List(list) => Meaning::List(self.latest(*list)?),
-            Meaning::Range(limit) => Meaning::Range(*limit),
+            Meaning::Range(_) | Meaning::Key(_) => meaning.clone(),
         })
     }
 

@@ -10,12 +10,12 @@ use ferroflow_tensor::{bf16, f16};
 use std::f64::consts::PI;
 
 /// Blocks of the generator reserved for one number of a rejection-sampled distribution.
-pub(crate) const RESERVED: u128 = 256;
+pub const RESERVED: u128 = 256;
 /// Elements of a parallel chunk; a multiple of every group.
 const CHUNK: usize = 4096;
 
 /// A distribution of numbers in groups.
-pub(crate) trait Distribution<T>: Sync {
+pub trait Distribution<T>: Sync {
     /// Numbers in a group.
     const GROUP: usize;
     /// Blocks of the generator between groups.
@@ -25,7 +25,7 @@ pub(crate) trait Distribution<T>: Sync {
 }
 
 /// Fills `out` from the stream's current block on.
-pub(crate) fn fill<T: Send, D: Distribution<T>>(
+pub fn fill<T: Send, D: Distribution<T>>(
     par: &dyn Parallelism,
     random: &Philox,
     distribution: &D,
@@ -42,13 +42,13 @@ pub(crate) fn fill<T: Send, D: Distribution<T>>(
 
 /// Converts random bits to a float in [0, 1).
 #[inline]
-pub(crate) fn unit_f32(x: u32) -> f32 {
+pub fn unit_f32(x: u32) -> f32 {
     f32::from_bits(0x3F80_0000 | (x & 0x7F_FFFF)) - 1.0
 }
 
 /// Converts random bits to a double in [0, 1).
 #[inline]
-pub(crate) fn unit_f64(x0: u32, x1: u32) -> f64 {
+pub fn unit_f64(x0: u32, x1: u32) -> f64 {
     let mantissa = ((x0 & 0xF_FFFF) as u64) << 32 | x1 as u64;
     f64::from_bits(1023 << 52 | mantissa) - 1.0
 }
@@ -65,7 +65,7 @@ fn normal_f32(x0: u32, x1: u32) -> [f32; 2] {
 
 /// Returns two normally distributed doubles.
 #[inline]
-pub(crate) fn normal_f64([x0, x1, x2, x3]: [u32; 4]) -> [f64; 2] {
+pub fn normal_f64([x0, x1, x2, x3]: [u32; 4]) -> [f64; 2] {
     let u = unit_f64(x0, x1).max(1.0e-7);
     let v = 2.0 * PI * unit_f64(x2, x3);
     let r = (-2.0 * u.ln()).sqrt();
@@ -83,7 +83,7 @@ fn long([a, b, c, d]: [u32; 4]) -> [u64; 2] {
 }
 
 /// Uniform in [0, 1).
-pub(crate) struct Uniform;
+pub struct Uniform;
 
 macro_rules! uniform {
     ($($ty:ty: $from:expr),*) => {$(
@@ -113,7 +113,7 @@ impl Distribution<f64> for Uniform {
 }
 
 /// The standard normal distribution.
-pub(crate) struct Normal;
+pub struct Normal;
 
 macro_rules! normal {
     ($($ty:ty: $from:expr),*) => {$(
@@ -157,7 +157,7 @@ impl Distribution<f64> for Normal {
 }
 
 /// The standard normal distribution, redrawn beyond two standard deviations.
-pub(crate) struct Truncated;
+pub struct Truncated;
 
 impl Distribution<f64> for Truncated {
     const GROUP: usize = 2;
@@ -172,8 +172,10 @@ impl Distribution<f64> for Truncated {
 }
 
 /// Integers from `low` on, `range` of them; zero stands for all of the type.
-pub(crate) struct Integers<T, U> {
+pub struct Integers<T, U> {
+    /// The first number.
     pub low: T,
+    /// How many numbers there are.
     pub range: U,
 }
 
@@ -200,7 +202,7 @@ integers! {
 }
 
 /// Returns the source positions of a shuffled vector's elements.
-pub(crate) fn permutation(random: &mut Philox, n: usize) -> Vec<usize> {
+pub fn permutation(random: &mut Philox, n: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..n).collect();
     for i in 0..n.saturating_sub(1) {
         let left = u32::try_from(n - i).unwrap_or(u32::MAX);
@@ -210,12 +212,12 @@ pub(crate) fn permutation(random: &mut Philox, n: usize) -> Vec<usize> {
 }
 
 /// Returns a uniform integer below `n`, from 32 random bits per attempt.
-pub(crate) fn below_u32(random: &mut Philox, n: u32) -> u32 {
+pub fn below_u32(random: &mut Philox, n: u32) -> u32 {
     below(n.into(), u32::MAX.into(), || random.next_u32().into()) as u32
 }
 
 /// Returns a uniform integer below `n`, from 64 random bits per attempt.
-pub(crate) fn below_u64(random: &mut Philox, n: u64) -> u64 {
+pub fn below_u64(random: &mut Philox, n: u64) -> u64 {
     below(n, u64::MAX, || {
         let (low, high) = (random.next_u32(), random.next_u32());
         u64::from(low) | u64::from(high) << 32
