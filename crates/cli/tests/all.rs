@@ -5,4 +5,5 @@ mod cli;
 mod cluster;
 mod host_tools;
 mod libraries;
+mod machine_code;
 mod serving_examples;

@@ -1,7 +1,7 @@
 //! Code of single functions, with the results of the kernels: integers wrap around, the larger and
 //! smaller of two floats is NaN if one is, a float out of range becomes the smallest integer.
 
-use crate::helpers;
+use crate::helpers::Helper;
 use crate::translate::Translator;
 use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
 use cranelift_codegen::ir::{InstBuilder, Type, Value, types};
@@ -34,9 +34,10 @@ impl Translator<'_> {
     pub(crate) fn unary(&mut self, f: ScalarUnary, ty: ScalarType, a: Value) -> Option<Value> {
         use ScalarUnary as F;
         let is_float = ty.is_float();
-        if let Some(address) = helpers::unary(f, ty) {
+        let helper = Helper::Unary(f, ty);
+        if helper.address().is_some() {
             let ty = machine_type(ty);
-            return self.call(address, &[a], &[ty], ty);
+            return self.call(helper, &[a], &[ty], ty);
         }
         Some(match f {
             F::Neg if is_float => self.b.ins().fneg(a),
@@ -89,14 +90,15 @@ impl Translator<'_> {
         divisor: Option<i64>,
     ) -> Option<Value> {
         use ScalarBinary as F;
-        if let Some(address) = helpers::binary(f, ty) {
+        let helper = Helper::Binary(f, ty);
+        if helper.address().is_some() {
             if f == F::Pow && ty.is_int() {
                 let zero = self.int(ty, 0);
                 let negative = self.b.ins().icmp(IntCC::SignedLessThan, b, zero);
                 self.leave_if(negative);
             }
             let ty = machine_type(ty);
-            return self.call(address, &[a, b], &[ty, ty], ty);
+            return self.call(helper, &[a, b], &[ty, ty], ty);
         }
         if let Some((int, float)) = comparison(f) {
             return Some(match ty.is_float() {

@@ -1,6 +1,8 @@
 //! Memory with machine code, and its calls.
 
+use crate::helpers::Helper;
 use ferroflow_base::{Result, internal, resource_exhausted};
+use ferroflow_opdef::{Cluster, ClusterOutput};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_sync::CancelToken;
 use memmap2::{Mmap, MmapMut};
@@ -53,6 +55,7 @@ pub(crate) struct Env<'a, 'b> {
     /// The inputs; replaced by the outputs.
     words: *mut u64,
     arrays: *mut RawArray,
+    helpers: *const usize,
     own: &'a mut [Array<'b>],
     sizes: &'a [usize],
     pub(crate) streams: &'a mut [Philox],
@@ -62,6 +65,9 @@ pub(crate) struct Env<'a, 'b> {
 /// Machine code of one program.
 pub struct Code {
     memory: Mmap,
+    /// The functions that it calls, and where they are.
+    helpers: Vec<Helper>,
+    addresses: Vec<usize>,
     n_inputs: usize,
     n_outputs: usize,
     /// The bytes of an element of each array.
@@ -70,24 +76,18 @@ pub struct Code {
     n_streams: usize,
 }
 
-/// What Cranelift made of a program.
-pub(crate) struct Compiled<'a> {
-    pub(crate) bytes: &'a [u8],
-    pub(crate) n_inputs: usize,
-    pub(crate) n_outputs: usize,
-    pub(crate) element_sizes: Vec<usize>,
-    pub(crate) n_input_arrays: usize,
-    pub(crate) n_streams: usize,
-}
-
 impl Code {
-    /// Copies code, which must be that of a function `fn(&mut Env) -> i64` without relocations, to
-    /// memory that can be executed.
-    pub(crate) fn new(compiled: Compiled) -> Result<Code> {
-        let size = compiled.bytes.len().max(1).next_multiple_of(4096);
+    /// Copies code, which must be that of a function `fn(&mut Env) -> i64` of the program without relocations, which
+    /// calls these helpers, to memory that can be executed.
+    pub(crate) fn new(program: &Cluster, bytes: &[u8], helpers: Vec<Helper>) -> Result<Code> {
+        let addresses = helpers.iter().map(|h| h.address());
+        let addresses: Option<Vec<usize>> = addresses.collect();
+        let addresses =
+            addresses.ok_or_else(|| internal!("a cluster calls a function that there is not"))?;
+        let size = bytes.len().max(1).next_multiple_of(4096);
         let total = CODE_SIZE.fetch_add(size, Ordering::Relaxed) + size;
         let memory = match total <= MAX_CODE {
-            true => executable(compiled.bytes),
+            true => executable(bytes),
             false => Err(resource_exhausted!(
                 "compiled clusters take more than {} MiB",
                 MAX_CODE >> 20
@@ -96,14 +96,26 @@ impl Code {
         if memory.is_err() {
             CODE_SIZE.fetch_sub(size, Ordering::Relaxed);
         }
+        let outputs = program.outputs.iter().map(|output| match output {
+            ClusterOutput::Tensor(_, _, elements) => elements.len(),
+            ClusterOutput::Array(_) => 0,
+        });
+        let types = program.array_types();
         Ok(Code {
             memory: memory?,
-            n_inputs: compiled.n_inputs,
-            n_outputs: compiled.n_outputs,
-            element_sizes: compiled.element_sizes,
-            n_input_arrays: compiled.n_input_arrays,
-            n_streams: compiled.n_streams,
+            helpers,
+            addresses,
+            n_inputs: program.input_values().count(),
+            n_outputs: outputs.sum(),
+            element_sizes: types.iter().map(|t| t.dtype().size()).collect(),
+            n_input_arrays: types.len() - program.arrays.len(),
+            n_streams: program.n_streams as usize,
         })
+    }
+
+    /// Returns the machine code and the functions that it calls.
+    pub(crate) fn parts(&self) -> (&[u8], &[Helper]) {
+        (&self.memory, &self.helpers)
     }
 
     /// Returns the number of words that [`run`](Self::run) takes.
@@ -148,15 +160,17 @@ impl Code {
         let mut env = Env {
             words: words.as_mut_ptr(),
             arrays: raw.as_mut_ptr(),
+            helpers: self.addresses.as_ptr(),
             own: arrays,
             sizes: &self.element_sizes,
             streams,
             cancel,
         };
         // SAFETY: `memory` holds a whole function of this signature, made by `translate` from a
-        // verified program and never changed. It reads and writes `n_words` words at `words`, as
+        // verified program and never changed, here or by a process with the same key. It reads and writes `n_words` words at `words`, as
         // many as there are, and elements of arrays, whose index it compares with `len` before.
-        // It writes only to arrays that `allocate` has made, which are not touched meanwhile.
+        // It writes only to arrays that `allocate` has made, which are not touched meanwhile, and calls functions at
+        // `helpers`, which has all that it was translated with.
         let exit = unsafe {
             let start = self.memory.as_ptr().cast::<()>();
             let run: extern "C" fn(*mut Env) -> i64 = std::mem::transmute(start);
@@ -195,6 +209,7 @@ pub(crate) mod offsets {
 
     pub(crate) const WORDS: i32 = offset_of!(Env, words) as i32;
     pub(crate) const ARRAYS: i32 = offset_of!(Env, arrays) as i32;
+    pub(crate) const HELPERS: i32 = offset_of!(Env, helpers) as i32;
     pub(crate) const ARRAY: i32 = size_of::<RawArray>() as i32;
     pub(crate) const DATA: i32 = offset_of!(RawArray, data) as i32;
     pub(crate) const LEN: i32 = offset_of!(RawArray, len) as i32;

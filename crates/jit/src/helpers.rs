@@ -1,10 +1,14 @@
-//! Functions that code calls: those of the kernels, element by element.
+//! Functions that code calls, by way of a table: those of the kernels, element by element, so that results are the same,
+//! and those of the run.
 
+use crate::code::{Env, allocate, poll};
+use crate::draws;
 use ferroflow_functors::field::{Field, Real};
 use ferroflow_functors::numeric::{Int, Ordered};
 use ferroflow_functors::unary::{SimdUnary, UnaryFunctor};
-use ferroflow_opdef::{ScalarBinary, ScalarType, ScalarUnary};
+use ferroflow_opdef::{Distribution, ScalarBinary, ScalarType, ScalarUnary};
 use ferroflow_primitives::math::UnaryOp;
+use std::fmt::{self, Display, Formatter};
 
 macro_rules! simd {
     ($f:ident; $($variant:ident),* $(,)?) => {
@@ -43,8 +47,61 @@ macro_rules! binary {
     }};
 }
 
+/// A function that code calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Helper {
+    Allocate,
+    Poll,
+    Unary(ScalarUnary, ScalarType),
+    Binary(ScalarBinary, ScalarType),
+    Draw(Distribution, ScalarType),
+}
+
+impl Helper {
+    /// The address; `None` if code is made in its place, or there is no such function.
+    pub(crate) fn address(self) -> Option<usize> {
+        match self {
+            Helper::Allocate => {
+                Some(allocate as extern "C" fn(&mut Env<'_, '_>, i64, i64) -> i64 as usize)
+            }
+            Helper::Poll => Some(poll as extern "C" fn(&Env<'_, '_>) -> i64 as usize),
+            Helper::Unary(f, ty) => unary(f, ty),
+            Helper::Binary(f, ty) => binary(f, ty),
+            Helper::Draw(distribution, ty) => draws::function(distribution, ty),
+        }
+    }
+}
+
+impl Display for Helper {
+    fn fmt(&self, f: &mut Formatter) -> fmt::Result {
+        match self {
+            Helper::Allocate => f.write_str("allocate"),
+            Helper::Poll => f.write_str("poll"),
+            Helper::Unary(function, ty) => write!(f, "{}:{}", function.name(), ty.name()),
+            Helper::Binary(function, ty) => write!(f, "{}:{}", function.name(), ty.name()),
+            Helper::Draw(distribution, ty) => write!(f, "{}:{}", distribution.name(), ty.name()),
+        }
+    }
+}
+
+impl Helper {
+    /// Reads what [`Display`] writes.
+    pub(crate) fn parse(text: &str) -> Option<Helper> {
+        let (name, ty) = match text {
+            "allocate" => return Some(Helper::Allocate),
+            "poll" => return Some(Helper::Poll),
+            _ => text.split_once(':')?,
+        };
+        let ty = ScalarType::from_name(ty)?;
+        let unary = ScalarUnary::of_op(name).map(|f| Helper::Unary(f, ty));
+        let binary = || ScalarBinary::of_op(name).map(|f| Helper::Binary(f, ty));
+        let draw = || Distribution::from_name(name).map(|d| Helper::Draw(d, ty));
+        unary.or_else(binary).or_else(draw)
+    }
+}
+
 /// Returns the address of a function of one float, unless code is made for it.
-pub(crate) fn unary(f: ScalarUnary, ty: ScalarType) -> Option<usize> {
+fn unary(f: ScalarUnary, ty: ScalarType) -> Option<usize> {
     match ty {
         ScalarType::F32 => {
             let simd = simd!(f; Rsqrt, Exp, Expm1, Log, Log1p, Sin, Cos, Asin, Acos, Atan, Tanh,
@@ -67,7 +124,7 @@ pub(crate) fn unary(f: ScalarUnary, ty: ScalarType) -> Option<usize> {
 }
 
 /// Returns the address of a function of two scalars, unless code is made for it.
-pub(crate) fn binary(f: ScalarBinary, ty: ScalarType) -> Option<usize> {
+fn binary(f: ScalarBinary, ty: ScalarType) -> Option<usize> {
     match (f, ty) {
         (ScalarBinary::Pow, ScalarType::F32) => binary!(f32, Field::pow),
         (ScalarBinary::Pow, ScalarType::F64) => binary!(f64, Field::pow),

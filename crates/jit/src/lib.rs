@@ -6,7 +6,7 @@
 //! `translate.rs` makes Cranelift's intermediate code, `arithmetic.rs` that of single functions,
 //! `helpers.rs` has the functions that code calls (those of the kernels, so that results are the
 //! same), `draws.rs` those of random numbers, `code.rs` is the memory that code runs in. Pages are writable or executable, never both;
-//! code is made here and never read from a file; its total size is bounded.
+//! code is made here, or read from bytes that a key has sealed (`sealed.rs`); its total size is bounded.
 //!
 //! Unsafe code: the call of what was compiled, and the arrays that it reads and writes.
 //!
@@ -17,7 +17,9 @@ mod arithmetic;
 mod code;
 mod draws;
 mod helpers;
+mod sealed;
 mod translate;
 
 pub use code::{Array, Code, Exit};
+pub use sealed::CodeKey;
 pub use translate::compile;

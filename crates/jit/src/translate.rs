@@ -1,8 +1,9 @@
 //! Programs as Cranelift's intermediate code, and that as machine code.
 
 use crate::arithmetic::machine_type;
-use crate::code::{Code, Compiled, Env, Exit, allocate, offsets, poll};
-use crate::draws::{self, MAX_DRAW, MIN_DRAW, SEEDS};
+use crate::code::{Code, Exit, offsets};
+use crate::draws::{MAX_DRAW, MIN_DRAW, SEEDS};
+use crate::helpers::Helper;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{
     AbiParam, Block, BlockArg, Function, InstBuilder, MemFlags, Signature, StackSlotData,
@@ -41,7 +42,7 @@ pub fn compile(program: &Cluster) -> Result<Code> {
     let mut function = Function::with_name_signature(UserFuncName::default(), signature);
     let mut state = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut function, &mut state);
-    let n_outputs = Translator::new(builder, isa.default_call_conv()).program(program)?;
+    let helpers = Translator::new(builder, isa.default_call_conv()).program(program)?;
     let mut context = cranelift_codegen::Context::for_function(function);
     let compiled = context
         .compile(&**isa, &mut ControlPlane::default())
@@ -51,19 +52,11 @@ pub fn compile(program: &Cluster) -> Result<Code> {
             "a cluster needs functions that this machine has no instructions for"
         ));
     }
-    let types = program.array_types();
-    Code::new(Compiled {
-        bytes: compiled.code_buffer(),
-        n_inputs: program.input_values().count(),
-        n_outputs,
-        element_sizes: types.iter().map(|t| t.dtype().size()).collect(),
-        n_input_arrays: types.len() - program.arrays.len(),
-        n_streams: program.n_streams as usize,
-    })
+    Code::new(program, compiled.code_buffer(), helpers)
 }
 
 /// Cranelift for the machine at hand.
-fn isa() -> Result<&'static OwnedTargetIsa> {
+pub(crate) fn isa() -> Result<&'static OwnedTargetIsa> {
     static ISA: OnceLock<std::result::Result<OwnedTargetIsa, String>> = OnceLock::new();
     let isa = ISA.get_or_init(|| {
         let mut flags = settings::builder();
@@ -104,6 +97,8 @@ pub(crate) struct Translator<'a> {
     arrays: Vec<Option<(Value, Value)>>,
     array_types: Vec<ScalarType>,
     env: Value,
+    /// The functions that the code calls.
+    helpers: Vec<Helper>,
     /// Iterations until the next look at the token.
     fuel: Variable,
     leave: Block,
@@ -130,14 +125,15 @@ impl<'a> Translator<'a> {
             arrays: Vec::new(),
             array_types: Vec::new(),
             env,
+            helpers: Vec::new(),
             fuel,
             leave,
             cancelled,
         }
     }
 
-    /// Translates the whole program; returns the number of elements of its outputs.
-    fn program(mut self, program: &Cluster) -> Result<usize> {
+    /// Translates the whole program; returns the functions that it calls.
+    fn program(mut self, program: &Cluster) -> Result<Vec<Helper>> {
         self.array_types = program.array_types();
         self.arrays = vec![None; self.array_types.len()];
         let trusted = MemFlags::trusted();
@@ -178,7 +174,7 @@ impl<'a> Translator<'a> {
         }
         self.b.seal_all_blocks();
         self.b.finalize();
-        Ok(n as usize)
+        Ok(self.helpers)
     }
 
     fn exit(&mut self, exit: i64) {
@@ -235,10 +231,10 @@ impl<'a> Translator<'a> {
             .collect()
     }
 
-    /// Calls a helper.
+    /// Calls a helper, whose address is in the table of the run: code stays the same wherever it is.
     pub(crate) fn call(
         &mut self,
-        address: usize,
+        helper: Helper,
         args: &[Value],
         params: &[Type],
         result: Type,
@@ -249,7 +245,17 @@ impl<'a> Translator<'a> {
             .extend(params.iter().map(|t| AbiParam::new(*t)));
         signature.returns.push(AbiParam::new(result));
         let signature = self.b.import_signature(signature);
-        let callee = self.b.ins().iconst(types::I64, address as i64);
+        let at = self.helpers.iter().position(|h| *h == helper);
+        let at = at.unwrap_or_else(|| {
+            self.helpers.push(helper);
+            self.helpers.len() - 1
+        });
+        let (trusted, at) = (MemFlags::trusted(), 8 * at as i32);
+        let table = self
+            .b
+            .ins()
+            .load(types::I64, trusted, self.env, offsets::HELPERS);
+        let callee = self.b.ins().load(types::I64, trusted, table, at);
         let call = self.b.ins().call_indirect(signature, callee, args);
         self.b.inst_results(call).first().copied()
     }
@@ -348,8 +354,12 @@ impl<'a> Translator<'a> {
             ClusterInst::Alloc { array, len } => {
                 let slot = self.b.ins().iconst(types::I64, i64::from(array));
                 let (env, len) = (self.env, self.known(len)?.value);
-                let make = allocate as extern "C" fn(&mut Env<'_, '_>, i64, i64) -> i64 as usize;
-                let failed = self.call(make, &[env, slot, len], &[types::I64; 3], types::I64);
+                let failed = self.call(
+                    Helper::Allocate,
+                    &[env, slot, len],
+                    &[types::I64; 3],
+                    types::I64,
+                );
                 self.leave_if(failed.ok_or_else(|| no_array(array))?);
                 self.arrays[array as usize] = Some(self.array(array as usize));
             }
@@ -378,8 +388,8 @@ impl<'a> Translator<'a> {
     /// Random numbers, by way of words on the stack.
     fn random(&mut self, outs: &[ValueId], draw: &Draw) -> Result<()> {
         let name = draw.distribution.name();
-        let helper = draws::function(draw.distribution, draw.ty).ok_or_else(|| no_code(name))?;
-        if outs.len() > MAX_DRAW {
+        let helper = Helper::Draw(draw.distribution, draw.ty);
+        if helper.address().is_none() || outs.len() > MAX_DRAW {
             return Err(no_code(name));
         }
         let size = 8 * outs.len().max(MIN_DRAW) as u32;
@@ -498,8 +508,7 @@ impl<'a> Translator<'a> {
         self.b.def_var(self.fuel, less);
         self.b.ins().brif(less, start, next, look, &[]);
         self.b.switch_to_block(look);
-        let look = poll as extern "C" fn(&Env<'_, '_>) -> i64 as usize;
-        let stop = self.call(look, &[self.env], &[types::I64], types::I64);
+        let stop = self.call(Helper::Poll, &[self.env], &[types::I64], types::I64);
         let stop = stop.ok_or_else(|| internal!("a helper without result"))?;
         let full = self.b.ins().iconst(types::I64, POLL_EVERY);
         self.b.def_var(self.fuel, full);

@@ -1,7 +1,7 @@
 //! Programs in text form, what they are run with, and what they must result in.
 
 use ferroflow_base::{Code as StatusCode, Result};
-use ferroflow_jit::{Array, Exit, compile};
+use ferroflow_jit::{Array, Code, CodeKey, Exit, compile};
 use ferroflow_opdef::{Cluster, ClusterOutput, ScalarType};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_sync::CancelToken;
@@ -302,4 +302,58 @@ fn programs_that_break_a_rule_are_refused() {
             "{error}\nshould say: {why}\n{text}"
         );
     }
+}
+
+/// A key in a file of its own.
+fn key(name: &str, digits: &str) -> Result<CodeKey> {
+    let path = std::env::temp_dir().join(format!("ferroflow-jit-{}-{name}", std::process::id()));
+    std::fs::write(&path, digits).expect("a temporary file");
+    let key = CodeKey::from_file(&path);
+    std::fs::remove_file(&path).expect("the file");
+    key
+}
+
+#[test]
+fn sealed_code_runs_with_its_key_only() -> Result<()> {
+    let own = key("own", "00112233445566778899aabbccddeeff\n")?;
+    let other = key("other", "00112233445566778899aabbccddeefe")?;
+    // It polls and calls a kernel's function.
+    let text = "in f32[]; v1 = const f32 0x40000000; loop (v2 = v0) { v3 = Less(v2, v1); } \
+                while v3 exit (v2) as (v6) { v4 = Exp(v2); v5 = AddV2(v4, v1); } next (v5); out f32[](v6);";
+    let program = Cluster::decode(text)?;
+    let code = compile(&program)?;
+    let sealed = code.seal(&program, &own)?;
+    let run = |code: &Code| -> Result<u64> {
+        let mut words = [bits(0.5)];
+        assert_eq!(
+            code.run(&mut words, &mut [], &mut [], &CancelToken::new())?,
+            Exit::Done
+        );
+        Ok(words[0])
+    };
+    let unsealed = Code::unseal(&program, &sealed, &own).expect("code of this machine");
+    assert_eq!(run(&unsealed)?, run(&code)?);
+    assert!(Code::unseal(&program, &sealed, &other).is_none());
+    let another = Cluster::decode("in f32[]; out f32[](v0);")?;
+    assert!(Code::unseal(&another, &sealed, &own).is_none());
+    for i in 0..sealed.len() {
+        let mut damaged = sealed.clone();
+        damaged[i] ^= 1;
+        assert!(Code::unseal(&program, &damaged, &own).is_none(), "byte {i}");
+        assert!(
+            Code::unseal(&program, &sealed[..i], &own).is_none(),
+            "{i} bytes"
+        );
+    }
+    for bad in [
+        "",
+        "001122",
+        "00112233445566778899aabbccddeefg",
+        "+0112233445566778899aabbccddeeff",
+    ] {
+        let error = key("bad", bad).err().expect(bad);
+        assert_eq!(error.code(), StatusCode::InvalidArgument);
+        assert!(error.message().contains("32 hexadecimal digits"), "{error}");
+    }
+    Ok(())
 }

@@ -76,12 +76,14 @@ impl ScalarType {
         matches!(self, ScalarType::F32 | ScalarType::F64)
     }
 
-    fn name(self) -> &'static str {
+    /// Returns the name in the text form of programs.
+    pub fn name(self) -> &'static str {
         let found = Self::ALL.iter().find(|(_, t)| *t == self);
         found.map_or("", |(name, _)| name)
     }
 
-    fn from_name(name: &str) -> Option<ScalarType> {
+    /// Returns the type of this name.
+    pub fn from_name(name: &str) -> Option<ScalarType> {
         let found = Self::ALL.iter().find(|(n, _)| *n == name);
         found.map(|(_, t)| *t)
     }

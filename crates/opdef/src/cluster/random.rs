@@ -29,7 +29,8 @@ impl Distribution {
         found.map_or("", |(name, _)| name)
     }
 
-    pub(super) fn from_name(name: &str) -> Option<Distribution> {
+    /// Returns the distribution of this name.
+    pub fn from_name(name: &str) -> Option<Distribution> {
         let found = Self::ALL.iter().find(|(n, _)| *n == name);
         found.map(|(_, d)| *d)
     }

@@ -2,7 +2,7 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::random_stream::{NodeRandom, NodeStream};
-use ferroflow_jit::{Array, Code, Exit, compile};
+use ferroflow_jit::{Array, Code, CodeKey, Exit, compile};
 use ferroflow_opdef::{
     AttrValue, Attrs, Cluster, ClusterInput, ClusterOutput, Cost, KernelBuild, KernelCtx, Op,
     OpKernel, ScalarType, ShapeCtx,
@@ -115,6 +115,7 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }
     let mut lock_order: Vec<usize> = (0..streams.len()).collect();
     lock_order.sort_unstable_by_key(|slot| streams[*slot].name());
+    let sealed = sealed(build, &program)?;
     let warm_up = if program.max_insts().is_none() {
         0
     } else {
@@ -128,8 +129,19 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         function,
         streams,
         lock_order,
-        code: OnceLock::new(),
+        code: sealed.map_or_else(OnceLock::new, |code| OnceLock::from(Some(code))),
     }))
+}
+
+/// The machine code of a compiled model, if the process has the key that it was sealed with.
+fn sealed(build: &KernelBuild, program: &Cluster) -> Result<Option<Code>> {
+    let Some(key) = CodeKey::of_process()? else {
+        return Ok(None);
+    };
+    Ok(match build.packed().transpose()?.as_deref() {
+        Some([code]) => Code::unseal(program, code.bytes()?, key),
+        _ => None,
+    })
 }
 
 /// The streams of random numbers of a node.
@@ -165,6 +177,18 @@ impl OpKernel for Kernel {
         let results = function.call(args, ctx.services())?;
         let mut results = results.into_iter().enumerate();
         results.try_for_each(|(i, result)| ctx.set_output(i, result))
+    }
+
+    /// Machine code, if the process has a key to seal it with.
+    fn packed(&self) -> Result<Vec<Tensor>> {
+        let Some(key) = CodeKey::of_process()? else {
+            return Ok(Vec::new());
+        };
+        let code = self.code.get_or_init(|| compile(&self.program).ok());
+        let sealed = code
+            .iter()
+            .map(|code| Tensor::vector(&code.seal(&self.program, key)?));
+        sealed.collect()
     }
 }
 

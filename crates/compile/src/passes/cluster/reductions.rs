@@ -7,7 +7,7 @@ use super::translate::Translator;
 use ferroflow_graph::Node;
 use ferroflow_opdef::{ScalarBinary, ScalarType, ValueId};
 
-/// Kernels reduce rows and columns of so many floats in an order that depends on the machine.
+/// From this number of floats on, the order in which kernels reduce rows and columns depends on the machine.
 const MAX_ORDERED: usize = 16;
 
 impl Translator<'_> {
