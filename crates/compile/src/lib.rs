@@ -28,4 +28,4 @@ pub use groups::{PRE_PLACEMENT, PassGroup, PassGroups};
 pub use int8::{Int8, OBSERVED, Ranges};
 pub use pass::{Jit, Lower, Options, PART_ROUNDS, Pass, PassCtx};
 pub use phases::{ExpandedGraph, OptimizedGraph};
-pub use pipeline::{PIPELINE, SIMPLIFYING, compile, compile_in, optimize};
+pub use pipeline::{PIPELINE, SIMPLIFYING, compile, compile_if, compile_in, optimize};

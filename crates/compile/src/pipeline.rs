@@ -64,6 +64,25 @@ pub fn compile_in(
     body(placed, registry, options)?.load_in(registry, kept)
 }
 
+/// [`compile_in`], unless `pays` says of the optimized graph's body that it does not.
+///
+/// # Errors
+///
+/// As [`compile`].
+pub fn compile_if(
+    placed: PlacedGraph,
+    registry: &Registry,
+    options: &Options,
+    kept: &OpSegment,
+    pays: impl FnOnce(&Body) -> bool,
+) -> Result<Option<Plan>> {
+    let body = body(placed, registry, options)?;
+    match pays(&body) {
+        true => body.load_in(registry, kept).map(Some),
+        false => Ok(None),
+    }
+}
+
 fn body(placed: PlacedGraph, registry: &Registry, options: &Options) -> Result<Body> {
     let optimized = optimize(placed, registry, options, &mut |_, _| {})?;
     emit(&optimized, registry, options)

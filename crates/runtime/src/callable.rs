@@ -2,6 +2,7 @@
 
 use crate::freeze::Frozen;
 use crate::session::{Engine, registry};
+use crate::shape_classes::ShapeClasses;
 use ferroflow_base::{Result, Status, internal, invalid_argument};
 use ferroflow_executor::{Executor, MemoryUse};
 use ferroflow_graph::{
@@ -23,6 +24,8 @@ pub struct Callable {
     pub(crate) frozen: Frozen,
     /// The plan that reads the variables, compiled when one of them has changed.
     pub(crate) thawed: OnceLock<Engine>,
+    /// Plans for the shapes of its feeds, if the graph leaves some open.
+    pub(crate) classes: Option<Box<ShapeClasses>>,
     pub(crate) signature: Signature,
     pub(crate) connections: Vec<TensorConnection>,
     feeds: Vec<Feed>,
@@ -174,6 +177,7 @@ impl Callable {
             engine,
             frozen,
             thawed: OnceLock::new(),
+            classes: None,
             signature,
             connections: Vec::new(),
             feeds,
@@ -184,6 +188,19 @@ impl Callable {
     pub(crate) fn connected(mut self, connections: Vec<TensorConnection>) -> Self {
         self.connections = connections;
         self
+    }
+
+    /// The callable with plans for the shapes of its feeds, if the graph leaves some open.
+    pub(crate) fn with_classes(mut self) -> Self {
+        let is_open = |feed: &Feed| feed.shape.to_full().is_none();
+        self.classes = self.feeds.iter().any(is_open).then(Box::default);
+        self
+    }
+
+    /// The number of plans that were made for shapes of the feeds, besides that for all shapes.
+    pub fn num_shape_classes(&self) -> usize {
+        let classes = self.classes.iter();
+        classes.flat_map(|classes| classes.engines()).count()
     }
 
     /// The signature that it was compiled for.
@@ -205,7 +222,9 @@ impl Callable {
     /// The memory of the steps whose arguments had the shapes that came last: one item for each part that runs in this
     /// process and has nodes on its CPU. Empty before the first step.
     pub fn memory(&self) -> Vec<MemoryUse> {
-        let thawed = self.thawed.get().into_iter();
+        let classes = self.classes.iter();
+        let classes = classes.flat_map(|classes| classes.engines());
+        let thawed = self.thawed.get().into_iter().chain(classes);
         let engines = std::iter::once(&self.engine).chain(thawed);
         let last = |e: &Executor| e.memory().into_iter().next();
         let all = engines.flat_map(|engine| engine.executors().filter_map(last));
@@ -252,6 +271,12 @@ impl Callable {
         let believed = self.took.load(Ordering::Relaxed).saturating_mul(2);
         self.took
             .store(nanos.min(believed.max(SHORTEST)), Ordering::Relaxed);
+    }
+
+    /// Whether tensors have the shapes that the graph says, where it does.
+    pub(crate) fn has_shapes_of(&self, args: &[Tensor]) -> bool {
+        let mut pairs = self.feeds.iter().zip(args);
+        pairs.all(|(feed, arg)| feed.shape.matches(arg.shape()))
     }
 
     /// Checks the tensors that are fed, in the signature's order.

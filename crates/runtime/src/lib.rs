@@ -24,6 +24,7 @@ mod interface;
 mod object_graph;
 mod saved_model;
 mod session;
+mod shape_classes;
 mod weights;
 mod wire_variants;
 

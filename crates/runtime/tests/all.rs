@@ -27,6 +27,7 @@ mod planned_memory;
 mod readers;
 mod saved_models;
 mod sessions;
+mod shape_classes;
 mod stateful_ops;
 mod summary_database;
 mod table_files;

@@ -9,8 +9,8 @@ use crate::devices::StreamRunner;
 use crate::freeze::{Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{
-    ExpandedGraph, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup, compile_in,
-    expand, expand_for_placement, resolve_remote_calls,
+    ExpandedGraph, Jit, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup,
+    compile_in, expand, expand_for_placement, resolve_remote_calls,
 };
 use ferroflow_device::Reclaim;
 use ferroflow_executor::Executor;
@@ -65,7 +65,22 @@ impl Session {
         let frozen = self.freeze(&mut expanded)?;
         let engine = self.engine(expanded)?;
         let connections = connections.to_vec();
-        Ok(Callable::new(engine, frozen, signature.clone(), feeds).connected(connections))
+        let callable = Callable::new(engine, frozen, signature.clone(), feeds);
+        let callable = callable.connected(connections);
+        let options = &self.options.compile;
+        let makes_clusters = options.optimize && options.jit != Jit::Off;
+        Ok(
+            match makes_clusters && self.options.devices.names.len() <= 1 {
+                true => callable.with_classes(),
+                false => callable,
+            },
+        )
+    }
+
+    /// The kernels of stateful nodes, which all plans share.
+    pub(super) fn op_segment(&self) -> Result<Arc<OpSegment>> {
+        let resources = &self.options.resources;
+        resources.session_local("op segment", || Ok(OpSegment::default()))
     }
 
     /// The engine of a callable whose variables have changed: it reads them in every step.
@@ -161,8 +176,7 @@ impl Session {
         graph: PlacedGraph,
         options: &CompileOptions,
     ) -> Result<Arc<Executor>> {
-        let resources = &self.options.resources;
-        let kept = resources.session_local("op segment", || Ok(OpSegment::default()))?;
+        let kept = self.op_segment()?;
         let plan = compile_in(graph, registry(), options, &kept)?;
         Ok(Executor::new(Arc::new(plan)))
     }
