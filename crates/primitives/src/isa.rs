@@ -27,18 +27,27 @@ impl Isa {
         Isa::Portable
     }
 
-    /// Returns whether the environment variable `FERROFLOW_SIMD` is `avx512`: no tiles, which are an addition to it.
+    /// Returns whether the environment variable `FERROFLOW_SIMD` names the instruction set in use: nothing that
+    /// is an addition to it, which are tiles to AVX-512 and AVX-VNNI to AVX2.
     pub(crate) fn is_limited() -> bool {
         #[cfg(test)]
         if testing::is_limited() {
             return true;
         }
         static LIMITED: OnceLock<bool> = OnceLock::new();
-        *LIMITED.get_or_init(|| std::env::var("FERROFLOW_SIMD").as_deref() == Ok("avx512"))
+        *LIMITED.get_or_init(|| {
+            let name = match Isa::current() {
+                Isa::Portable => "portable",
+                Isa::Avx2 => "avx2",
+                Isa::Avx512 => "avx512",
+            };
+            std::env::var("FERROFLOW_SIMD").as_deref() == Ok(name)
+        })
     }
 
     /// Returns the instruction set in use: the CPU's best, or a lower one named by the environment
-    /// variable `FERROFLOW_SIMD` (`portable`, `avx2` or, without tiles, `avx512`).
+    /// variable `FERROFLOW_SIMD`: `portable`, `avx2`, `avx_vnni` (AVX2 with that addition, if the CPU has it) or,
+    /// without tiles, `avx512`.
     pub fn current() -> Isa {
         #[cfg(test)]
         if let Some(isa) = testing::forced() {
@@ -49,7 +58,7 @@ impl Isa {
             let best = Isa::detect();
             match std::env::var("FERROFLOW_SIMD").as_deref() {
                 Ok("portable") => Isa::Portable,
-                Ok("avx2") => best.min(Isa::Avx2),
+                Ok("avx2" | "avx_vnni") => best.min(Isa::Avx2),
                 _ => best,
             }
         })
@@ -107,21 +116,19 @@ pub(crate) mod testing {
         FORCED.get()
     }
 
-    /// Runs `f` once for every instruction set of this CPU.
+    /// Runs `f` for every instruction set of this CPU, with its additions and without them.
     pub(crate) fn each_isa(mut f: impl FnMut(Isa)) {
         for isa in [Isa::Portable, Isa::Avx2, Isa::Avx512] {
-            if isa <= Isa::detect() {
-                FORCED.set(Some(isa));
-                f(isa);
+            for is_limited in [false, true] {
+                if isa <= Isa::detect() && !(is_limited && isa == Isa::Portable) {
+                    FORCED.set(Some(isa));
+                    LIMITED.set(is_limited);
+                    f(isa);
+                }
             }
         }
-        // AVX-512 once more, without tiles.
-        if Isa::detect() == Isa::Avx512 {
-            LIMITED.set(true);
-            f(Isa::Avx512);
-            LIMITED.set(false);
-        }
         FORCED.set(None);
+        LIMITED.set(false);
     }
 
     /// Two threads for the parallel paths.

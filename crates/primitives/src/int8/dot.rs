@@ -1,6 +1,7 @@
 //! The instructions of products of 8-bit codes: sums of 32 bits, four bytes of a row at a time.
 //!
-//! With VNNI four unsigned bytes meet four signed ones in one instruction. Elsewhere both sides are
+//! With VNNI four unsigned bytes meet four signed ones in one instruction: of AVX-512, or of AVX-VNNI, which
+//! CPUs without AVX-512 have. Elsewhere both sides are
 //! widened to 16 bits and meet in pairs (`pmaddwd`): the instruction of bytes that AVX2 has
 //! (`pmaddubsw`) saturates. Sums are exact in every form.
 
@@ -109,6 +110,12 @@ unsafe fn write_part(p: *mut u8, value: u64, n: usize) {
 pub(crate) enum Kind {
     Portable,
     Avx2,
+    /// AVX-VNNI: as with AVX-512, in vectors of half the width.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "a kind of that architecture")
+    )]
+    AvxVnni,
     Vnni,
     /// Tiles, and VNNI for what fills none.
     Amx,
@@ -119,17 +126,16 @@ impl Kind {
     pub(crate) fn current() -> Kind {
         match Isa::current() {
             Isa::Portable => Kind::Portable,
-            Isa::Avx2 => Kind::Avx2,
-            Isa::Avx512 => {
-                #[cfg(target_arch = "x86_64")]
-                if is_x86_feature_detected!("avx512vnni") {
-                    return match Support::current().int8 && !Isa::is_limited() {
-                        true => Kind::Amx,
-                        false => Kind::Vnni,
-                    };
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 if is_x86_feature_detected!("avx512vnni") => {
+                match Support::current().int8 && !Isa::is_limited() {
+                    true => Kind::Amx,
+                    false => Kind::Vnni,
                 }
-                Kind::Avx2
             }
+            #[cfg(target_arch = "x86_64")]
+            _ if is_x86_feature_detected!("avxvnni") && !Isa::is_limited() => Kind::AvxVnni,
+            _ => Kind::Avx2,
         }
     }
 
@@ -144,8 +150,8 @@ impl Kind {
     /// Returns the codes in four bytes of a row: four, or two that are widened.
     pub(crate) fn group(self) -> usize {
         match self {
-            Kind::Vnni | Kind::Amx => 4,
-            _ => 2,
+            Kind::Portable | Kind::Avx2 => 2,
+            Kind::AvxVnni | Kind::Vnni | Kind::Amx => 4,
         }
     }
 
@@ -277,6 +283,65 @@ pub(crate) mod x86 {
                 self.store_codes((&raw mut codes).cast(), v);
                 write_part(p, codes, n);
             }
+        }
+    }
+
+    /// Proof that the CPU has AVX-VNNI and what [`Avx2`] stands for.
+    #[derive(Clone, Copy)]
+    pub(crate) struct AvxVnni(Avx2);
+
+    impl AvxVnni {
+        /// # Safety
+        /// The CPU has AVX-VNNI, AVX2 and FMA.
+        #[inline(always)]
+        pub(crate) unsafe fn new() -> Self {
+            // SAFETY: the caller's promise.
+            AvxVnni(unsafe { Avx2::new() })
+        }
+    }
+
+    impl Dot for AvxVnni {
+        type S = Avx2;
+        const VECTORS: usize = 2;
+
+        #[inline(always)]
+        fn simd(self) -> Avx2 {
+            self.0
+        }
+        #[inline(always)]
+        unsafe fn ints(self, p: *const i32) -> __m256i {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.ints(p) }
+        }
+        #[inline(always)]
+        unsafe fn spread(self, p: *const i32) -> __m256i {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.spread(p) }
+        }
+        #[inline(always)]
+        fn dot(self, sum: __m256i, codes: __m256i, weights: __m256i) -> __m256i {
+            // SAFETY: the token proves that the CPU has AVX-VNNI.
+            unsafe { _mm256_dpbusd_avx_epi32(sum, codes, weights) }
+        }
+        #[inline(always)]
+        unsafe fn codes(self, p: *const u8) -> __m256 {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.codes(p) }
+        }
+        #[inline(always)]
+        unsafe fn store_codes(self, p: *mut u8, v: __m256) {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.store_codes(p, v) }
+        }
+        #[inline(always)]
+        unsafe fn codes_part(self, p: *const u8, n: usize) -> __m256 {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.codes_part(p, n) }
+        }
+        #[inline(always)]
+        unsafe fn store_codes_part(self, p: *mut u8, v: __m256, n: usize) {
+            // SAFETY: the caller's promise.
+            unsafe { self.0.store_codes_part(p, v, n) }
         }
     }
 

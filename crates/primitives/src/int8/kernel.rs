@@ -404,6 +404,8 @@ impl Table {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => &avx2::TABLE,
             #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni => &avx_vnni::TABLE,
+            #[cfg(target_arch = "x86_64")]
             Kind::Vnni | Kind::Amx => &vnni::TABLE,
             #[cfg(not(target_arch = "x86_64"))]
             _ => &portable::TABLE,
@@ -468,6 +470,13 @@ kind!(
     avx2,
     crate::vector::avx2::Avx2 = crate::vector::avx2::Avx2::new(),
     ["avx2,fma"],
+    [1 2]
+);
+#[cfg(target_arch = "x86_64")]
+kind!(
+    avx_vnni,
+    super::super::dot::x86::AvxVnni = super::super::dot::x86::AvxVnni::new(),
+    ["avx2,fma,avxvnni"],
     [1 2]
 );
 #[cfg(target_arch = "x86_64")]
