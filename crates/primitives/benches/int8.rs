@@ -1,8 +1,8 @@
 //! Speed of products of codes and of `bfloat16` numbers on the shapes of MobileNetV2 and ResNet50:
 //! `cargo bench -p ferroflow-primitives --bench int8 [-- FILTER]`.
 //!
-//! Items are operations, two for each product. `FERROFLOW_SIMD=avx2` or `portable` chooses the instruction
-//! set.
+//! Items are operations, two for each product. `FERROFLOW_SIMD` chooses the instruction set: `portable`, `avx2`,
+//! `avx_vnni` (AVX2 with that addition), `avx512` (without tiles).
 
 use divan::counter::ItemsCount;
 use divan::{Bencher, black_box};
@@ -10,8 +10,7 @@ use ferroflow_primitives::bf16::{Bf16Weights, bf16_conv2d};
 use ferroflow_primitives::conv::Conv2dShape;
 use ferroflow_primitives::gemm::{Activation, Epilogue};
 use ferroflow_primitives::int8::{
-    Channels, DepthwiseWeights, Int8Epilogue, Int8Layout, Int8Out, Int8Weights, int8_conv2d,
-    int8_depthwise2d,
+    Channels, DepthwiseWeights, Int8Epilogue, Int8Out, Int8Weights, int8_conv2d, int8_depthwise2d,
 };
 use ferroflow_sync::Inline;
 
@@ -86,7 +85,7 @@ fn conv(bencher: Bencher, &(hw, c, f, stride): &(usize, [usize; 2], usize, usize
         bias: &numbers,
     };
     let size = [f * f * c[0], c[1]];
-    let packed = Int8Weights::new(&filter, size, Int8Layout::Rows, 128, channels);
+    let packed = Int8Weights::of_filter(&filter, &s, 128, channels);
     let mut y = vec![0; s.output_len()];
     bencher
         .counter(ItemsCount::new(2 * s.output_len() * size[0]))

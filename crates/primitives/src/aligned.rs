@@ -23,6 +23,8 @@ unsafe impl Plain for u8 {}
 // SAFETY: a plain number.
 unsafe impl Plain for u16 {}
 // SAFETY: a plain number.
+unsafe impl Plain for i16 {}
+// SAFETY: a plain number.
 unsafe impl Plain for i32 {}
 // SAFETY: null bytes are the null pointer; readers have written the pointer before.
 unsafe impl<T: Send + 'static> Plain for SendPtr<T> {}

@@ -6,7 +6,7 @@
 //! `clamp(sum * scale + bias + side * factor)`, which is rounded, ties to even, if the output is codes.
 //!
 //! [`Int8Weights`] are packed in panels; [`int8_dense`] and [`int8_conv2d`] multiply rows by them, the
-//! latter windows of an image that are copied a block at a time. [`DepthwiseWeights`] and
+//! latter windows of an image that are copied a block at a time, or Winograd's tiles. [`DepthwiseWeights`] and
 //! [`int8_depthwise2d`] convolve each channel by itself. [`quantize`], [`dequantize`] and [`combine`]
 //! work on single numbers.
 
@@ -17,6 +17,7 @@ mod kernel;
 mod rows;
 #[cfg(test)]
 mod tests;
+mod winograd;
 
 pub use depthwise::{DepthwiseWeights, int8_depthwise2d};
 pub use each::{combine, dequantize, quantize};
@@ -129,11 +130,13 @@ pub struct Int8Weights {
     k: usize,
     n: usize,
     kind: Kind,
+    /// Whether it is a filter that was transformed for Winograd's tiles.
+    winograd: bool,
     /// The code of zero in the activations.
     zero: u8,
     data: Aligned,
-    /// What sums start with: the zero point times the sums of weights. This and the numbers of channels
-    /// are padded to whole panels.
+    /// What sums, or four times those of a transformed filter, start with: the zero point times the sums of weights. This
+    /// and the numbers of channels are padded to whole panels.
     start: Vec<i32>,
     scale: Vec<f32>,
     bias: Vec<f32>,
@@ -143,6 +146,16 @@ fn padded(values: &[f32], len: usize) -> Vec<f32> {
     let mut all = values.to_vec();
     all.resize(len, 0.0);
     all
+}
+
+/// # Panics
+/// If a slice is too short.
+fn check_packed(weights: &[i8], [k, n]: [usize; 2], channels: &Channels<'_>) {
+    check(weights.len(), 1, k * n, k * n, "weights");
+    assert!(
+        channels.scale.len() >= n && channels.bias.len() >= n,
+        "a scale and a bias for each of {n} columns"
+    );
 }
 
 impl Int8Weights {
@@ -157,11 +170,7 @@ impl Int8Weights {
         zero: u8,
         channels: Channels<'_>,
     ) -> Int8Weights {
-        check(weights.len(), 1, k * n, k * n, "weights");
-        assert!(
-            channels.scale.len() >= n && channels.bias.len() >= n,
-            "a scale and a bias for each of {n} columns"
-        );
+        check_packed(weights, [k, n], &channels);
         let kind = Kind::for_products(k);
         let (table, group) = (Table::of(kind), kind.group());
         let width = table.lanes * table.vectors;
@@ -192,8 +201,47 @@ impl Int8Weights {
             k,
             n,
             kind,
+            winograd: false,
             zero,
             data,
+            scale: padded(channels.scale, start.len()),
+            bias: padded(channels.bias, start.len()),
+            start,
+        }
+    }
+
+    /// Packs a filter `[height · width · channels][out_c]` for a convolution of these strides and dilations, and
+    /// for activations whose zero is the code `zero`. Only the filter's sizes, channels, strides and dilations of
+    /// `s` are read.
+    ///
+    /// # Panics
+    /// If a slice is too short.
+    pub fn of_filter(
+        weights: &[i8],
+        s: &Conv2dShape,
+        zero: u8,
+        channels: Channels<'_>,
+    ) -> Int8Weights {
+        let (k, n) = (s.filter_h * s.filter_w * s.in_c, s.out_c);
+        let kind = Kind::for_products(k);
+        if !winograd::suits(kind, s) {
+            return Int8Weights::new(weights, [k, n], Int8Layout::Rows, zero, channels);
+        }
+        check_packed(weights, [k, n], &channels);
+        let table = Table::of(kind);
+        let mut start = vec![0i32; n.next_multiple_of(table.lanes * table.vectors)];
+        for row in weights[..k * n].chunks_exact(n.max(1)) {
+            for (start, w) in start.iter_mut().zip(row) {
+                *start -= 4 * i32::from(zero) * i32::from(*w);
+            }
+        }
+        Int8Weights {
+            k,
+            n,
+            kind,
+            winograd: true,
+            zero,
+            data: winograd::pack(kind, weights, [s.in_c, n]),
             scale: padded(channels.scale, start.len()),
             bias: padded(channels.bias, start.len()),
             start,
@@ -236,6 +284,7 @@ pub fn int8_dense(
     mut epilogue: Int8Epilogue<'_>,
 ) {
     check(codes.len(), 1, m * weights.k, m * weights.k, "codes");
+    assert!(!weights.winograd, "a transformed filter is not a matrix");
     let rows = RowsOf::matrix(codes, weights.k);
     drive(par, m, &rows, weights, &mut epilogue);
 }
@@ -259,6 +308,27 @@ pub fn int8_conv2d(
     let pixels = s.batch * s.in_h * s.in_w;
     check(codes.len(), pixels, s.in_c, s.in_c, "codes");
     let m = s.batch * s.out_h * s.out_w;
+    if weights.winograd {
+        assert!(
+            winograd::has_form(s),
+            "the filter was packed for another convolution"
+        );
+        let n = weights.n;
+        let finish = epilogue.finish(m * n, n, &weights.scale, &weights.bias);
+        if m == 0 || n == 0 {
+            return;
+        }
+        let job = winograd::InTiles {
+            s,
+            codes,
+            kind: weights.kind,
+            outside: weights.zero,
+            filter: weights.data.get(),
+            start: &weights.start,
+        };
+        // SAFETY: the output is borrowed exclusively, and its size was checked.
+        return unsafe { job.run(par, finish) };
+    }
     let rows = match s.is_pointwise() {
         true => RowsOf::matrix(codes, weights.k),
         false => RowsOf::windows(codes, s, weights.zero),

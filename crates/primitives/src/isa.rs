@@ -97,6 +97,42 @@ unsafe fn in_avx512<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
+/// A computation that is compiled for each instruction set, as what [`vectorized`] calls is. Closures are inlined
+/// only if they are small; implementations of this are, whatever their size, if they are `#[inline(always)]`.
+pub(crate) trait Loops {
+    fn run(self);
+}
+
+/// Runs loops with the instruction set in use.
+#[inline]
+pub(crate) fn run(loops: impl Loops) {
+    match Isa::current() {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the CPU has the instructions.
+        Isa::Avx512 => unsafe { run_in_avx512(loops) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the CPU has the instructions.
+        Isa::Avx2 => unsafe { run_in_avx2(loops) },
+        _ => loops.run(),
+    }
+}
+
+/// # Safety
+/// The CPU has these instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+unsafe fn run_in_avx2(loops: impl Loops) {
+    loops.run();
+}
+
+/// # Safety
+/// The CPU has these instructions.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512vl,avx512bw,avx512dq,avx2")]
+unsafe fn run_in_avx512(loops: impl Loops) {
+    loops.run();
+}
+
 /// Runs a test with every instruction set of the CPU.
 #[cfg(test)]
 pub(crate) mod testing {

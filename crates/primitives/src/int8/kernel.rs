@@ -1,6 +1,7 @@
 //! The inner loops of products of codes, and their epilogue.
 
 use super::dot::{Dot, Kind};
+use super::winograd::{Products, outputs};
 use crate::vector::portable::Portable;
 use crate::vector::{Lanes, Simd, array};
 
@@ -17,6 +18,8 @@ pub(crate) enum Added {
 pub(crate) enum To {
     Codes(*mut u8),
     Floats(*mut f32),
+    /// The sums themselves.
+    Sums(*mut i32),
 }
 
 impl Added {
@@ -36,6 +39,7 @@ impl To {
         match self {
             To::Codes(p) => To::Codes(p.wrapping_add(offset)),
             To::Floats(p) => To::Floats(p.wrapping_add(offset)),
+            To::Sums(p) => To::Sums(p.wrapping_add(offset)),
         }
     }
 }
@@ -112,6 +116,10 @@ impl<D: Dot> Ready<D> {
         let lanes = <D::S as Lanes>::N;
         // SAFETY: the caller's promise.
         unsafe {
+            if let To::Sums(p) = self.to {
+                // These have whole vectors.
+                return s.store(p.add(offset).cast(), s.float(sum));
+            }
             let mut y = s.add(s.mul(s.to_float(sum), scale), bias);
             match self.side {
                 Added::Nothing => {}
@@ -140,6 +148,7 @@ impl<D: Dot> Ready<D> {
                 To::Codes(p) => d.store_codes(p.add(offset), y),
                 To::Floats(p) if n < lanes => s.store_part(p.add(offset), y, n),
                 To::Floats(p) => s.store(p.add(offset), y),
+                To::Sums(_) => {}
             }
         }
     }
@@ -383,6 +392,7 @@ pub(crate) const MAX_ROWS: usize = 6;
 pub(crate) type SweepFn = unsafe fn(&Sweep);
 pub(crate) type PixelsFn = unsafe fn(&Pixels);
 pub(crate) type SumsFn = unsafe fn(&Sums);
+type ProductsFn = unsafe fn(&Products);
 
 /// The loops compiled for one kind of product.
 pub(crate) struct Table {
@@ -394,6 +404,7 @@ pub(crate) struct Table {
     /// For any number of taps, for three and for six.
     pixels: [PixelsFn; 3],
     pub finish: SumsFn,
+    pub(super) outputs: ProductsFn,
 }
 
 impl Table {
@@ -459,6 +470,7 @@ macro_rules! kind {
                     job!(pixels::<$dot, 6>, Pixels),
                 ],
                 finish: job!(finish::<$dot>, Sums),
+                outputs: job!(outputs::<$dot>, Products),
             };
         }
     };

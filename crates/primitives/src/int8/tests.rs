@@ -124,6 +124,24 @@ fn check_all(
     }
 }
 
+/// Compares a product of these codes and weights, whose zero is `zero`.
+fn check_product([m, n, k]: [usize; 3], (layout, zero): (Int8Layout, u8), (a, b): (&[u8], &[i8])) {
+    let mut sums = vec![0i32; m * n];
+    for (i, sum) in sums.iter_mut().enumerate() {
+        for l in 0..k {
+            let w = match layout {
+                Int8Layout::Rows => b[l * n + i % n],
+                Int8Layout::Columns => b[i % n * k + l],
+            };
+            *sum += (i32::from(a[i / n * k + l]) - i32::from(zero)) * i32::from(w);
+        }
+    }
+    check_all(&(m, n, k, zero), [m, n], &sums, &|par, rest, epilogue| {
+        let packed = Int8Weights::new(b, [k, n], layout, zero, rest.channels());
+        int8_dense(par, m, a, &packed, epilogue);
+    });
+}
+
 #[test]
 fn products() {
     for [m, n, k] in [
@@ -149,20 +167,19 @@ fn products() {
             (Int8Layout::Rows, 255),
         ] {
             let (a, b) = (bytes(m * k, 1), weights(k * n, 2));
-            let mut sums = vec![0i32; m * n];
-            for (i, sum) in sums.iter_mut().enumerate() {
-                for l in 0..k {
-                    let w = match layout {
-                        Int8Layout::Rows => b[l * n + i % n],
-                        Int8Layout::Columns => b[i % n * k + l],
-                    };
-                    *sum += (i32::from(a[i / n * k + l]) - i32::from(zero)) * i32::from(w);
-                }
+            check_product([m, n, k], (layout, zero), (&a, &b));
+        }
+    }
+}
+
+#[test]
+fn products_of_extreme_codes() {
+    for [m, n, k] in [[1, 9, 5], [7, 17, 6], [20, 8, 131]] {
+        for (code, weight) in [(255, -128), (255, 127), (0, -128), (0, 127)] {
+            for zero in [0, 255] {
+                let (a, b) = (vec![code; m * k], vec![weight; k * n]);
+                check_product([m, n, k], (Int8Layout::Rows, zero), (&a, &b));
             }
-            check_all(&(m, n, k, zero), [m, n], &sums, &|par, rest, epilogue| {
-                let packed = Int8Weights::new(&b, [k, n], layout, zero, rest.channels());
-                int8_dense(par, m, &a, &packed, epilogue);
-            });
         }
     }
 }
@@ -250,29 +267,68 @@ fn shapes() -> Vec<Conv2dShape> {
     all
 }
 
+/// Compares a convolution of these codes by this filter.
+fn check_convolution(s: &Conv2dShape, zero: u8, x: &[u8], w: &[i8]) {
+    let m = s.batch * s.out_h * s.out_w;
+    let mut sums = vec![0i32; m * s.out_c];
+    each_tap(s, |pixel, tap, from| {
+        for c in 0..s.in_c {
+            let code = i32::from(x[from * s.in_c + c]) - i32::from(zero);
+            for o in 0..s.out_c {
+                let w = w[(tap * s.in_c + c) * s.out_c + o];
+                sums[pixel * s.out_c + o] += code * i32::from(w);
+            }
+        }
+    });
+    check_all(s, [m, s.out_c], &sums, &|par, rest, epilogue| {
+        let packed = Int8Weights::of_filter(w, s, zero, rest.channels());
+        int8_conv2d(par, s, x, &packed, epilogue);
+    });
+}
+
 #[test]
 fn convolutions() {
     for (i, mut s) in shapes().into_iter().enumerate() {
         (s.in_c, s.out_c) = ([1, 3, 4, 8][i % 4], [1, 5, 16, 70][i / 2 % 4]);
-        let zero = [0, 3, 255][i % 3];
         let x = bytes(s.batch * s.in_h * s.in_w * s.in_c, 1);
         let w = weights(s.filter_h * s.filter_w * s.in_c * s.out_c, 2);
-        let m = s.batch * s.out_h * s.out_w;
-        let mut sums = vec![0i32; m * s.out_c];
-        each_tap(&s, |pixel, tap, from| {
-            for c in 0..s.in_c {
-                let code = i32::from(x[from * s.in_c + c]) - i32::from(zero);
-                for o in 0..s.out_c {
-                    let w = w[(tap * s.in_c + c) * s.out_c + o];
-                    sums[pixel * s.out_c + o] += code * i32::from(w);
-                }
+        check_convolution(&s, [0, 3, 255][i % 3], &x, &w);
+    }
+}
+
+#[test]
+fn convolutions_in_tiles() {
+    // Tiles over the edges, and more than one block of them in each direction.
+    for (input, channels, zero) in [
+        ([1, 1], [32, 5], 3),
+        ([5, 7], [33, 70], 255),
+        ([8, 9], [47, 16], 0),
+        ([2, 131], [32, 3], 9),
+        ([19, 18], [34, 8], 128),
+    ] {
+        for pad in [0, 1, 2] {
+            let mut s = shape(input, [3, 3], 1, 1);
+            [s.in_c, s.out_c] = channels;
+            (s.pad_top, s.pad_left) = (pad, pad);
+            let x = bytes(s.batch * s.in_h * s.in_w * s.in_c, 1);
+            let w = weights(9 * s.in_c * s.out_c, 2);
+            check_convolution(&s, zero, &x, &w);
+        }
+    }
+}
+
+#[test]
+fn convolutions_of_extreme_codes() {
+    // The most channels of tiles, and more: the sum under the middle window is the largest there is.
+    for in_c in [32, 1827, 1828] {
+        for (code, weight) in [(255, -128), (255, 127), (0, -128), (0, 127)] {
+            for zero in [0, 255] {
+                let mut s = shape([3, 3], [3, 3], 1, 1);
+                (s.in_c, s.out_c) = (in_c, 2);
+                let x = vec![code; s.batch * 9 * in_c];
+                check_convolution(&s, zero, &x, &vec![weight; 9 * in_c * 2]);
             }
-        });
-        check_all(&s, [m, s.out_c], &sums, &|par, rest, epilogue| {
-            let size = [s.filter_h * s.filter_w * s.in_c, s.out_c];
-            let packed = Int8Weights::new(&w, size, Int8Layout::Rows, zero, rest.channels());
-            int8_conv2d(par, &s, &x, &packed, epilogue);
-        });
+        }
     }
 }
 
@@ -297,6 +353,19 @@ fn convolutions_of_each_channel() {
             int8_depthwise2d(par, &s, &x, &packed, epilogue);
         });
     }
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn kinds_of_instruction_sets() {
+    let mut kinds = Vec::new();
+    each_isa(|_| kinds.push(Kind::current()));
+    let (has_vnni, wide) = (
+        is_x86_feature_detected!("avxvnni"),
+        is_x86_feature_detected!("avx512vnni"),
+    );
+    assert_eq!(kinds.contains(&Kind::AvxVnni), has_vnni, "{kinds:?}");
+    assert_eq!(kinds.contains(&Kind::Vnni), wide, "{kinds:?}");
 }
 
 #[test]
