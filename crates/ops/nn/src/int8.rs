@@ -172,11 +172,19 @@ impl Product {
                 let s = filter_sizes(rules, &shape);
                 Packed::Depthwise(DepthwiseWeights::new(codes, &s, self.zero, channels))
             }
+            Form::Conv(rules) => {
+                let s = Conv2dShape {
+                    out_c: n,
+                    groups: 1,
+                    ..filter_sizes(rules, &shape)
+                };
+                Packed::Product(Int8Weights::of_filter(codes, &s, self.zero, channels))
+            }
             Form::Dense { transposed: true } => {
                 let layout = Int8Layout::Columns;
                 Packed::Product(Int8Weights::new(codes, [k, n], layout, self.zero, channels))
             }
-            _ => {
+            Form::Dense { transposed: false } => {
                 let layout = Int8Layout::Rows;
                 Packed::Product(Int8Weights::new(codes, [k, n], layout, self.zero, channels))
             }
