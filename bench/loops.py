@@ -79,6 +79,66 @@ def scan(tf, functional):
     return graph.as_graph_def()
 
 
+def monte_carlo(tf, functional):
+    """The circle's area, by pairs of random numbers."""
+    with_style(tf, functional)
+    with tf.Graph().as_default() as graph:
+        n = tf.compat.v1.placeholder(tf.int32, [], name="n")
+
+        def body(i, hits):
+            point = tf.compat.v1.random_uniform([2], seed=7)
+            return i + 1, hits + tf.cast(tf.reduce_sum(point * point) < 1.0, tf.int32)
+
+        _, hits = tf.compat.v1.while_loop(lambda i, hits: i < n, body, [0, 0])
+        tf.identity(hits, name="y")
+    return graph.as_graph_def()
+
+
+def power(tf, functional):
+    """The largest eigenvalue's vector of a 4 x 4 matrix."""
+    with_style(tf, functional)
+    with tf.Graph().as_default() as graph:
+        a = tf.compat.v1.placeholder(tf.float32, [4, 4], name="a")
+
+        def body(i, v):
+            w = tf.matmul(a, v)
+            return i + 1, w / tf.sqrt(tf.reduce_sum(w * w))
+
+        _, v = tf.compat.v1.while_loop(lambda i, v: i < 1000, body, [0, tf.ones([4, 1])])
+        tf.identity(v, name="y")
+    return graph.as_graph_def()
+
+
+def kalman(tf, functional):
+    """A filter of two states: seven products of 2 x 2 matrices and vectors."""
+    with_style(tf, functional)
+    with tf.Graph().as_default() as graph:
+        z = tf.compat.v1.placeholder(tf.float32, [2, 1], name="z")
+        move, noise = tf.constant([[1.0, 0.1], [0.0, 1.0]]), tf.constant([[0.01, 0.0], [0.0, 0.01]])
+
+        def body(i, x, p):
+            x = tf.matmul(move, x)
+            p = tf.matmul(tf.matmul(move, p), move, transpose_b=True) + noise
+            gain = p / (p + 0.5)
+            return i + 1, x + tf.matmul(gain, z - x), p - tf.matmul(gain, p)
+
+        first = [0, tf.zeros([2, 1]), tf.eye(2)]
+        _, x, _ = tf.compat.v1.while_loop(lambda i, x, p: i < 1000, body, first)
+        tf.identity(x, name="y")
+    return graph.as_graph_def()
+
+
+def newton_of_vectors(tf, functional):
+    """Square roots of a vector whose length the graph leaves open."""
+    with_style(tf, functional)
+    with tf.Graph().as_default() as graph:
+        x = tf.compat.v1.placeholder(tf.float32, [None], name="x")
+        _, y = tf.compat.v1.while_loop(
+            lambda i, y: i < 1000, lambda i, y: (i + 1, 0.5 * (y + x / y)), [0, x])
+        tf.identity(y, name="y")
+    return graph.as_graph_def()
+
+
 def with_style(tf, functional):
     if functional:
         tf.compat.v1.enable_control_flow_v2()
@@ -123,6 +183,13 @@ def main():
             ("Newton" + style, newton(tf, functional), {"n:0": np.int32(STEPS)}, "y:0", STEPS, [1]),
             ("nested" + style, nested(tf, functional), {"n:0": np.int32(200)}, "y:0", STEPS, [1]),
             ("scan" + style, scan(tf, functional), {"x:0": vector}, "y:0", 10000, [1]),
+            ("Monte Carlo" + style, monte_carlo(tf, functional), {"n:0": np.int32(STEPS)}, "y:0", STEPS, [1]),
+            ("power iteration" + style, power(tf, functional),
+             {"a:0": np.eye(4, dtype="float32") + 0.1}, "y:0", 1000, [1]),
+            ("Kalman filter" + style, kalman(tf, functional),
+             {"z:0": np.array([[1], [2]], "float32")}, "y:0", 1000, [1]),
+            ("Newton, 4 numbers" + style, newton_of_vectors(tf, functional),
+             {"x:0": np.arange(1, 5, dtype="float32")}, "y:0", 1000, [1]),
         ]
     x = np.random.default_rng(0).standard_normal((8, 64, 128)).astype("float32")
     for lowered, (graph, fed, fetched) in frozen.items():
