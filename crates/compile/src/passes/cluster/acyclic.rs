@@ -46,7 +46,7 @@ const NODE: usize = 14;
 /// Nanoseconds of an elementwise node: those that follow each other are fused.
 const FUSED_NODE: usize = 4;
 /// Nanoseconds of a product of small matrices.
-const PRODUCT: usize = 60;
+const PRODUCT: usize = 40;
 /// Nanoseconds of a node that calls functions.
 const CALL: usize = 150;
 /// Nanoseconds of a cluster, without what it computes.
@@ -438,7 +438,7 @@ impl Groups<'_> {
 fn is_product(node: &Node) -> bool {
     matches!(
         node.op(),
-        "MatMul" | "_FusedMatMul" | "_Dense" | "BatchMatMul" | "BatchMatMulV2"
+        "MatMul" | "_FusedMatMul" | "BatchMatMul" | "BatchMatMulV2"
     )
 }
 

@@ -49,23 +49,23 @@ impl Translator<'_> {
                 let turned = ["adj_x", "adj_y"].map(|t| node.attrs.bool(t).ok());
                 one(self.products(a, b, turned)?)
             }
-            ("_FusedMatMul", &[a, b, ref added @ ..]) => {
+            ("_FusedMatMul", &[a, b, ref bias @ ..]) => {
                 let turned = ["transpose_a", "transpose_b"].map(|t| node.attrs.bool(t).ok());
                 (a.dims.len() == 2).then_some(())?;
-                let out = self.products(a, b, turned)?;
-                self.fused(node, out, added)
-            }
-            ("_Dense", &[a, b, ref added @ ..]) => {
-                let (k, outer) = a.dims.split_last()?;
-                let rows = Elements {
-                    dims: vec![outer.iter().product(), *k],
-                    ..a.clone()
-                };
-                let turned = [Some(false), node.attrs.bool("transpose_w").ok()];
-                let mut out = self.products(&rows, b, turned)?;
-                let n = out.dims.pop()?;
-                out.dims = outer.iter().copied().chain([n]).collect();
-                self.fused(node, out, added)
+                let mut out = self.products(a, b, turned)?;
+                let mut ops = &node.attrs.strs("fused_ops").ok()?[..];
+                if let (["BiasAdd", rest @ ..], &[bias]) = (ops, bias) {
+                    (out.dims.last() == bias.dims.first() && bias.dims.len() == 1).then_some(())?;
+                    let columns = bias.values.iter().cycle();
+                    let sums = out.values.iter().zip(columns);
+                    let sums = sums.map(|(x, b)| self.b.binary(ScalarBinary::Add, *x, *b));
+                    (out.values, ops) = (sums.collect::<Option<_>>()?, rest);
+                }
+                match ops {
+                    [] => one(out),
+                    [f] => self.activation(f, &out),
+                    _ => None,
+                }
             }
             ("BiasAdd" | "BiasAddV1", &[a, bias]) => {
                 let last = node.attrs.str("data_format").unwrap_or("NHWC") == "NHWC";
@@ -74,31 +74,6 @@ impl Translator<'_> {
                 self.each(&[a, bias], |t, v| t.b.binary(ScalarBinary::Add, v[0], v[1]))
             }
             (f @ ("Relu" | "Relu6"), &[a]) if a.ty.is_float() => self.activation(f, a),
-            _ => None,
-        }
-    }
-
-    /// What follows a product in its node: a bias or something of its shape is added, then comes an activation.
-    fn fused(
-        &mut self,
-        node: &Node,
-        mut out: Elements,
-        mut added: &[&Elements],
-    ) -> Option<Vec<Meaning>> {
-        let fused = node.attrs.strs("fused_ops").ok()?;
-        let mut ops = &fused[..];
-        while let ["BiasAdd" | "Add", rest @ ..] = ops {
-            let (term, others) = added.split_first()?;
-            let is_bias = term.dims.len() == 1 && term.dims.last() == out.dims.last();
-            (is_bias || term.dims == out.dims).then_some(())?;
-            let sums = out.values.iter().zip(term.values.iter().cycle());
-            let sums = sums.map(|(x, b)| self.b.binary(ScalarBinary::Add, *x, *b));
-            out.values = sums.collect::<Option<_>>()?;
-            (ops, added) = (rest, others);
-        }
-        match ops {
-            [] => one(out),
-            [f] => self.activation(f, &out),
             _ => None,
         }
     }
