@@ -6,7 +6,7 @@ use ferroflow_opdef::{KernelBuild, KernelCtx, Resources};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_tensor::{DType, Tensor};
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Numbers that TensorFlow reserves for each output.
 const RESERVED: u128 = 256;
@@ -19,6 +19,15 @@ impl NodeStream {
     /// Returns the position, which stays the same until the guard is dropped.
     pub fn lock(&self) -> MutexGuard<'_, Philox> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the same, unless another thread has it.
+    pub fn try_lock(&self) -> Option<MutexGuard<'_, Philox>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::Poisoned(e)) => Some(e.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 }
 

@@ -167,7 +167,8 @@ impl Code {
             cancel,
         };
         // SAFETY: `memory` holds a whole function of this signature, made by `translate` from a
-        // verified program and never changed, here or by a process with the same key. It reads and writes `n_words` words at `words`, as
+        // verified program and never changed, here or by a process with the same key. It reads
+        // and writes `n_words` words at `words`, as
         // many as there are, and elements of arrays, whose index it compares with `len` before.
         // It writes only to arrays that `allocate` has made, which are not touched meanwhile, and calls functions at
         // `helpers`, which has all that it was translated with.
@@ -207,6 +208,8 @@ pub(crate) mod offsets {
     use super::{Env, RawArray};
     use std::mem::offset_of;
 
+    /// What code of one layout must not be called with another one.
+    pub(crate) const ALL: [i32; 6] = [WORDS, ARRAYS, HELPERS, ARRAY, DATA, LEN];
     pub(crate) const WORDS: i32 = offset_of!(Env, words) as i32;
     pub(crate) const ARRAYS: i32 = offset_of!(Env, arrays) as i32;
     pub(crate) const HELPERS: i32 = offset_of!(Env, helpers) as i32;

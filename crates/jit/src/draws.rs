@@ -8,8 +8,6 @@ use ferroflow_sync::Inline;
 
 /// The most random numbers of an instruction.
 pub(crate) const MAX_DRAW: usize = 64;
-/// Words of code that random numbers are drawn into: the arguments, replaced by `n` numbers.
-pub(crate) const MIN_DRAW: usize = 4;
 /// The number of a stream that stands for two seeds.
 pub(crate) const SEEDS: i64 = -1;
 /// Blocks of the generator that a number of a node's stream takes.
@@ -52,9 +50,8 @@ pub(crate) fn fill<T: Drawn, D: distributions::Distribution<T>>(
     of_range: impl FnOnce([T; 2]) -> Option<D>,
 ) -> i64 {
     let n = usize::try_from(n).unwrap_or(0);
-    // SAFETY: code calls this with a slot of its stack of `n` words, at least `MIN_DRAW`, of which any bits are a
-    // word.
-    let words = unsafe { std::slice::from_raw_parts_mut(words, n.max(MIN_DRAW)) };
+    // SAFETY: code calls this with a slot of its stack of `MAX_DRAW` words, of which any bits are a word.
+    let words = unsafe { std::slice::from_raw_parts_mut(words, MAX_DRAW) };
     let mut numbers = [T::default(); MAX_DRAW];
     let range = [words[2], words[3]].map(T::of_word);
     let (Some(distribution), Some(numbers)) = (of_range(range), numbers.get_mut(..n)) else {

@@ -1,7 +1,7 @@
 //! Machine code as bytes that a file can hold. A key seals them: a process runs code only if a process with the same key
 //! has made it, so that the right to write files does not include the right to execute code.
 
-use crate::code::Code;
+use crate::code::{Code, offsets};
 use crate::helpers::Helper;
 use crate::translate::isa;
 use cranelift_codegen::settings::Value;
@@ -86,7 +86,8 @@ impl Code {
         let (triple, flags) = machine()?;
         let flags: Vec<&str> = flags.into_iter().collect();
         let helpers: Vec<String> = helpers.iter().map(Helper::to_string).collect();
-        let head = [MAGIC, &triple, &flags.join(" "), &helpers.join(" "), ""].join("\n");
+        let of = format!("{triple} {:?}", offsets::ALL);
+        let head = [MAGIC, &of, &flags.join(" "), &helpers.join(" "), ""].join("\n");
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(code);
         let seal = key.seal(&program.to_string(), &bytes);
@@ -106,6 +107,7 @@ impl Code {
         let (magic, of, needs, helpers) = (line()?, line()?, line()?, line()?);
         let code = lines.next()?;
         let (triple, has) = machine().ok()?;
+        let triple = format!("{triple} {:?}", offsets::ALL);
         let fits = magic == MAGIC && of == triple && words(needs).all(|flag| has.contains(flag));
         let helpers = words(helpers).map(Helper::parse);
         let helpers: Vec<Helper> = helpers.collect::<Option<_>>()?;

@@ -2,12 +2,12 @@
 
 use crate::arithmetic::machine_type;
 use crate::code::{Code, Exit, offsets};
-use crate::draws::{MAX_DRAW, MIN_DRAW, SEEDS};
+use crate::draws::{MAX_DRAW, SEEDS};
 use crate::helpers::Helper;
 use cranelift_codegen::control::ControlPlane;
 use cranelift_codegen::ir::{
-    AbiParam, Block, BlockArg, Function, InstBuilder, MemFlags, Signature, StackSlotData,
-    StackSlotKind, Type, UserFuncName, Value, condcodes::IntCC, types,
+    AbiParam, Block, BlockArg, Function, InstBuilder, MemFlags, Signature, StackSlot,
+    StackSlotData, StackSlotKind, Type, UserFuncName, Value, condcodes::IntCC, types,
 };
 use cranelift_codegen::isa::{CallConv, OwnedTargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
@@ -68,6 +68,8 @@ pub(crate) fn isa() -> Result<&'static OwnedTargetIsa> {
         for (name, value) in [
             ("opt_level", "speed"),
             ("enable_verifier", verify),
+            // A frame larger than a page must not step over the end of the stack.
+            ("enable_probestack", "true"),
             ("probestack_strategy", "inline"),
         ] {
             flags.set(name, value).map_err(|e| e.to_string())?;
@@ -99,6 +101,7 @@ pub(crate) struct Translator<'a> {
     env: Value,
     /// The functions that the code calls.
     helpers: Vec<Helper>,
+    draws: Option<StackSlot>,
     /// Iterations until the next look at the token.
     fuel: Variable,
     leave: Block,
@@ -126,6 +129,7 @@ impl<'a> Translator<'a> {
             array_types: Vec::new(),
             env,
             helpers: Vec::new(),
+            draws: None,
             fuel,
             leave,
             cancelled,
@@ -385,6 +389,15 @@ impl<'a> Translator<'a> {
         Ok(())
     }
 
+    /// The words on the stack of all draws, whose numbers are loaded at once.
+    fn words_of_draws(&mut self) -> StackSlot {
+        *self.draws.get_or_insert_with(|| {
+            let size = 8 * MAX_DRAW as u32;
+            let data = StackSlotData::new(StackSlotKind::ExplicitSlot, size, 3);
+            self.b.create_sized_stack_slot(data)
+        })
+    }
+
     /// Random numbers, by way of words on the stack.
     fn random(&mut self, outs: &[ValueId], draw: &Draw) -> Result<()> {
         let name = draw.distribution.name();
@@ -392,9 +405,7 @@ impl<'a> Translator<'a> {
         if helper.address().is_none() || outs.len() > MAX_DRAW {
             return Err(no_code(name));
         }
-        let size = 8 * outs.len().max(MIN_DRAW) as u32;
-        let data = StackSlotData::new(StackSlotKind::ExplicitSlot, size, 3);
-        let slot = self.b.create_sized_stack_slot(data);
+        let slot = self.words_of_draws();
         let (seeds, stream) = match draw.source {
             RandomSource::Seeds(seeds) => (Some(seeds), SEEDS),
             RandomSource::Stream(slot) => (None, slot.into()),

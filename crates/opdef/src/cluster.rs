@@ -236,6 +236,9 @@ pub struct Cluster {
     pub outputs: Vec<ClusterOutput>,
 }
 
+/// Instructions that take as long as to draw a random number.
+const DRAW: usize = 16;
+
 impl Cluster {
     /// Returns the types of the values that inputs define, in order.
     pub fn input_values(&self) -> impl Iterator<Item = ScalarType> + '_ {
@@ -253,6 +256,7 @@ impl Cluster {
         fn count(insts: &[ClusterInst]) -> Option<usize> {
             let each = insts.iter().map(|inst| match inst {
                 ClusterInst::Loop(_) => None,
+                ClusterInst::Random { outs, .. } => Some(DRAW * outs.len()),
                 ClusterInst::If {
                     then, otherwise, ..
                 } => Some(1 + count(&then.insts)?.max(count(&otherwise.insts)?)),

@@ -17,6 +17,15 @@ use std::sync::Arc;
 pub(crate) struct Frozen(Vec<(Arc<Var>, u64)>);
 
 impl Frozen {
+    /// Returns whether both are the same variables in the same versions.
+    pub(crate) fn is(&self, other: &Frozen) -> bool {
+        let has = |(var, version): &(Arc<Var>, u64)| {
+            let mut others = other.0.iter();
+            others.any(|(v, of)| Arc::ptr_eq(v, var) && of == version)
+        };
+        self.0.len() == other.0.len() && self.0.iter().all(has)
+    }
+
     /// Returns whether all variables still have the same versions.
     #[inline]
     pub(crate) fn holds(&self) -> bool {

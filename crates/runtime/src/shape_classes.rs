@@ -8,7 +8,7 @@ use crate::session::Engine;
 use ferroflow_program::{Body, Plan};
 use ferroflow_tensor::{Shape, Tensor};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The most plans of a signature besides its general one.
 const MAX_CLASSES: usize = 8;
@@ -18,6 +18,8 @@ const STEPS: u32 = 16;
 const MAX_RECENT: usize = 8;
 /// Steps with shapes that are not counted after which no plan is made any more.
 const MAX_CHANGES: u32 = 1000;
+/// Shapes for which a plan did not pay after which none is made any more.
+const MAX_REFUSALS: u32 = 4;
 /// Nodes that a loop which becomes a cluster counts for.
 const LOOP: usize = 50;
 
@@ -42,6 +44,7 @@ struct Recent {
     /// Shapes, and how many steps had them.
     counts: Vec<(Vec<Shape>, u32)>,
     changes: u32,
+    refusals: u32,
 }
 
 impl ShapeClasses {
@@ -58,7 +61,7 @@ impl ShapeClasses {
         if self.is_closed.load(Ordering::Relaxed) {
             return false;
         }
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut recent = self.recent();
         let mut counts = recent.counts.iter_mut();
         if let Some((_, steps)) = counts.find(|(shapes, _)| has_shapes(args, shapes)) {
             *steps += 1;
@@ -69,7 +72,9 @@ impl ShapeClasses {
             self.close();
         }
         if recent.counts.len() == MAX_RECENT {
-            recent.counts.sort_unstable_by_key(|(_, steps)| u32::MAX - steps);
+            recent
+                .counts
+                .sort_unstable_by_key(|(_, steps)| u32::MAX - steps);
             recent.counts.pop();
         }
         let shapes = args.iter().map(|t| t.shape().clone()).collect();
@@ -77,21 +82,36 @@ impl ShapeClasses {
         false
     }
 
+    fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.recent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Adds what runs steps with feeds of these shapes.
     pub(crate) fn add(&self, args: &[Tensor], engine: Engine) {
+        let counts = &mut self.recent().counts;
+        counts.retain(|(shapes, _)| !has_shapes(args, shapes));
         let shapes = args.iter().map(|t| t.shape().clone()).collect();
         let mut class = Class { shapes, engine };
-        for place in &self.classes {
+        for (i, place) in self.classes.iter().enumerate() {
             match place.set(class) {
+                Ok(()) if i + 1 == MAX_CLASSES => return self.close(),
                 Ok(()) => return,
                 Err(back) => class = back,
             }
         }
-        self.close();
+    }
+
+    /// Notes that a plan for some shapes does not pay.
+    pub(crate) fn refuse(&self) {
+        let mut recent = self.recent();
+        recent.refusals += 1;
+        if recent.refusals == MAX_REFUSALS {
+            self.close();
+        }
     }
 
     /// Makes no further plan.
-    pub(crate) fn close(&self) {
+    fn close(&self) {
         self.is_closed.store(true, Ordering::Relaxed);
     }
 

@@ -87,3 +87,38 @@ fn a_plan_is_made_for_shapes_that_come_again() {
     assert_eq!(check("dim { size: 3 }", std::iter::repeat_n(3, 40)), 0);
     assert_eq!(check(open, std::iter::repeat_n(65, 40)), 0);
 }
+
+#[test]
+fn a_plan_for_shapes_sees_variables_that_change() {
+    let state = "node { name: 'v' op: 'VarHandleOp' attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { shape { } } } }
+        node { name: 'r' op: 'ReadVariableOp' input: 'v' attr { key: 'dtype' value { type: DT_FLOAT } } }
+        node { name: 'new' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } attr { key: 'shape' value { shape { } } } }
+        node { name: 'set' op: 'AssignVariableOp' input: 'v' input: 'new' attr { key: 'dtype' value { type: DT_FLOAT } } }
+        node { name: 'z' op: 'Mul' input: 'y' input: 'r' attr { key: 'T' value { type: DT_FLOAT } } }
+        library {";
+    let text = graph("dim { size: -1 }").replacen("library {", state, 1);
+    // With and without a value when the signature is compiled.
+    for is_set in [true, false] {
+        let session = Session::from_text(&text, options(CompileJit::Auto)).expect("a valid graph");
+        let set = |value: f32| {
+            let new = [("new:0", Tensor::scalar(value))];
+            session.run(&new, &[], &["set"]).expect("assigns");
+        };
+        let step = |value: f32| {
+            let out = session.run(&[("x:0", vector(1, 0))], &["z:0"], &[]);
+            let z = out.expect("runs")[0].slice::<f32>().expect("floats")[0];
+            assert_eq!(z, value, "is set: {is_set}");
+        };
+        if is_set {
+            set(2.0);
+        } else {
+            session
+                .run(&[("x:0", vector(1, 0))], &["z:0"], &[])
+                .expect_err("not initialized");
+            set(2.0);
+        }
+        (0..40).for_each(|_| step(2.0));
+        set(3.0);
+        (0..40).for_each(|_| step(3.0));
+    }
+}

@@ -1,7 +1,7 @@
 //! Makes programs of loops: each becomes one `_Cluster` node.
 //!
 //! A loop is a candidate if all that it computes are scalars, or tensors of a few elements whose
-//! shapes are static, with pure ops: a whole frame of Enter, Merge, Switch, NextIteration and Exit
+//! shapes are static, with pure ops and random numbers: a whole frame of Enter, Merge, Switch, NextIteration and Exit
 //! with the loops and conditionals in it, or a While node with its functions. The program is made
 //! by `translate.rs`; if that finds something that it has no instruction for, the graph stays as it
 //! is. Lists and TensorArrays of scalars that are made for the loop and stacked after it become
@@ -24,7 +24,7 @@ mod regions;
 mod tensor_arrays;
 mod translate;
 
-use crate::{Pass, PassCtx};
+use crate::{Lower, Pass, PassCtx};
 use build::{Elements, List, Meaning, StreamOf};
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{
@@ -189,7 +189,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         if candidate.add_tensor_arrays(graph, &regions.frames, &consumers)
             && candidate.add_lists(graph, &regions.frames, &consumers)
             && is_uniform(graph, &regions, &candidate)
-            && let Some(made) = Made::of(graph, &candidate, &shapes, &regions)
+            && let Some(made) = Made::of(graph, &candidate, &shapes, &regions, ctx.lower)
         {
             replace(graph, ctx, &mut patch, &candidate, made)?;
         }
@@ -265,12 +265,10 @@ fn is_member(graph: &Graph, id: NodeId) -> bool {
     // The functions of calls are looked at when they are translated.
     let is_call = referred_functions(node).next().is_some();
     // A TensorArray of the loop's own is not a state of the graph, nor do others draw from the stream of a node.
-    let draws = randoms::draws(node);
-    let is_own = TensorArrayOp::of(node).is_some() || draws;
+    let is_own = TensorArrayOp::of(node).is_some() || randoms::draws(node);
     let is_pure = is_call || is_own || !node.def.flags.stateful;
-    // What only runs for its effects may be left out if that is to draw numbers.
     is_pure
-        && (draws || !graph.is_target(id))
+        && (randoms::is_idle(node.op()) || !graph.is_target(id))
         && node.attrs.get(KEPT).is_none()
         && !matches!(node.class(), NodeClass::Send | NodeClass::Recv)
 }
@@ -319,6 +317,7 @@ impl Made {
         candidate: &Candidate,
         shapes: &ShapeMap,
         regions: &Rc<Regions>,
+        lower: Lower,
     ) -> Option<Made> {
         let inside: FxHashSet<NodeId> = candidate.members.iter().copied().collect();
         let (mut inputs, mut seen) = (Vec::new(), FxHashSet::default());
@@ -332,6 +331,7 @@ impl Made {
             }
         }
         let mut translator = Translator::new(graph.library());
+        translator.lowers = lower != Lower::Never;
         translator.b.enter(None);
         let mut program = Cluster::default();
         let mut given = FxHashMap::default();

@@ -24,7 +24,7 @@ impl Cluster {
     ///   its variables;
     /// - an array has a slot, loads and stores name one, and only those of the program itself are
     ///   allocated or changed, allocated once, outside blocks, before everything else that uses them;
-    /// - random numbers are of a type that their distribution has, from streams that there are; only integers have a
+    /// - an instruction draws at least one random number; they are of a type that their distribution has, from streams that there are; only integers have a
     ///   range, of their type;
     /// - an output has as many elements as its shape says, all of its type;
     /// - there are at most 65536 values.

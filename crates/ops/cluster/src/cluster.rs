@@ -13,6 +13,7 @@ use smallvec::{SmallVec, smallvec};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// `_Cluster` is internal: it runs `program`, whose random numbers are those of the nodes `streams` with two `seeds`
 /// each, or calls `f`, the nodes that the program was made of,
@@ -62,6 +63,9 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     }
     Ok(())
 }
+
+/// Time between two attempts to lock a stream.
+const LOCK_AGAIN: Duration = Duration::from_micros(20);
 
 /// Words of a program that need no memory of their own.
 const FEW: usize = 16;
@@ -138,7 +142,9 @@ fn sealed(build: &KernelBuild, program: &Cluster) -> Result<Option<Code>> {
     let Some(key) = CodeKey::of_process()? else {
         return Ok(None);
     };
-    Ok(match build.packed().transpose()?.as_deref() {
+    // Code is made anew for a file whose code is damaged.
+    let packed = build.packed().and_then(Result::ok);
+    Ok(match packed.as_deref() {
         Some([code]) => Code::unseal(program, code.bytes()?, key),
         _ => None,
     })
@@ -282,8 +288,18 @@ impl Kernel {
         }
         let streams = self.streams.iter().map(|s| s.stream(ctx.resources()));
         let streams: Vec<Arc<NodeStream>> = streams.collect::<Result<_>>()?;
-        let locks = self.lock_order.iter();
-        let mut locks: Vec<_> = locks.map(|slot| (*slot, streams[*slot].lock())).collect();
+        let mut locks = Vec::with_capacity(streams.len());
+        for &slot in &self.lock_order {
+            // Another step may have it for as long as it runs.
+            let stream = loop {
+                match streams[slot].try_lock() {
+                    Some(stream) => break stream,
+                    None => cancel.check()?,
+                }
+                std::thread::sleep(LOCK_AGAIN);
+            };
+            locks.push((slot, stream));
+        }
         locks.sort_unstable_by_key(|(slot, _)| *slot);
         let mut next: Vec<Philox> = locks.iter().map(|(_, stream)| **stream).collect();
         let exit = code.run(words, arrays, &mut next, cancel)?;

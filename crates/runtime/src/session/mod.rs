@@ -372,7 +372,7 @@ impl Session {
         options: &RunOptions,
     ) -> Result<Vec<Tensor>> {
         callable.check_feeds(&args, self.options.check_feed_shapes)?;
-        let engine = self.engine_of(callable, &args)?;
+        let engine = self.engine_of(callable, &args, true)?;
         let step = RunningSteps::begin(&*self.steps, options.cancel.as_ref())?;
         let token = options.token(self.steps.closing());
         let results = engine.run(RunArgs {
@@ -406,7 +406,7 @@ impl Session {
     ) {
         let begun = callable
             .check_feeds(&args, self.options.check_feed_shapes)
-            .and_then(|()| self.engine_of(callable, &args))
+            .and_then(|()| self.engine_of(callable, &args, false))
             .and_then(|engine| {
                 let steps = self.steps.clone();
                 Ok((engine, RunningSteps::begin(steps, options.cancel.as_ref())?))
@@ -438,15 +438,22 @@ impl Session {
     }
 
     /// What runs a callable: another plan once a variable that is part of the first one has changed, or if there is one
-    /// for the shapes of the feeds.
-    fn engine_of<'a>(&self, callable: &'a Callable, args: &[Tensor]) -> Result<&'a Engine> {
+    /// for the shapes of the feeds. Such a plan is made only if the thread `may_wait`.
+    fn engine_of<'a>(
+        &self,
+        callable: &'a Callable,
+        args: &[Tensor],
+        may_wait: bool,
+    ) -> Result<&'a Engine> {
         match (callable.thawed.get(), &callable.classes) {
             (Some(thawed), _) => Ok(thawed),
             (None, _) if !callable.frozen.holds() => self.thaw(callable),
             (None, None) => Ok(&callable.engine),
             (None, Some(classes)) => Ok(match classes.find(args) {
                 Some(engine) => engine,
-                None if classes.is_due(args) => self.specialize(callable, classes, args),
+                None if may_wait && classes.is_due(args) => {
+                    self.specialize(callable, classes, args)
+                }
                 None => &callable.engine,
             }),
         }

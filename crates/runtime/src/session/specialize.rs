@@ -29,7 +29,7 @@ impl Session {
         // A graph that contradicts the shapes fails, if at all, where it did before.
         match self.engine_for(callable, args) {
             Ok(Some(engine)) if callable.frozen.holds() => classes.add(args, engine),
-            _ => classes.close(),
+            _ => classes.refuse(),
         }
         classes.find(args).unwrap_or(&callable.engine)
     }
@@ -48,7 +48,10 @@ impl Session {
             patch.edit(graph, id).attrs.set("_shape", shape);
         }
         expanded.apply(patch);
-        self.freeze(&mut expanded)?;
+        // A variable that was not initialized then is not checked before each step.
+        if !self.freeze(&mut expanded)?.is(&callable.frozen) {
+            return Ok(None);
+        }
         let constants = expanded.graph().iter().filter_map(|(_, n)| {
             let value = n.attrs.tensor("value").ok()?;
             Some(value.shape().num_elements() * value.dtype().size())

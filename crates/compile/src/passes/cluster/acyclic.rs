@@ -80,7 +80,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         if !groups.is_worthwhile(&candidate) {
             continue;
         }
-        match Made::of(graph, &candidate, groups.shapes, &regions) {
+        match Made::of(graph, &candidate, groups.shapes, &regions, ctx.lower) {
             Some(program) => made.push((candidate, program)),
             // It may have too many values.
             None => {

@@ -20,8 +20,10 @@ pub(super) enum Meaning {
     List(List),
     /// The vector of the integers from zero to this i64, without it.
     Range(ValueId),
-    /// The key or the counter of a stream of random numbers.
+    /// The key of a stream of random numbers.
     Key(RandomSource),
+    /// The counter of such a stream.
+    Counter(RandomSource),
 }
 
 /// A tensor of static shape.

@@ -2,8 +2,8 @@
 
 use super::build::{Elements, Meaning};
 use super::ops::one;
-use super::translate::Translator;
-use ferroflow_graph::Node;
+use super::translate::{Scope, Translator};
+use ferroflow_graph::{Node, NodeId};
 use ferroflow_opdef::{ClusterInst, Distribution, Draw, RandomSource, ScalarType, ValueId};
 
 /// TensorFlow's numbers of the Philox algorithm: its own, and the one that leaves the choice to the device.
@@ -30,6 +30,11 @@ fn stateless(op: &str) -> Option<Distribution> {
     })
 }
 
+/// Whether an op draws numbers of its own stream and cannot fail, so that it may be left out if nothing reads them.
+pub(super) fn is_idle(op: &str) -> bool {
+    stateful(op).is_some_and(|d| d != Distribution::UniformInt)
+}
+
 /// Whether a node draws numbers, or makes what others need to draw them.
 pub(super) fn draws(node: &Node) -> bool {
     let op = node.op();
@@ -41,9 +46,19 @@ pub(super) fn draws(node: &Node) -> bool {
 impl Translator<'_> {
     /// The outputs of a node that draws numbers or makes a key for it; `None` if its op does something else, or the
     /// stream is not known.
-    pub(super) fn random(&mut self, node: &Node, inputs: &[Meaning]) -> Option<Vec<Meaning>> {
+    pub(super) fn random(
+        &mut self,
+        scope: &Scope,
+        id: NodeId,
+        inputs: &[Meaning],
+    ) -> Option<Vec<Meaning>> {
+        let node = scope.graph.node(id);
         let op = node.op();
         if let Some(distribution) = stateful(op) {
+            // The stream is that of the node's name, and one run of the node draws once.
+            if self.lowers && scope.calls > 0 || !self.drawn.insert((scope.id, id)) {
+                return None;
+            }
             let (shape, range) = inputs.split_first()?;
             let source = RandomSource::Stream(self.b.stream(node)?);
             return self.draw(node, distribution, source, shape, range);
@@ -52,7 +67,15 @@ impl Translator<'_> {
             let (shape, rest) = inputs.split_first()?;
             let (source, range) = match (op.ends_with("V2"), rest) {
                 (false, [seed, range @ ..]) => (self.seeds(seed)?, range),
-                (true, [Meaning::Key(key), Meaning::Key(counter), alg, range @ ..]) => {
+                (
+                    true,
+                    [
+                        Meaning::Key(key),
+                        Meaning::Counter(counter),
+                        alg,
+                        range @ ..,
+                    ],
+                ) => {
                     let &[alg] = &self.b.ints(alg.tensor()?)?[..] else {
                         return None;
                     };
@@ -65,7 +88,8 @@ impl Translator<'_> {
         }
         match (op, inputs) {
             ("StatelessRandomGetKeyCounter", [seed]) => {
-                Some(vec![Meaning::Key(self.seeds(seed)?); 2])
+                let source = self.seeds(seed)?;
+                Some(vec![Meaning::Key(source), Meaning::Counter(source)])
             }
             ("StatelessRandomGetAlg", []) => {
                 let philox = self.b.int(ScalarType::I32, PHILOX[0])?;

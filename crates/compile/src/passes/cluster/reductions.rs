@@ -101,8 +101,8 @@ impl Translator<'_> {
     }
 
     /// The index of the first one of the largest or smallest elements; NaN is none of them.
-    fn best(&mut self, node: &Node, a: &Elements, axis: &Elements) -> Option<Vec<Meaning>> {
-        let [axis] = self.b.ints(axis)?[..] else {
+    fn best(&mut self, node: &Node, a: &Elements, of: &Elements) -> Option<Vec<Meaning>> {
+        let [axis] = self.b.ints(of)?[..] else {
             return None;
         };
         let axis = axis_of(axis, a.dims.len())?;
@@ -111,7 +111,7 @@ impl Translator<'_> {
             "ArgMax" => (ScalarBinary::Greater, f64::NEG_INFINITY),
             _ => (ScalarBinary::Less, f64::INFINITY),
         };
-        if !a.ty.is_float() || a.values.is_empty() {
+        if !a.ty.is_float() || a.values.is_empty() || !of.dims.is_empty() {
             return None;
         }
         let (n, cols) = (a.dims[axis], a.dims[axis + 1..].iter().product::<usize>());

@@ -314,7 +314,7 @@ impl Translator<'_> {
     fn counts_to(&mut self, indices: &Meaning, len: ValueId) -> Option<()> {
         let limit = match indices {
             Meaning::Range(limit) => *limit,
-            Meaning::List(_) | Meaning::Key(_) => return None,
+            Meaning::List(_) | Meaning::Key(_) | Meaning::Counter(_) => return None,
             Meaning::Tensor(elements) => {
                 let all = self.b.ints(elements)?;
                 let counts = all.iter().copied().eq(0..all.len() as i64);

@@ -24,7 +24,7 @@ pub(super) struct Scope<'g> {
     regions: Rc<Regions>,
     /// The number of blocks around.
     base: usize,
-    id: usize,
+    pub(super) id: usize,
     pub(super) calls: usize,
     pub(super) args: Vec<Meaning>,
     /// The nodes that others wait for and that may fail.
@@ -44,6 +44,10 @@ pub(super) struct Translator<'l> {
     n_scopes: usize,
     /// Conditionals that wait for others to be translated.
     n_conditionals: usize,
+    /// Whether bodies of functions are lowered after this, which renames their nodes.
+    pub(super) lowers: bool,
+    /// The nodes of scopes that draw from a stream.
+    pub(super) drawn: FxHashSet<(usize, NodeId)>,
 }
 
 impl<'l> Translator<'l> {
@@ -53,6 +57,8 @@ impl<'l> Translator<'l> {
             library,
             n_scopes: 0,
             n_conditionals: 0,
+            lowers: false,
+            drawn: FxHashSet::default(),
         }
     }
 
@@ -218,7 +224,7 @@ impl<'l> Translator<'l> {
                 let inputs: Vec<Meaning> = inputs.collect::<Option<_>>()?;
                 match TensorArrayOp::of(node) {
                     Some(op) => self.tensor_array_op(scope, id, op, &inputs),
-                    None if draws(node) => self.random(node, &inputs),
+                    None if draws(node) => self.random(scope, id, &inputs),
                     None => self.op(node, &inputs),
                 }
             }
@@ -323,7 +329,7 @@ impl<'l> Translator<'l> {
         Some(match meaning {
             Meaning::Tensor(elements) => Meaning::Tensor(Rc::new(self.b.like(elements)?)),
             Meaning::List(list) => Meaning::List(self.latest(*list)?),
-            Meaning::Range(_) | Meaning::Key(_) => meaning.clone(),
+            Meaning::Range(_) | Meaning::Key(_) | Meaning::Counter(_) => meaning.clone(),
         })
     }
 
