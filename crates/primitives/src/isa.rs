@@ -27,22 +27,21 @@ impl Isa {
         Isa::Portable
     }
 
-    /// Returns whether the environment variable `FERROFLOW_SIMD` names the instruction set in use: nothing that
-    /// is an addition to it, which are tiles to AVX-512 and AVX-VNNI to AVX2.
+    /// Returns whether the environment variable `FERROFLOW_SIMD` names the instruction set in use: then its
+    /// additions, the tiles of AVX-512 and the AVX-VNNI of AVX2, are not used.
     pub(crate) fn is_limited() -> bool {
         #[cfg(test)]
         if testing::is_limited() {
             return true;
         }
-        static LIMITED: OnceLock<bool> = OnceLock::new();
-        *LIMITED.get_or_init(|| {
-            let name = match Isa::current() {
-                Isa::Portable => "portable",
-                Isa::Avx2 => "avx2",
-                Isa::Avx512 => "avx512",
-            };
-            std::env::var("FERROFLOW_SIMD").as_deref() == Ok(name)
-        })
+        static NAMED: OnceLock<Option<String>> = OnceLock::new();
+        let named = NAMED.get_or_init(|| std::env::var("FERROFLOW_SIMD").ok());
+        let name = match Isa::current() {
+            Isa::Portable => "portable",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        };
+        named.as_deref() == Some(name)
     }
 
     /// Returns the instruction set in use: the CPU's best, or a lower one named by the environment

@@ -181,7 +181,7 @@ fn einsum() -> Row {
 /// A loop by functions, whose body multiplies by weights.
 fn functional_loop() -> Row {
     let text = Text::default()
-        .placeholder("x", &[2, 8])
+        .placeholder("x", &[2, 9])
         .node(
             "zero",
             "Const",
@@ -199,7 +199,7 @@ fn functional_loop() -> Row {
         )
         .node("y", "Identity", &["loop:1"], &ty("T"));
     let weights: String = Noise(11)
-        .floats(64)
+        .floats(81)
         .iter()
         .map(|v| format!("float_val: {v} "))
         .collect();
@@ -220,7 +220,7 @@ fn functional_loop() -> Row {
          {args} output_arg {{ name: 'j' type: DT_INT32 }} output_arg {{ name: 'u' type: DT_FLOAT }} \
          }} {one} node_def {{ name: 'next' op: 'AddV2' input: 'i' input: 'one:output:0' {int_type} \
          }} node_def {{ name: 'w' op: 'Const' {dtype} attr {{ key: 'value' value {{ tensor {{ \
-         dtype: DT_FLOAT tensor_shape {{ dim {{ size: 8 }} dim {{ size: 8 }} }} {weights} }} }} }} \
+         dtype: DT_FLOAT tensor_shape {{ dim {{ size: 9 }} dim {{ size: 9 }} }} {weights} }} }} }} \
          }} node_def {{ name: 'm' op: 'MatMul' input: 'v' input: 'w:output:0' {t} }} ret {{ key: \
          'j' value: 'next:z:0' }} ret {{ key: 'u' value: 'm:product:0' }} }} }}",
         three = int("n", 3),
@@ -231,7 +231,7 @@ fn functional_loop() -> Row {
     Row {
         name: "functional loop",
         text: text.0 + &library,
-        feeds: vec![("x:0", Noise(13).tensor(&[2, 8]))],
+        feeds: vec![("x:0", Noise(13).tensor(&[2, 9]))],
         fetches: vec!["y:0", "loop:0"],
         packs: true,
     }
