@@ -9,7 +9,7 @@ use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{bf16, f16};
 use std::f64::consts::PI;
 
-/// Blocks of the generator reserved for one number of a rejection-sampled distribution.
+/// Blocks of the generator reserved for one number of a rejection-sampled distribution, or of the stream of a node.
 pub const RESERVED: u128 = 256;
 /// Elements of a parallel chunk; a multiple of every group.
 const CHUNK: usize = 4096;

@@ -1,5 +1,6 @@
 //! The random streams of nodes: of stateful ones, which continue from step to step of a session, and of seeds and keys.
 
+use crate::distributions::RESERVED;
 use crate::indices::{int, ints, scalar};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Resources};
@@ -7,9 +8,6 @@ use ferroflow_primitives::philox::Philox;
 use ferroflow_tensor::{DType, Tensor};
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
-
-/// Numbers that TensorFlow reserves for each output.
-const RESERVED: u128 = 256;
 
 /// The position of a node's stream, local to the session, so that every plan with the node
 /// continues after the last step.

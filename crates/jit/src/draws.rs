@@ -1,7 +1,7 @@
 //! Random numbers: functions that code calls with words on its stack.
 
 use crate::code::Env;
-use ferroflow_functors::distributions::{self, Integers, Normal, Truncated, Uniform};
+use ferroflow_functors::distributions::{self, Integers, Normal, RESERVED, Truncated, Uniform};
 use ferroflow_opdef::{Distribution, ScalarType};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_sync::Inline;
@@ -10,8 +10,6 @@ use ferroflow_sync::Inline;
 pub(crate) const MAX_DRAW: usize = 64;
 /// The number of a stream that stands for two seeds.
 pub(crate) const SEEDS: i64 = -1;
-/// Blocks of the generator that a number of a node's stream takes.
-const RESERVED: u128 = distributions::RESERVED;
 
 /// A number that programs draw.
 pub(crate) trait Drawn: Copy + Send + Default {

@@ -58,7 +58,7 @@ pub(crate) enum Helper {
 }
 
 impl Helper {
-    /// The address; `None` if code is made in its place, or there is no such function.
+    /// The address; `None` if code is made in its place, or kernels have no function for the type.
     pub(crate) fn address(self) -> Option<usize> {
         match self {
             Helper::Allocate => {

@@ -65,13 +65,13 @@ impl CodeKey {
     }
 }
 
-/// The machine that code is made for, and the optional instructions that it may have.
+/// The machine and the layout that code is made for, and the optional instructions that it may have.
 fn machine() -> Result<(String, BTreeSet<&'static str>)> {
     let isa = isa()?;
     let flags = isa.isa_flags();
     let enabled = flags.iter().filter(|flag| flag.as_bool() == Some(true));
     Ok((
-        isa.triple().to_string(),
+        format!("{} {:?}", isa.triple(), offsets::ALL),
         enabled.map(|flag: &Value| flag.name).collect(),
     ))
 }
@@ -83,10 +83,9 @@ impl Code {
     /// UNIMPLEMENTED if the machine is not supported.
     pub fn seal(&self, program: &Cluster, key: &CodeKey) -> Result<Vec<u8>> {
         let (code, helpers) = self.parts();
-        let (triple, flags) = machine()?;
+        let (of, flags) = machine()?;
         let flags: Vec<&str> = flags.into_iter().collect();
         let helpers: Vec<String> = helpers.iter().map(Helper::to_string).collect();
-        let of = format!("{triple} {:?}", offsets::ALL);
         let head = [MAGIC, &of, &flags.join(" "), &helpers.join(" "), ""].join("\n");
         let mut bytes = head.into_bytes();
         bytes.extend_from_slice(code);
@@ -106,9 +105,8 @@ impl Code {
         let mut line = || std::str::from_utf8(lines.next()?).ok();
         let (magic, of, needs, helpers) = (line()?, line()?, line()?, line()?);
         let code = lines.next()?;
-        let (triple, has) = machine().ok()?;
-        let triple = format!("{triple} {:?}", offsets::ALL);
-        let fits = magic == MAGIC && of == triple && words(needs).all(|flag| has.contains(flag));
+        let (own, has) = machine().ok()?;
+        let fits = magic == MAGIC && of == own && words(needs).all(|flag| has.contains(flag));
         let helpers = words(helpers).map(Helper::parse);
         let helpers: Vec<Helper> = helpers.collect::<Option<_>>()?;
         fits.then(|| Code::new(program, code, helpers).ok())?

@@ -19,7 +19,7 @@ const MAX_RECENT: usize = 8;
 /// Steps with shapes that are not counted after which no plan is made any more.
 const MAX_CHANGES: u32 = 1000;
 /// Shapes for which a plan did not pay after which none is made any more.
-const MAX_REFUSALS: u32 = 4;
+const MAX_REFUSALS: usize = 4;
 /// Nodes that a loop which becomes a cluster counts for.
 const LOOP: usize = 50;
 
@@ -35,7 +35,8 @@ pub(crate) struct ShapeClasses {
 
 struct Class {
     shapes: Vec<Shape>,
-    engine: Engine,
+    /// `None` if a plan does not pay.
+    engine: Option<Engine>,
 }
 
 /// The shapes of the last steps without a plan for them.
@@ -44,15 +45,17 @@ struct Recent {
     /// Shapes, and how many steps had them.
     counts: Vec<(Vec<Shape>, u32)>,
     changes: u32,
-    refusals: u32,
 }
 
 impl ShapeClasses {
-    /// Returns what runs steps with feeds of these shapes, if there is a plan for them.
-    pub(crate) fn find(&self, args: &[Tensor]) -> Option<&Engine> {
-        let mut known = self.classes.iter().map_while(OnceLock::get);
-        let class = known.find(|class| has_shapes(args, &class.shapes))?;
-        Some(&class.engine)
+    fn known(&self) -> impl Iterator<Item = &Class> {
+        self.classes.iter().map_while(OnceLock::get)
+    }
+
+    /// Returns what runs steps with feeds of these shapes, if that is known: `Some(None)` stands for the general plan.
+    pub(crate) fn find(&self, args: &[Tensor]) -> Option<Option<&Engine>> {
+        let class = self.known().find(|c| has_shapes(args, &c.shapes))?;
+        Some(class.engine.as_ref())
     }
 
     /// Counts a step without a plan for its shapes; returns whether one should be made now, which is true in one of
@@ -86,26 +89,20 @@ impl ShapeClasses {
         self.recent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds what runs steps with feeds of these shapes.
-    pub(crate) fn add(&self, args: &[Tensor], engine: Engine) {
+    /// Adds what runs steps with feeds of these shapes; `None` if a plan for them does not pay.
+    pub(crate) fn add(&self, args: &[Tensor], engine: Option<Engine>) {
         let counts = &mut self.recent().counts;
         counts.retain(|(shapes, _)| !has_shapes(args, shapes));
         let shapes = args.iter().map(|t| t.shape().clone()).collect();
         let mut class = Class { shapes, engine };
-        for (i, place) in self.classes.iter().enumerate() {
+        for place in &self.classes {
             match place.set(class) {
-                Ok(()) if i + 1 == MAX_CLASSES => return self.close(),
-                Ok(()) => return,
+                Ok(()) => break,
                 Err(back) => class = back,
             }
         }
-    }
-
-    /// Notes that a plan for some shapes does not pay.
-    pub(crate) fn refuse(&self) {
-        let mut recent = self.recent();
-        recent.refusals += 1;
-        if recent.refusals == MAX_REFUSALS {
+        let refused = self.known().filter(|class| class.engine.is_none());
+        if self.known().count() == MAX_CLASSES || refused.count() == MAX_REFUSALS {
             self.close();
         }
     }
@@ -117,8 +114,7 @@ impl ShapeClasses {
 
     /// Returns what runs the steps of each class.
     pub(crate) fn engines(&self) -> impl Iterator<Item = &Engine> {
-        let known = self.classes.iter().map_while(OnceLock::get);
-        known.map(|class| &class.engine)
+        self.known().filter_map(|class| class.engine.as_ref())
     }
 }
 

@@ -1,7 +1,8 @@
 //! Makes programs of loops: each becomes one `_Cluster` node.
 //!
 //! A loop is a candidate if all that it computes are scalars, or tensors of a few elements whose
-//! shapes are static, with pure ops and random numbers: a whole frame of Enter, Merge, Switch, NextIteration and Exit
+//! shapes are static, with pure ops and random numbers: a whole frame of Enter, Merge, Switch,
+//! NextIteration and Exit
 //! with the loops and conditionals in it, or a While node with its functions. The program is made
 //! by `translate.rs`; if that finds something that it has no instruction for, the graph stays as it
 //! is. Lists and TensorArrays of scalars that are made for the loop and stacked after it become
@@ -25,7 +26,7 @@ mod tensor_arrays;
 mod translate;
 
 use crate::{Lower, Pass, PassCtx};
-use build::{Elements, List, Meaning, StreamOf};
+use build::{List, Meaning, StreamOf};
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{
     Consumers, Frames, Function, Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap,
@@ -368,17 +369,9 @@ impl Made {
                 None => Vec::new(),
                 Some(dims) => dims.iter().copied().collect::<Option<_>>()?,
             };
-            let n = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
-            if n > build::MAX_ELEMENTS {
-                return None;
-            }
-            let values = (0..n).map(|_| translator.b.value(ty));
-            let values = values.collect::<Option<_>>()?;
             program.inputs.push(ClusterInput::Tensor(ty, dims.clone()));
-            given.insert(
-                *input,
-                Meaning::Tensor(Rc::new(Elements { ty, dims, values })),
-            );
+            let elements = translator.b.fresh(ty, dims)?;
+            given.insert(*input, Meaning::Tensor(Rc::new(elements)));
         }
         let scope = translator.scope(graph, regions, given)?;
         for output in &candidate.outputs {

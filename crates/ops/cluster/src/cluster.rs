@@ -271,9 +271,7 @@ impl Kernel {
         outputs.try_for_each(|(i, output)| ctx.set_output(i, output))?;
         Ok(true)
     }
-}
 
-impl Kernel {
     /// Runs code with the node's streams of random numbers, which go on if it is done.
     fn execute(
         &self,

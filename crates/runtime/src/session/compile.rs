@@ -69,12 +69,11 @@ impl Session {
         let callable = callable.connected(connections);
         let options = &self.options.compile;
         let makes_clusters = options.optimize && options.jit != Jit::Off;
-        Ok(
-            match makes_clusters && self.options.devices.names.len() <= 1 {
-                true => callable.with_classes(),
-                false => callable,
-            },
-        )
+        let has_one_device = self.options.devices.names.len() <= 1;
+        Ok(match makes_clusters && has_one_device {
+            true => callable.with_classes(),
+            false => callable,
+        })
     }
 
     /// The kernels of stateful nodes, which all plans share.

@@ -450,7 +450,7 @@ impl Session {
             (None, _) if !callable.frozen.holds() => self.thaw(callable),
             (None, None) => Ok(&callable.engine),
             (None, Some(classes)) => Ok(match classes.find(args) {
-                Some(engine) => engine,
+                Some(engine) => engine.unwrap_or(&callable.engine),
                 None if may_wait && classes.is_due(args) => {
                     self.specialize(callable, classes, args)
                 }

@@ -27,11 +27,9 @@ impl Session {
     ) -> &'a Engine {
         let _one = self.compiled.alone();
         // A graph that contradicts the shapes fails, if at all, where it did before.
-        match self.engine_for(callable, args) {
-            Ok(Some(engine)) if callable.frozen.holds() => classes.add(args, engine),
-            _ => classes.refuse(),
-        }
-        classes.find(args).unwrap_or(&callable.engine)
+        let engine = self.engine_for(callable, args).ok().flatten();
+        classes.add(args, engine.filter(|_| callable.frozen.holds()));
+        classes.find(args).flatten().unwrap_or(&callable.engine)
     }
 
     /// The engine of a callable for feeds of the shapes of `args`, if it pays.
@@ -39,6 +37,9 @@ impl Session {
         let Engine::One(general) = &callable.engine else {
             return Ok(None);
         };
+        if !callable.has_shapes_of(args) {
+            return Ok(None);
+        }
         let mut expanded = self.expanded(&callable.signature, &callable.connections)?;
         let mut patch = Patch::new();
         let graph = expanded.graph();
@@ -56,7 +57,7 @@ impl Session {
             let value = n.attrs.tensor("value").ok()?;
             Some(value.shape().num_elements() * value.dtype().size())
         });
-        if !callable.has_shapes_of(args) || constants.sum::<usize>() > MAX_CONSTANTS {
+        if constants.sum::<usize>() > MAX_CONSTANTS {
             return Ok(None);
         }
         let Placed::One(graph) = self.place(expanded)? else {

@@ -8,7 +8,7 @@
 //! (TensorFlow: `compiler/jit/mark_for_compilation_pass.cc`.)
 
 use super::barriers::Barriers;
-use super::build::{Elements, MAX_ELEMENTS, Meaning, Region};
+use super::build::{Elements, Meaning, Region};
 use super::regions::{Paths, Regions, maker};
 use super::translate::Translator;
 use super::{Candidate, Made, is_member, replace};
@@ -264,10 +264,7 @@ impl Groups<'_> {
     fn elements(&self, translator: &mut Translator, output: Output) -> Option<Elements> {
         let ty = ScalarType::of(self.graph.dtype(output)?)?;
         let dims = self.shapes.get(output).to_full()?.dims().to_vec();
-        let n = dims.iter().product::<usize>();
-        let values = (0..n.min(MAX_ELEMENTS)).map(|_| translator.b.value(ty));
-        let values = values.collect::<Option<_>>()?;
-        Some(Elements { ty, dims, values })
+        translator.b.fresh(ty, dims)
     }
 
     /// Whether a node may take longer than a group, or wait for something.

@@ -330,13 +330,12 @@ impl Builder {
         self.fresh(model.ty, model.dims.clone())
     }
 
-    /// New values for the elements of a tensor, if it has some and not too many.
+    /// New values for the elements of a tensor, unless they are too many.
     pub(super) fn fresh(&mut self, ty: ScalarType, dims: Vec<usize>) -> Option<Elements> {
         let n = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
-        let values = (0..n).map(|_| self.value(ty));
-        let is_small = (1..=MAX_ELEMENTS).contains(&n);
-        let values = is_small.then(|| values.collect::<Option<_>>())??;
-        Some(Elements { ty, dims, values })
+        let values = (0..n.min(MAX_ELEMENTS + 1)).map(|_| self.value(ty));
+        let values: Vec<ValueId> = values.collect::<Option<_>>()?;
+        (values.len() <= MAX_ELEMENTS).then_some(Elements { ty, dims, values })
     }
 
     /// The slot of the stream of a node.

@@ -134,6 +134,7 @@ impl Translator<'_> {
             return None;
         }
         let elements = self.b.fresh(ty, dims)?;
+        (!elements.values.is_empty()).then_some(())?;
         let outs: Vec<ValueId> = elements.values.clone();
         let draw = Draw {
             distribution,

@@ -100,7 +100,7 @@ impl Translator<'_> {
         Some(values)
     }
 
-    /// The index of the first one of the largest or smallest elements; NaN is none of them.
+    /// The index of the first one of the largest or smallest elements; NaN never is.
     fn best(&mut self, node: &Node, a: &Elements, of: &Elements) -> Option<Vec<Meaning>> {
         let [axis] = self.b.ints(of)?[..] else {
             return None;
