@@ -2,9 +2,9 @@
 
 use ferroflow_base::{Result, Status, data_loss, invalid_argument};
 use ferroflow_opdef::{AttrValue, Attrs, KernelBuild};
-use ferroflow_primitives::Isa;
 use ferroflow_primitives::bf16::Bf16Weights;
 use ferroflow_primitives::gemm::{GemmElement, PackedB};
+use ferroflow_primitives::{Isa, as_constants};
 use ferroflow_sync::Inline;
 use ferroflow_tensor::{Bytes, Element, LazyTensor, Shape, Tensor};
 
@@ -13,7 +13,7 @@ use ferroflow_tensor::{Bytes, Element, LazyTensor, Shape, Tensor};
 /// [wants](wants_bf16) those. Weights packed under another value cannot be used.
 ///
 /// ```
-/// assert!(ferroflow_functors::prepack::packing(false).starts_with("5/"));
+/// assert!(ferroflow_functors::prepack::packing(false).starts_with("6/"));
 /// ```
 pub fn packing(in_bf16: bool) -> String {
     let isa = match Isa::current() {
@@ -42,7 +42,7 @@ pub fn multiplies_bf16(build: &KernelBuild) -> bool {
 }
 
 /// Incremented whenever the packed layout changes.
-const VERSION: u32 = 5;
+const VERSION: u32 = 6;
 
 /// The bytes of packed weights, kept alive by the tensor.
 struct Owner(Tensor);
@@ -117,11 +117,13 @@ pub fn of_matrix<T: GemmElement>(
     size: [usize; 2],
     transposed: bool,
 ) -> PackedB<T> {
-    let bf16 = match multiplies_bf16(build) {
-        true => T::bf16(&Inline, matrix, size, transposed),
-        false => None,
-    };
-    bf16.unwrap_or_else(|| packed(matrix, size, transposed))
+    as_constants(|| {
+        let bf16 = match multiplies_bf16(build) {
+            true => T::bf16(&Inline, matrix, size, transposed),
+            false => None,
+        };
+        bf16.unwrap_or_else(|| packed(matrix, size, transposed))
+    })
 }
 
 fn packed<T: GemmElement>(matrix: &[T], [k, n]: [usize; 2], transposed: bool) -> PackedB<T> {

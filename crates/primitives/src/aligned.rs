@@ -1,8 +1,10 @@
 //! Cache-line-aligned buffers and the scratch memory each thread keeps.
 
 use bytes::Bytes;
+use memmap2::MmapMut;
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// One cache line.
 #[derive(Clone, Copy)]
@@ -37,6 +39,110 @@ pub(crate) struct Aligned(Repr);
 enum Repr {
     Own(Vec<Line>),
     Shared(Bytes),
+    /// Nothing yet.
+    Constant,
+    Part(Part),
+}
+
+/// Lines of a region, which nothing else reads or writes.
+#[derive(Clone)]
+struct Part {
+    region: Arc<Region>,
+    first: usize,
+    lines: usize,
+}
+
+/// Memory that constants share: they fill its pages, of 2 MB if the system has such, without gaps.
+struct Region {
+    start: SendPtr<Line>,
+    lines: usize,
+    used: Mutex<usize>,
+    _map: MmapMut,
+}
+
+/// Lines of a region: 16 MB. A larger constant has one of its own.
+const REGION: usize = 16 << 14;
+
+/// Lines from which constants share regions, which small models need not have: 64 KB.
+const SHARED: usize = 1 << 10;
+
+/// The region that the next constants are stored in, as long as others are.
+static LATEST: Mutex<Weak<Region>> = Mutex::new(Weak::new());
+
+thread_local! {
+    static IS_CONSTANT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Stores what `f` packs on this thread, if it is not small, next to other constants; it is freed with the
+/// last of those that share its region of 16 MB.
+///
+/// ```
+/// use ferroflow_primitives::{as_constants, gemm::PackedB};
+/// let packed = as_constants(|| PackedB::from_rows(&ferroflow_sync::Inline, &[1.0; 6], 3, 2, 3));
+/// assert_eq!(packed.n(), 3);
+/// ```
+pub fn as_constants<R>(f: impl FnOnce() -> R) -> R {
+    /// Restores the flag, also if `f` panics.
+    struct Restore(bool);
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            IS_CONSTANT.set(self.0);
+        }
+    }
+    let _restore = Restore(IS_CONSTANT.replace(true));
+    f()
+}
+
+impl Region {
+    fn new(lines: usize) -> std::io::Result<Region> {
+        let mut map = MmapMut::map_anon(lines * size_of::<Line>())?;
+        // The system may have no such pages.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Ok(Region {
+            start: SendPtr(map.as_mut_ptr().cast()),
+            lines,
+            used: Mutex::new(0),
+            _map: map,
+        })
+    }
+
+    /// Takes lines that nothing else has, if as many are left.
+    fn take(self: &Arc<Self>, lines: usize) -> Option<Part> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let first = *used;
+        if self.lines - first < lines {
+            return None;
+        }
+        // An odd number of lines, so that constants of one size do not map to the same cache set.
+        *used = (first + (lines | 1)).min(self.lines);
+        let region = self.clone();
+        Some(Part {
+            region,
+            first,
+            lines,
+        })
+    }
+}
+
+impl Part {
+    /// Takes lines of the latest region, or of a new one.
+    fn new(lines: usize) -> Option<Part> {
+        if lines > REGION {
+            return Arc::new(Region::new(lines).ok()?).take(lines);
+        }
+        let mut latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = latest.upgrade().and_then(|region| region.take(lines));
+        part.or_else(|| {
+            let region = Arc::new(Region::new(REGION).ok()?);
+            *latest = Arc::downgrade(&region);
+            region.take(lines)
+        })
+    }
+
+    fn start(&self) -> *mut Line {
+        self.region.start.get().wrapping_add(self.first)
+    }
 }
 
 /// Returns lines of zeros, which fresh memory of the system has without being written.
@@ -61,6 +167,14 @@ impl Default for Aligned {
 }
 
 impl Aligned {
+    /// Returns no memory yet; within [`as_constants`], that of constants.
+    pub(crate) fn fresh() -> Self {
+        match IS_CONSTANT.get() {
+            true => Aligned(Repr::Constant),
+            false => Aligned::default(),
+        }
+    }
+
     /// Wraps these bytes, copying them only if they do not start on a cache line.
     pub(crate) fn shared(bytes: Bytes) -> Self {
         if (bytes.as_ptr() as usize).is_multiple_of(64) {
@@ -78,16 +192,22 @@ impl Aligned {
     /// unspecified.
     pub(crate) fn alloc<T: Plain>(&mut self, n: usize) -> &mut [T] {
         let needed = (n * size_of::<T>()).div_ceil(64);
-        if !matches!(&self.0, Repr::Own(lines) if lines.len() >= needed) {
-            // A fresh buffer, so that growing copies nothing.
-            self.0 = Repr::Own(zeroed(needed));
+        // A fresh buffer, so that growing copies nothing.
+        match &self.0 {
+            Repr::Own(lines) if lines.len() >= needed => {}
+            Repr::Constant if needed >= SHARED => {
+                let part = Part::new(needed).map(Repr::Part);
+                self.0 = part.unwrap_or_else(|| Repr::Own(zeroed(needed)));
+            }
+            _ => self.0 = Repr::Own(zeroed(needed)),
         }
         let start = match &mut self.0 {
             Repr::Own(lines) => lines.as_mut_ptr(),
-            Repr::Shared(_) => unreachable!("just replaced"),
+            Repr::Part(part) => part.start(),
+            Repr::Shared(_) | Repr::Constant => unreachable!("just replaced"),
         };
         // SAFETY: the buffer is initialized, aligned to 64, at least `n` elements long and
-        // exclusively borrowed; any bytes are a valid `T: Plain`.
+        // exclusively borrowed, a part being new; any bytes are a valid `T: Plain`.
         unsafe { std::slice::from_raw_parts_mut(start.cast(), n) }
     }
 
@@ -97,6 +217,8 @@ impl Aligned {
         let (start, len): (*const u8, usize) = match &self.0 {
             Repr::Own(lines) => (lines.as_ptr().cast(), lines.len() * 64),
             Repr::Shared(bytes) => (bytes.as_ptr(), bytes.len()),
+            Repr::Part(part) => (part.start().cast_const().cast(), part.lines * 64),
+            Repr::Constant => return &[],
         };
         // SAFETY: as in `alloc`, shared; `shared` has seen that foreign bytes are aligned.
         unsafe { std::slice::from_raw_parts(start.cast(), len / size_of::<T>()) }
@@ -107,6 +229,8 @@ impl Aligned {
         match &self.0 {
             Repr::Own(lines) => lines.len() * 64,
             Repr::Shared(bytes) => bytes.len(),
+            Repr::Part(part) => part.lines * 64,
+            Repr::Constant => 0,
         }
     }
 }
@@ -167,5 +291,49 @@ impl<T> SendPtr<T> {
     #[inline(always)]
     pub(crate) fn get(self) -> *mut T {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_do_not_overlap() {
+        let sizes = [
+            1,
+            1 << 16,
+            1 << 17,
+            3 << 20,
+            5 << 20,
+            9 << 20,
+            17 << 20,
+            100,
+        ];
+        let mut constants: Vec<Aligned> = as_constants(|| {
+            let mut fresh = sizes.map(|_| Aligned::fresh());
+            for (i, (aligned, size)) in fresh.iter_mut().zip(sizes).enumerate() {
+                aligned.alloc::<u8>(size).fill(i as u8 + 1);
+            }
+            fresh.into()
+        });
+        let check = |constants: &[Aligned], first: usize| {
+            for (i, (aligned, size)) in constants.iter().zip(&sizes[first..]).enumerate() {
+                let values = &aligned.get::<u8>()[..*size];
+                let expected = (first + i) as u8 + 1;
+                assert!(values.iter().all(|v| *v == expected), "constant {i}");
+                assert!((values.as_ptr() as usize).is_multiple_of(64));
+            }
+        };
+        check(&constants, 0);
+        // Others stay as they are when some are freed, and when a copy gets new memory.
+        let mut copy = constants[3].clone();
+        copy.alloc::<u8>(3 << 20).fill(0);
+        constants.drain(..2);
+        check(&constants, 2);
+        assert!(matches!(constants[0].0, Repr::Part(_)));
+        assert!(matches!(constants[5].0, Repr::Own(_)), "small");
+        assert!(matches!(constants[4].0, Repr::Part(_)), "large");
+        assert!(matches!(Aligned::fresh().0, Repr::Own(_)));
     }
 }

@@ -67,7 +67,7 @@ impl Bf16Weights {
     ) -> Self {
         check(weights.len(), 1, k * n, k * n, "weights");
         let (panels, steps) = (n.div_ceil(WIDTH), steps(k));
-        let mut data = Aligned::default();
+        let mut data = Aligned::fresh();
         let to = SendPtr(data.alloc::<i32>(panels * steps * WIDTH).as_mut_ptr());
         parallel_for(par, panels, 1, &|range| {
             for panel in range {

@@ -121,12 +121,13 @@ impl Conv2dShape {
 
 /// A filter `[..., in_c / groups, out_c]` packed for the kernels, once.
 ///
-/// A 3×3 or 5×5 filter whose convolution has stride 1 may be stored transformed, so
-/// a packed filter only serves convolutions with the strides, dilations and groups it was packed
+/// A 3×3 or 5×5 filter whose convolution has stride 1 may be stored transformed or to be transformed
+/// on use, so a packed filter only serves convolutions with the strides, dilations and groups it was packed
 /// for. Batch, input and output sizes and padding are free.
 #[derive(Clone, Debug)]
 pub struct PackedFilter {
-    /// A matrix for each group, or for each position of a transformed filter.
+    /// A matrix for each group; with a transform, for each position of a tile, or for each position
+    /// of a filter that is transformed on use.
     parts: Vec<PackedB>,
     /// Instead of matrices, the filter ordered for the kernels of small groups.
     by_channel: Option<ChannelFilter>,
@@ -161,7 +162,12 @@ impl PackedFilter {
     /// # Panics
     /// If `filter` is too short or the channels do not divide into the groups.
     pub fn new(par: &dyn Parallelism, filter: &[f32], s: &Conv2dShape) -> Self {
-        Self::with_transform(par, filter, s, winograd::transform(s))
+        match winograd::transform(s) {
+            Some(transform) if winograd::transforms_on_use(s) => {
+                Self::by_positions(par, filter, s, transform)
+            }
+            transform => Self::with_transform(par, filter, s, transform),
+        }
     }
 
     /// Packs the filter for exactly this 2-D convolution, as in training: the layout may depend on
@@ -179,16 +185,36 @@ impl PackedFilter {
         s: &Conv2dShape,
         transform: Option<&'static winograd::WinogradTransform>,
     ) -> Self {
-        let n_offsets = s.filter_h * s.filter_w;
         let Some(transform) = transform else {
             return Self::with_offsets(par, filter, &s.solid());
         };
-        check(filter.len(), n_offsets * s.in_c, s.out_c, s.out_c, "filter");
+        check_filter(filter, s);
+        let parts = winograd::pack(par, transform, filter, s.in_c, s.out_c);
+        Self::of_transform(transform, parts, s)
+    }
+
+    /// Packs a filter that is transformed on use.
+    fn by_positions(
+        par: &dyn Parallelism,
+        filter: &[f32],
+        s: &Conv2dShape,
+        transform: &'static winograd::WinogradTransform,
+    ) -> Self {
+        check_filter(filter, s);
+        let parts = winograd::pack_positions(par, transform, filter, s.in_c, s.out_c);
+        Self::of_transform(transform, parts, s)
+    }
+
+    fn of_transform(
+        transform: &'static winograd::WinogradTransform,
+        parts: Vec<PackedB>,
+        s: &Conv2dShape,
+    ) -> Self {
         PackedFilter {
-            parts: winograd::pack(par, transform, filter, s.in_c, s.out_c),
+            parts,
             by_channel: None,
             transform: Some(transform),
-            n_offsets,
+            n_offsets: s.filter_h * s.filter_w,
             in_c: s.in_c,
             out_c: s.out_c,
         }
@@ -207,7 +233,11 @@ impl PackedFilter {
     pub fn from_packed(parts: Vec<Bytes>, s: &Conv2dShape) -> Option<Self> {
         let n_offsets = s.filter_h.checked_mul(s.filter_w)?;
         if let Some(transform) = winograd::transform(s) {
-            let size = [s.in_c, s.out_c, transform.planes()];
+            let count = match winograd::transforms_on_use(s) {
+                true => n_offsets,
+                false => transform.planes(),
+            };
+            let size = [s.in_c, s.out_c, count];
             return Self::of_parts(parts, Some(transform), n_offsets, size, [s.in_c, s.out_c]);
         }
         Self::from_packed_3d(parts, &s.solid())
@@ -296,7 +326,7 @@ impl PackedFilter {
         };
         if depthwise::suits_small_groups(solid) {
             let values = depthwise::reorder(&filter[..k * s.out_c], solid);
-            let (mut data, len) = (Aligned::default(), values.len());
+            let (mut data, len) = (Aligned::fresh(), values.len());
             data.alloc(len).copy_from_slice(&values);
             packed.by_channel = Some(ChannelFilter { data, len });
             return packed;
@@ -315,6 +345,13 @@ impl PackedFilter {
         let by_channel = self.by_channel.as_ref().map_or(0, |f| f.data.bytes());
         self.parts.iter().map(PackedB::bytes).sum::<usize>() + by_channel
     }
+}
+
+/// # Panics
+/// If the filter of a convolution without groups is too short.
+fn check_filter(filter: &[f32], s: &Conv2dShape) {
+    let rows = s.filter_h * s.filter_w * s.in_c;
+    check(filter.len(), rows, s.out_c, s.out_c, "filter");
 }
 
 /// Computes `out = epilogue(conv(input, filter))`, where the epilogue's rows are output pixels.

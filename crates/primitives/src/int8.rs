@@ -175,7 +175,7 @@ impl Int8Weights {
         let (table, group) = (Table::of(kind), kind.group());
         let width = table.lanes * table.vectors;
         let (panels, steps) = (n.div_ceil(width), kind.steps(k));
-        let mut data = Aligned::default();
+        let mut data = Aligned::fresh();
         let ints = data.alloc::<i32>(panels * steps * width);
         let mut start = vec![0i32; panels * width];
         let at = |row: usize, column: usize| match layout {

@@ -43,4 +43,5 @@ pub mod triples;
 pub mod truncate;
 mod vector;
 
+pub use aligned::as_constants;
 pub use isa::{Isa, vectorized};

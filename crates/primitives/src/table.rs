@@ -2,7 +2,8 @@
 
 use super::conv::slide::{MAX_STRIDE, slide};
 use super::conv::winograd::tile::{
-    GradientJob, InputJob, OutputJob, gradient_tile, input_tile, output_tile,
+    FilterJob, GradientJob, InputJob, OutputJob, filter_tile, gradient_tile, input_tile,
+    output_tile,
 };
 use super::depthwise::kernel::{
     DepthwiseJob, FilterGradientJob, LONG, PIXELS, filter_gradient, tiles,
@@ -58,6 +59,7 @@ pub(crate) struct DispatchTable {
     /// Tiles of four, of six and of eight.
     pub winograd_input: [unsafe fn(&InputJob); 3],
     pub winograd_gradient: [unsafe fn(&GradientJob); 3],
+    pub winograd_filter: [unsafe fn(&FilterJob); 3],
     pub winograd_output: [unsafe fn(&OutputJob); 3],
     pub pool_max: unsafe fn(&PoolJob),
     pub pool_average: unsafe fn(&PoolJob),
@@ -360,6 +362,11 @@ macro_rules! isa {
                     job!(gradient_tile::<One, 4, 2>, GradientJob),
                     job!(gradient_tile::<One, 6, 2>, GradientJob),
                     job!(gradient_tile::<One, 8, 4>, GradientJob),
+                ],
+                winograd_filter: [
+                    job!(filter_tile::<One, 4, 3>, FilterJob),
+                    job!(filter_tile::<One, 6, 5>, FilterJob),
+                    job!(filter_tile::<One, 8, 5>, FilterJob),
                 ],
                 winograd_output: [
                     job!(output_tile::<One, 4, 2>, OutputJob),

@@ -3,6 +3,7 @@
 use crate::MappedFile;
 use crate::allocation_log::LoggedBlock;
 use crate::arena::{self, Arena};
+use crate::huge_pages;
 use crate::memory::{MemoryBlock, current};
 use ferroflow_base::{Result, resource_exhausted};
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
@@ -188,6 +189,7 @@ impl Buffer {
         let layout = Layout::from_size_align(capacity, ALIGN).map_err(|_| exhausted())?;
         // SAFETY: the layout has a non-zero size.
         let ptr = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(exhausted)?;
+        huge_pages::advise(ptr, capacity);
         Ok(Buffer {
             ptr,
             len,

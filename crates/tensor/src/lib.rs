@@ -18,6 +18,7 @@ mod dtype;
 mod format;
 #[cfg(feature = "mimalloc")]
 mod give_back;
+mod huge_pages;
 mod item;
 mod lazy;
 mod mapped;

@@ -5,6 +5,7 @@ use crate::conv_reference;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::prepack;
 use ferroflow_functors::window::Placed;
+use ferroflow_primitives::as_constants;
 use ferroflow_primitives::bf16::{Bf16Weights, bf16_conv2d};
 use ferroflow_primitives::conv::{Conv3dShape, PackedFilter, conv3d};
 use ferroflow_primitives::gemm::Epilogue;
@@ -27,11 +28,13 @@ impl Packed {
     ) -> Result<Packed> {
         let s = filter_sizes(plan, filter.shape(), groups)?;
         let values = filter.slice()?;
-        Ok(match (plan.matrix_of(&s), plan.layout.spatial) {
-            (Some(size), _) => Packed::Bf16(Bf16Weights::new(par, values, size, false)),
-            (None, 2) => Packed::Floats(PackedFilter::new(par, values, &s.plane)),
-            _ => Packed::Floats(PackedFilter::new_3d(par, values, &s)),
-        })
+        Ok(as_constants(|| {
+            match (plan.matrix_of(&s), plan.layout.spatial) {
+                (Some(size), _) => Packed::Bf16(Bf16Weights::new(par, values, size, false)),
+                (None, 2) => Packed::Floats(PackedFilter::new(par, values, &s.plane)),
+                _ => Packed::Floats(PackedFilter::new_3d(par, values, &s)),
+            }
+        }))
     }
 
     /// Returns a packed filter of an earlier build.

@@ -11,6 +11,7 @@ use crate::depthwise::{depthwise_geometry, depthwise_rules, depthwise_shape};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::window::{NHWC, Rules, conv_rules, shape as shape_of};
 use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::as_constants;
 use ferroflow_primitives::conv::Conv2dShape;
 use ferroflow_primitives::int8::{
     Channels, DepthwiseWeights, Int8Epilogue, Int8Layout, Int8Out, Int8Side, Int8Weights,
@@ -167,7 +168,7 @@ impl Product {
             ));
         }
         let k = codes.len() / n.max(1);
-        let packed = match &self.form {
+        let packed = as_constants(|| match &self.form {
             Form::Depthwise(rules) => {
                 let s = filter_sizes(rules, &shape);
                 Packed::Depthwise(DepthwiseWeights::new(codes, &s, self.zero, channels))
@@ -188,7 +189,7 @@ impl Product {
                 let layout = Int8Layout::Rows;
                 Packed::Product(Int8Weights::new(codes, [k, n], layout, self.zero, channels))
             }
-        };
+        });
         Ok(Weights { shape, packed })
     }
 

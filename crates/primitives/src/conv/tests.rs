@@ -55,10 +55,10 @@ fn compare(s: &Conv3dShape) {
     each_isa(|isa| {
         let mut ways = vec![PackedFilter::new_3d(&Inline, &filter, s)];
         if s.filter_d == 1 {
-            let transforms = winograd::applicable(p);
-            ways.extend(
-                transforms.map(|f| PackedFilter::with_transform(&Inline, &filter, p, Some(f))),
-            );
+            for f in winograd::applicable(p) {
+                ways.push(PackedFilter::with_transform(&Inline, &filter, p, Some(f)));
+                ways.push(PackedFilter::by_positions(&Inline, &filter, p, f));
+            }
         }
         let pars = [&Inline as &dyn Parallelism, &TwoThreads];
         for (packed, par) in ways.iter().flat_map(|way| pars.map(|par| (way, par))) {
@@ -193,6 +193,8 @@ fn small_tiles() {
         ([4, 6], [33, 35]),
         ([1, 1], [40, 32]),
         ([15, 9], [64, 64]),
+        // More tiles than are multiplied at once by a filter that is transformed on use.
+        ([24, 23], [33, 34]),
     ] {
         for f in [3, 5] {
             let mut s = plane(hw, c, [f, f], 1, true);

@@ -9,19 +9,22 @@
 //! about a digit in tiles of six and a little more in tiles of eight, which are used for training
 //! only.
 
+mod filter;
 mod gradient;
 pub(crate) mod tile;
 
+pub(super) use filter::{pack, pack_positions, transforms_on_use};
 pub use gradient::{conv2d_filter_gradient_in_tiles, suits_filter_gradient_in_tiles};
 
 use super::Conv2dShape;
 use super::rows::ZEROS;
 use crate::aligned::{Scratch, SendPtr};
-use crate::gemm::drive::{Planes, drive_planes};
+use crate::gemm::drive::{Planes, Right, drive_planes};
 use crate::gemm::{Epilogue, PackedB};
 use crate::math::unary_with;
 use crate::table::DispatchTable;
 use ferroflow_sync::{Inline, Parallelism, parallel_for};
+use std::ops::Range;
 use tile::{GradientJob, InputJob, OutputJob};
 
 /// Channels below which the transforms cost more than they save.
@@ -30,6 +33,8 @@ const MIN_CHANNELS: usize = 32;
 const MAX_DILATION: usize = 8;
 /// Tiles below which reading the filter for tiles of eight costs more than they save.
 const MANY_TILES: usize = 64;
+/// Tiles up to which all are multiplied at once by a filter that is transformed on use.
+const FEW_TILES: usize = 128;
 /// Elements of the transformed tiles of a block, to stay in the second-level cache.
 const BLOCK: usize = 96 * 1024;
 
@@ -47,17 +52,9 @@ pub(super) struct WinogradTransform {
     min_block_tiles: usize,
     /// Its index in the tables of functions.
     index: usize,
-    /// The filter transform `G`, `[tile][filter_size]`.
-    filter: &'static [&'static [f32]],
     /// Transforms a sum of products to the gradient of a filter, `[filter_size][tile]`.
     sum: &'static [&'static [f32]],
 }
-
-const SIXTH: f32 = 1.0 / 6.0;
-/// The factors of the points ±1, ±½ and ±2 of tiles of eight.
-const ONE: f32 = -2.0 / 9.0;
-const NEAR: f32 = 32.0 / 45.0;
-const FAR: f32 = 1.0 / 90.0;
 
 /// Interpolation points: 0, 1, -1, ∞; those and ±2; those and ±½.
 static TRANSFORMS: [WinogradTransform; 3] = [
@@ -66,12 +63,6 @@ static TRANSFORMS: [WinogradTransform; 3] = [
         tile: 4,
         min_block_tiles: 32,
         index: 0,
-        filter: &[
-            &[1.0, 0.0, 0.0],
-            &[0.5, 0.5, 0.5],
-            &[0.5, -0.5, 0.5],
-            &[0.0, 0.0, 1.0],
-        ],
         sum: &[
             &[1.0, 1.0, 1.0, 0.0],
             &[0.0, 1.0, -1.0, 0.0],
@@ -83,14 +74,6 @@ static TRANSFORMS: [WinogradTransform; 3] = [
         tile: 6,
         min_block_tiles: 32,
         index: 1,
-        filter: &[
-            &[0.25, 0.0, 0.0, 0.0, 0.0],
-            &[-SIXTH, -SIXTH, -SIXTH, -SIXTH, -SIXTH],
-            &[-SIXTH, SIXTH, -SIXTH, SIXTH, -SIXTH],
-            &[SIXTH / 4.0, SIXTH / 2.0, SIXTH, SIXTH * 2.0, SIXTH * 4.0],
-            &[SIXTH / 4.0, -SIXTH / 2.0, SIXTH, -SIXTH * 2.0, SIXTH * 4.0],
-            &[0.0, 0.0, 0.0, 0.0, 1.0],
-        ],
         sum: &[
             &[1.0, 1.0, 1.0, 1.0, 1.0, 0.0],
             &[0.0, 1.0, -1.0, 2.0, -2.0, 0.0],
@@ -104,16 +87,6 @@ static TRANSFORMS: [WinogradTransform; 3] = [
         tile: 8,
         min_block_tiles: 16,
         index: 2,
-        filter: &[
-            &[1.0, 0.0, 0.0, 0.0, 0.0],
-            &[ONE; 5],
-            &[ONE, -ONE, ONE, -ONE, ONE],
-            &[FAR, FAR * 2.0, FAR * 4.0, FAR * 8.0, FAR * 16.0],
-            &[FAR, FAR * -2.0, FAR * 4.0, FAR * -8.0, FAR * 16.0],
-            &[NEAR, NEAR / 2.0, NEAR / 4.0, NEAR / 8.0, NEAR / 16.0],
-            &[NEAR, NEAR / -2.0, NEAR / 4.0, NEAR / -8.0, NEAR / 16.0],
-            &[0.0, 0.0, 0.0, 0.0, 1.0],
-        ],
         sum: &[
             &[1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 0.0],
             &[0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 0.0],
@@ -184,66 +157,6 @@ pub(super) fn fastest_transform(s: &Conv2dShape) -> Option<&'static WinogradTran
         f.rows(s) < direct && (f.tile < 8 || Grid::new(f, s).tiles() >= MANY_TILES)
     };
     applicable(s).filter(is_paid).min_by_key(|f| f.rows(s))
-}
-
-/// Computes `M X Mᵀ` for each of `size` square matrices `X`, stored in planes that are `stride` elements apart.
-fn sandwich(m: &[&[f32]], from: &[f32], stride: usize, to: &mut [f32], size: usize) {
-    const TOGETHER: usize = 64;
-    let (rows, cols) = (m.len(), m.first().map_or(0, |r| r.len()));
-    let mut half = vec![[0.0; TOGETHER]; rows * cols];
-    for start in (0..size).step_by(TOGETHER) {
-        let n = TOGETHER.min(size - start);
-        for (u, factors) in m.iter().enumerate() {
-            for x in 0..cols {
-                let plane = |y: usize| &from[(y * cols + x) * stride + start..][..n];
-                combine(factors, plane, &mut half[u * cols + x][..n]);
-            }
-        }
-        for u in 0..rows {
-            for (v, factors) in m.iter().enumerate() {
-                let plane = |x: usize| &half[u * cols + x][..n];
-                combine(
-                    factors,
-                    plane,
-                    &mut to[(u * rows + v) * size + start..][..n],
-                );
-            }
-        }
-    }
-}
-
-/// Returns the sum of planes times factors.
-fn combine<'a>(factors: &[f32], plane: impl Fn(usize) -> &'a [f32], sum: &mut [f32]) {
-    sum.fill(0.0);
-    for (i, factor) in factors.iter().enumerate().filter(|(_, f)| **f != 0.0) {
-        sum.iter_mut()
-            .zip(plane(i))
-            .for_each(|(s, x)| *s += factor * x);
-    }
-}
-
-/// Elements of a filter that are transformed at a time.
-const PACKED_TOGETHER: usize = 64 << 10;
-
-/// Returns the transformed filter: a matrix for each position of a tile.
-pub(super) fn pack(
-    par: &dyn Parallelism,
-    transform: &WinogradTransform,
-    filter: &[f32],
-    in_c: usize,
-    out_c: usize,
-) -> Vec<PackedB> {
-    // A few channels at a time, whose planes stay in the cache.
-    let channels = (PACKED_TOGETHER / (transform.planes() * out_c)).clamp(1, in_c.max(1));
-    PackedB::from_row_blocks(
-        par,
-        [transform.planes(), in_c, out_c],
-        channels,
-        &|rows, to| {
-            let from = &filter[rows.start * out_c..];
-            sandwich(transform.filter, from, in_c * out_c, to, rows.len() * out_c);
-        },
-    )
 }
 
 /// The tiles of a convolution, image after image.
@@ -370,6 +283,176 @@ impl<'a> Grid<'a> {
     }
 }
 
+/// A convolution whose sizes are checked.
+struct Convolution<'a> {
+    grid: Grid<'a>,
+    table: &'static DispatchTable,
+    input: &'a [f32],
+    /// Valid for the output, which no other thread accesses.
+    out: SendPtr<f32>,
+    ep: &'a Epilogue<'a>,
+}
+
+/// The transformed tiles of a block: its input and its products.
+#[derive(Clone, Copy)]
+struct Block {
+    tiles: usize,
+    input: SendPtr<f32>,
+    /// Elements of a plane of the input, and of the products.
+    plane_in: usize,
+    out: SendPtr<f32>,
+    plane_out: usize,
+}
+
+impl Convolution<'_> {
+    /// Multiplies by a transformed filter.
+    fn run<'b>(&self, par: &dyn Parallelism, filter: &'b (dyn Fn(usize) -> Right<'b, f32> + Sync)) {
+        let (s, transform, tiles) = (self.grid.s, self.grid.transform, self.grid.tiles());
+        let planes = transform.planes();
+        let fit = (BLOCK / (planes * (s.in_c + s.out_c))).max(transform.min_block_tiles);
+        let mut blocks = tiles.div_ceil(fit);
+        // Few blocks: all threads work on one, and each matrix is read by one thread only.
+        let (outer, inner): (&dyn Parallelism, &dyn Parallelism) = if blocks < 2 * par.width() {
+            (&Inline, par)
+        } else {
+            blocks = blocks.next_multiple_of(par.width()).min(tiles);
+            (par, &Inline)
+        };
+        outer.run_blocks(blocks, &|i| {
+            let tiles = tiles * i / blocks..tiles * (i + 1) / blocks;
+            self.run_block(inner, tiles, &|block| {
+                let products = Planes {
+                    size: [block.tiles, s.out_c, s.in_c],
+                    a: block.input,
+                    plane_a: block.plane_in,
+                    ld_a: s.in_c,
+                    b: filter,
+                    out: block.out,
+                    plane_out: block.plane_out,
+                    ld_out: s.out_c,
+                    add: false,
+                };
+                parallel_for(inner, planes, 4, &|planes| {
+                    // SAFETY: the input is complete; only this call writes these planes.
+                    unsafe { drive_planes(&products, planes) }
+                });
+            });
+        });
+    }
+
+    /// Multiplies all tiles at once by a filter that is stored by its positions, of which each
+    /// task transforms the panels that it multiplies by.
+    fn run_by_panels(&self, par: &dyn Parallelism, filter: &[PackedB]) {
+        let (s, transform) = (self.grid.s, self.grid.transform);
+        let planes = transform.planes();
+        let width = panel_width(filter);
+        self.run_block(par, 0..self.grid.tiles(), &|block| {
+            parallel_for(par, s.out_c.div_ceil(width), 1, &|panels| {
+                let firsts = (0..s.in_c).step_by(filter::ROWS_ON_USE);
+                for (panel, first) in panels.flat_map(|p| firsts.clone().map(move |k| (p, k))) {
+                    let rows = first..(first + filter::ROWS_ON_USE).min(s.in_c);
+                    let k = rows.len();
+                    filter::with_transformed_rows(transform, filter, panel, rows, |right| {
+                        let col = panel * width;
+                        let n = width.min(s.out_c - col);
+                        let products = Planes {
+                            size: [block.tiles, n, k],
+                            a: SendPtr(block.input.get().wrapping_add(first)),
+                            plane_a: block.plane_in,
+                            ld_a: s.in_c,
+                            b: &|first| Right { b: right, first, n },
+                            out: SendPtr(block.out.get().wrapping_add(col)),
+                            plane_out: block.plane_out,
+                            ld_out: s.out_c,
+                            add: first > 0,
+                        };
+                        // SAFETY: the input is complete; only this call writes these columns.
+                        unsafe { drive_planes(&products, 0..planes) };
+                    });
+                }
+            });
+        });
+    }
+
+    /// Computes some tiles of the output; `multiply` sets the products of a block's input.
+    fn run_block(&self, par: &dyn Parallelism, tiles: Range<usize>, multiply: &dyn Fn(Block)) {
+        let (s, planes) = (self.grid.s, self.grid.transform.planes());
+        let n = tiles.len();
+        let (mut a, mut b) = (Scratch::take(), Scratch::take());
+        let (plane_in, plane_out) = (n * s.in_c + GAP, n * s.out_c + GAP);
+        let block = Block {
+            tiles: n,
+            input: SendPtr(a.alloc::<f32>(planes * plane_in).as_mut_ptr()),
+            plane_in,
+            out: SendPtr(b.alloc::<f32>(planes * plane_out).as_mut_ptr()),
+            plane_out,
+        };
+        parallel_for(par, n, 4, &|range| {
+            for t in range {
+                let dst = block.input.get().wrapping_add(t * s.in_c);
+                // SAFETY: tile `t` of each plane is inside the block's input.
+                unsafe {
+                    let tile = tiles.start + t;
+                    self.grid.input(self.table, tile, self.input, dst, plane_in);
+                }
+            }
+        });
+        multiply(block);
+        parallel_for(par, n, 4, &|range| {
+            // Pixels beyond the edge are written here.
+            let mut spare = Scratch::take();
+            let spare = spare.alloc::<f32>(s.out_c);
+            range.for_each(|t| self.output_tile(block, t, tiles.start + t, spare));
+        });
+    }
+
+    /// Transforms the products of a block's tile `t`, which is `tile` of the convolution.
+    fn output_tile(&self, block: Block, t: usize, tile: usize, spare: &mut [f32]) {
+        let (s, out, ep) = (self.grid.s, self.out, self.ep);
+        let spare = SendPtr(spare.as_mut_ptr());
+        let pixels = self.grid.outputs(tile);
+        let targets = pixels.map(|at| match at {
+            Some(pixel) => SendPtr(out.get().wrapping_add(pixel * s.out_c)),
+            None => spare,
+        });
+        let sides = pixels.map(|at| match (ep.side, at) {
+            (Some((side, ld)), Some(pixel)) => {
+                SendPtr(side[pixel * ld..][..s.out_c].as_ptr().cast_mut())
+            }
+            _ => SendPtr(std::ptr::null_mut()),
+        });
+        let limits = ep.act.limits();
+        let (lo, hi) = limits.unwrap_or((f32::NEG_INFINITY, f32::INFINITY));
+        let job = OutputJob {
+            src: block.out.get().wrapping_add(t * s.out_c),
+            plane: block.plane_out,
+            n: s.out_c,
+            scale: ep.scale.map_or(std::ptr::null(), <[f32]>::as_ptr),
+            bias: ep.bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
+            side: sides.as_ptr(),
+            out: targets.as_ptr(),
+            limits: [lo, hi],
+        };
+        // SAFETY: tile `t` of each plane is inside the products; a tile's pixels belong to it
+        // alone, and are inside the output or are `spare`.
+        unsafe { (self.table.winograd_output[self.grid.transform.index])(&job) };
+        if let Some(op) = ep.act.function() {
+            for pixel in pixels.into_iter().flatten() {
+                let p = out.get().wrapping_add(pixel * s.out_c);
+                // SAFETY: a pixel of this tile.
+                unary_with(self.table, op, unsafe {
+                    std::slice::from_raw_parts_mut(p, s.out_c)
+                });
+            }
+        }
+    }
+}
+
+/// Returns the columns of a panel.
+fn panel_width(filter: &[PackedB]) -> usize {
+    filter.first().map_or(1, |b| 2 * b.table().lanes)
+}
+
 /// Runs the convolution; the sizes are checked.
 ///
 /// # Safety
@@ -384,92 +467,28 @@ pub(super) unsafe fn run(
     ep: &Epilogue<'_>,
 ) {
     let grid = Grid::new(transform, s);
-    let (tiles, planes) = (grid.tiles(), transform.planes());
+    let tiles = grid.tiles();
     if tiles == 0 || s.out_c == 0 {
         return;
     }
-    let fit = (BLOCK / (planes * (s.in_c + s.out_c))).max(transform.min_block_tiles);
-    let mut blocks = tiles.div_ceil(fit);
-    // Few blocks: all threads work on one, and each matrix is read by one thread only.
-    let (outer, inner): (&dyn Parallelism, &dyn Parallelism) = if blocks < 2 * par.width() {
-        (&Inline, par)
+    let convolution = Convolution {
+        grid,
+        table: DispatchTable::current(),
+        input,
+        out,
+        ep,
+    };
+    if filter.len() == transform.planes() {
+        convolution.run(par, &|i| (&filter[i]).into());
+    } else if tiles <= FEW_TILES && s.out_c.div_ceil(panel_width(filter)) >= par.width() {
+        convolution.run_by_panels(par, filter);
     } else {
-        blocks = blocks.next_multiple_of(par.width()).min(tiles);
-        (par, &Inline)
-    };
-    let table = DispatchTable::current();
-    let (lo, hi) = ep
-        .act
-        .limits()
-        .unwrap_or((f32::NEG_INFINITY, f32::INFINITY));
-    let work = |i: usize| {
-        let block = tiles * i / blocks..tiles * (i + 1) / blocks;
-        let n = block.len();
-        let (mut a, mut b) = (Scratch::take(), Scratch::take());
-        let (plane_a, plane_b) = (n * s.in_c + GAP, n * s.out_c + GAP);
-        let a = SendPtr(a.alloc::<f32>(planes * plane_a).as_mut_ptr());
-        let b = SendPtr(b.alloc::<f32>(planes * plane_b).as_mut_ptr());
-        let input_tile = |t: usize| {
-            let dst = a.get().wrapping_add(t * s.in_c);
-            // SAFETY: tile `t` of each plane is inside `a`.
-            unsafe { grid.input(table, block.start + t, input, dst, plane_a) };
-        };
-        let products = Planes {
-            size: [n, s.out_c, s.in_c],
-            a,
-            plane_a,
-            b: &|i| (&filter[i]).into(),
-            out: b,
-            plane_out: plane_b,
-            add: false,
-        };
-        let output_tile = |t: usize, spare: &mut [f32]| {
-            let spare = SendPtr(spare.as_mut_ptr());
-            let pixels = grid.outputs(block.start + t);
-            let targets = pixels.map(|at| match at {
-                Some(pixel) => SendPtr(out.get().wrapping_add(pixel * s.out_c)),
-                None => spare,
-            });
-            let sides = pixels.map(|at| match (ep.side, at) {
-                (Some((side, ld)), Some(pixel)) => {
-                    SendPtr(side[pixel * ld..][..s.out_c].as_ptr().cast_mut())
-                }
-                _ => SendPtr(std::ptr::null_mut()),
-            });
-            let job = OutputJob {
-                src: b.get().wrapping_add(t * s.out_c),
-                plane: plane_b,
+        filter::with_transformed(par, transform, filter, &|right, panels| {
+            convolution.run(par, &|i| Right {
+                b: right,
+                first: i * panels,
                 n: s.out_c,
-                scale: ep.scale.map_or(std::ptr::null(), <[f32]>::as_ptr),
-                bias: ep.bias.map_or(std::ptr::null(), <[f32]>::as_ptr),
-                side: sides.as_ptr(),
-                out: targets.as_ptr(),
-                limits: [lo, hi],
-            };
-            // SAFETY: tile `t` of each plane is inside `b`; a tile's pixels belong to it alone,
-            // and are inside the output, as the caller promises, or are `spare`.
-            unsafe { (table.winograd_output[transform.index])(&job) };
-            if let Some(op) = ep.act.function() {
-                for pixel in pixels.into_iter().flatten() {
-                    let p = out.get().wrapping_add(pixel * s.out_c);
-                    // SAFETY: a pixel of this tile.
-                    unary_with(table, op, unsafe {
-                        std::slice::from_raw_parts_mut(p, s.out_c)
-                    });
-                }
-            }
-        };
-        parallel_for(inner, n, 4, &|tiles| tiles.for_each(input_tile));
-        parallel_for(inner, planes, 4, &|planes| {
-            // SAFETY: the planes of `a` are complete; only this call writes these of `b`.
-            unsafe { drive_planes(&products, planes) }
+            });
         });
-        parallel_for(inner, n, 4, &|tiles| {
-            // Pixels beyond the edge are written here.
-            let mut spare = Scratch::take();
-            let spare = spare.alloc::<f32>(s.out_c);
-            tiles.for_each(|t| output_tile(t, spare));
-        });
-    };
-    outer.run_blocks(blocks, &work);
+    }
 }

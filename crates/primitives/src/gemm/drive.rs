@@ -356,13 +356,15 @@ pub(crate) struct Planes<'a, T: GemmElement> {
     /// Rows of `a`, columns of `b`, and the length of the reduction.
     pub size: [usize; 3],
     pub a: SendPtr<T>,
-    /// Distance between planes of `a`; its rows are dense.
+    /// Distance between planes of `a`, and between its rows.
     pub plane_a: usize,
-    /// The right side of a plane.
+    pub ld_a: usize,
+    /// The right side of a plane; its panels may have further rows.
     pub b: &'a (dyn Fn(usize) -> Right<'a, T> + Sync),
     pub out: SendPtr<T>,
-    /// Distance between planes of `out`; its rows are dense.
+    /// Distance between planes of `out`, and between its rows.
     pub plane_out: usize,
+    pub ld_out: usize,
     pub add: bool,
 }
 
@@ -382,11 +384,11 @@ pub(crate) unsafe fn drive_planes<T: GemmElement>(p: &Planes<'_, T>, planes: Ran
     let mut pointers = Scratch::take();
     let pointers = pointers.alloc::<SendPtr<T>>(m);
     for (row, pointer) in pointers.iter_mut().enumerate() {
-        *pointer = SendPtr(p.a.get().wrapping_add(row * k));
+        *pointer = SendPtr(p.a.get().wrapping_add(row * p.ld_a));
     }
     for plane in planes {
         let b = (p.b)(plane);
-        debug_assert_eq!((b.n, b.b.k()), (n, k));
+        debug_assert!(b.n == n && b.b.k() >= k);
         let panels = b.panels();
         for panel in 0..panels {
             let col = panel * nr;
@@ -401,7 +403,7 @@ pub(crate) unsafe fn drive_planes<T: GemmElement>(p: &Planes<'_, T>, planes: Ran
                 b: b.panel(panel).as_ptr(),
                 next: b.ahead((panel + 1).min(panels - 1), block(0, 1, 1, k)),
                 c: p.out.get().wrapping_add(plane * p.plane_out + col),
-                ldc: n,
+                ldc: p.ld_out,
                 n: width,
                 accumulate: p.add,
                 last: true,

@@ -46,7 +46,7 @@ impl<T: GemmElement> PackedB<T> {
     /// # Panics
     /// If `b` is too short.
     pub fn from_rows(par: &dyn Parallelism, b: &[T], ldb: usize, k: usize, n: usize) -> Self {
-        let mut p = Self::empty(Aligned::default());
+        let mut p = Self::empty(Aligned::fresh());
         p.pack(par, b, ldb, false, k, n);
         p
     }
@@ -56,7 +56,7 @@ impl<T: GemmElement> PackedB<T> {
     /// # Panics
     /// If `b` is too short.
     pub fn from_transposed(par: &dyn Parallelism, b: &[T], ldb: usize, k: usize, n: usize) -> Self {
-        let mut p = Self::empty(Aligned::default());
+        let mut p = Self::empty(Aligned::fresh());
         p.pack(par, b, ldb, true, k, n);
         p
     }
@@ -69,9 +69,7 @@ impl<T: GemmElement> PackedB<T> {
         per_task: usize,
         fill: &(dyn Fn(Range<usize>, &mut [T]) + Sync),
     ) -> Vec<Self> {
-        let mut made: Vec<Self> = (0..count)
-            .map(|_| Self::empty(Aligned::default()))
-            .collect();
+        let mut made: Vec<Self> = (0..count).map(|_| Self::empty(Aligned::fresh())).collect();
         let pointers: Vec<SendPtr<T>> = made
             .iter_mut()
             .map(|p| {
@@ -107,7 +105,7 @@ impl<T: GemmElement> PackedB<T> {
 
     /// Packs the matrix whose element in row `k` and column `n` is `f(k, n)`.
     pub fn from_fn(k: usize, n: usize, f: impl Fn(usize, usize) -> T) -> Self {
-        let mut p = Self::empty(Aligned::default());
+        let mut p = Self::empty(Aligned::fresh());
         let nr = p.shape(k, n);
         let dst = p.data.alloc::<T>(k * n.next_multiple_of(nr));
         for (i, x) in dst.iter_mut().enumerate() {
@@ -133,7 +131,7 @@ impl<T: GemmElement> PackedB<T> {
 
     /// Returns the matrix of numbers that [`gemm_packed`](super::gemm_packed) multiplies in `bfloat16`.
     pub(crate) fn of_bf16(weights: Bf16Weights) -> Self {
-        let mut p = Self::empty(Aligned::default());
+        let mut p = Self::empty(Aligned::fresh());
         p.shape(weights.k(), weights.n());
         p.bf16 = Some(weights);
         p
@@ -184,8 +182,29 @@ impl<T: GemmElement> PackedB<T> {
 
     /// Runs `f` on a matrix whose elements, in a scratch buffer, are unspecified.
     pub(crate) fn in_scratch<R>(k: usize, n: usize, f: impl FnOnce(&mut Self) -> R) -> R {
+        Self::in_scratch_for(T::table(), k, n, f)
+    }
+
+    /// Runs `f` on a matrix whose elements, in a scratch buffer, are unspecified and whose panels
+    /// are as wide as those of this one.
+    pub(crate) fn in_scratch_alike<R>(
+        &self,
+        k: usize,
+        n: usize,
+        f: impl FnOnce(&mut Self) -> R,
+    ) -> R {
+        Self::in_scratch_for(self.table, k, n, f)
+    }
+
+    fn in_scratch_for<R>(
+        table: &'static GemmTable<T>,
+        k: usize,
+        n: usize,
+        f: impl FnOnce(&mut Self) -> R,
+    ) -> R {
         let mut scratch = Scratch::take();
         let mut p = Self::empty(std::mem::take(scratch.inner()));
+        p.table = table;
         p.shape(k, n);
         p.alloc();
         let r = f(&mut p);

@@ -61,7 +61,7 @@ impl DepthwiseWeights {
             channels: c,
             kind,
             zero,
-            data: Aligned::default(),
+            data: Aligned::fresh(),
             start: Vec::new(),
             scale: Vec::new(),
             bias: Vec::new(),

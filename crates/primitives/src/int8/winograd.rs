@@ -59,7 +59,7 @@ fn of_filter(g: [[i32; 3]; 3]) -> [i32; POSITIONS] {
 pub(super) fn pack(kind: Kind, weights: &[i8], [c, n]: [usize; 2]) -> Aligned {
     let (table, steps) = (Table::of(kind), kind.steps(c));
     let width = table.lanes * table.vectors;
-    let mut data = Aligned::default();
+    let mut data = Aligned::fresh();
     let ints = data.alloc::<i32>(n.div_ceil(width) * POSITIONS * steps * width);
     let at = |channel: usize, column: usize| match channel < c && column < n {
         true => {

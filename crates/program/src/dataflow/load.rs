@@ -6,7 +6,7 @@ use super::op_segment::OpSegment;
 use super::plan::{Edge, EdgeKind, ForwardSlot, Frame, Node, Plan};
 use ferroflow_base::{Result, Status, data_loss, internal};
 use ferroflow_opdef::{AttrValue, KernelBuild, OpKernel, PACKED, Registry, Value, no_kernel};
-use ferroflow_tensor::{LazyTensor, Tensor};
+use ferroflow_tensor::{LazyTensor, Tensor, return_freed_memory};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -53,6 +53,10 @@ impl KernelEntry {
         }
     }
 }
+
+/// Bytes of prepacked constants from which free memory is returned to the system: packing leaves as much
+/// behind, which the rest of the load and the first step would find next to their own.
+const MUCH: usize = 16 << 20;
 
 impl Body {
     /// Verifies the body, builds its kernels and reads its constants.
@@ -183,9 +187,13 @@ impl Loader<'_> {
         for (f, frame) in body.frames.iter().enumerate() {
             layout.frame(frame, functions[f])?;
         }
+        let n_released = layout.n_released;
         let mut plan = layout.plan;
         plan.set_edges(layout.edges);
         plan.count_enters();
+        if n_released >= MUCH {
+            return_freed_memory();
+        }
         for (name, function) in &body.functions {
             let loaded = match self.loaded.get(&Arc::as_ptr(function)) {
                 Some(loaded) => loaded.clone(),
@@ -214,6 +222,9 @@ struct Layout<'a> {
     edges: Vec<(NodeIdx, Edge)>,
     /// The number in the plan of each constant that is still referred to.
     constants: Vec<Option<u32>>,
+    /// Bytes of constants that were prepacked, and of those since free memory was returned.
+    n_released: usize,
+    n_unreturned: usize,
 }
 
 impl<'a> Layout<'a> {
@@ -243,6 +254,8 @@ impl<'a> Layout<'a> {
             position,
             edges: Vec::new(),
             constants: vec![None; body.consts.len()],
+            n_released: 0,
+            n_unreturned: 0,
         }
     }
 
@@ -255,6 +268,19 @@ impl<'a> Layout<'a> {
         let value: Tensor = self.body.consts[constant as usize].get()?;
         self.plan.consts.push(value);
         Ok(*number.insert((self.plan.consts.len() - 1) as u32))
+    }
+
+    /// Notes that a kernel has prepacked a constant, and returns memory if much of it was packed just now.
+    fn count_released(&mut self, node: &BodyNode, bytes: usize) {
+        self.n_released += bytes;
+        let is_from_file = |entry: &KernelEntry| entry.attrs.get(PACKED).is_some();
+        if matches!(&node.action, Action::Kernel(entry) if !is_from_file(entry)) {
+            self.n_unreturned += bytes;
+        }
+        if self.n_unreturned >= MUCH {
+            self.n_unreturned = 0;
+            return_freed_memory();
+        }
     }
 
     fn edge(&mut self, from: NodeIdx, node: NodeIdx, slot: u32, output: u16, kind: EdgeKind) {
@@ -328,7 +354,9 @@ impl<'a> Layout<'a> {
                     self.edge(from, me, slot as u32, output, data);
                 }
                 (Source::Const(c), Action::Kernel(kernel)) if kernel.prepacks_input(input) => {
-                    body.consts[c as usize].release();
+                    let constant = &body.consts[c as usize];
+                    constant.release();
+                    self.count_released(node, constant.byte_len());
                 }
                 (Source::Const(c), _) => frame.slots[slot] = Value::Const(self.constant(c)?),
             }

@@ -1,6 +1,6 @@
 //! Filter gradients: products of transformed tiles of the input and of the output's gradient.
 
-use super::{GAP, Grid, fastest_transform, sandwich};
+use super::{GAP, Grid, fastest_transform};
 use crate::aligned::{Scratch, SendPtr};
 use crate::conv::Conv2dShape;
 use crate::gemm::drive::{Planes, Right, drive_planes};
@@ -131,6 +131,7 @@ fn add_block(
             size: [s.in_c, s.out_c, n],
             a: left,
             plane_a: n * s.in_c,
+            ld_a: n,
             b: &|i| Right {
                 b: right,
                 first: i * panels,
@@ -138,6 +139,7 @@ fn add_block(
             },
             out: sums,
             plane_out: s.in_c * s.out_c,
+            ld_out: s.out_c,
             add: true,
         };
         parallel_for(par, planes, 4, &|planes| {
@@ -155,4 +157,40 @@ fn add_block(
             }
         });
     });
+}
+
+/// Computes `M X Mᵀ` for each of `size` square matrices `X`, stored in planes that are `stride` elements apart.
+fn sandwich(m: &[&[f32]], from: &[f32], stride: usize, to: &mut [f32], size: usize) {
+    const TOGETHER: usize = 64;
+    let (rows, cols) = (m.len(), m.first().map_or(0, |r| r.len()));
+    let mut half = vec![[0.0; TOGETHER]; rows * cols];
+    for start in (0..size).step_by(TOGETHER) {
+        let n = TOGETHER.min(size - start);
+        for (u, factors) in m.iter().enumerate() {
+            for x in 0..cols {
+                let plane = |y: usize| &from[(y * cols + x) * stride + start..][..n];
+                combine(factors, plane, &mut half[u * cols + x][..n]);
+            }
+        }
+        for u in 0..rows {
+            for (v, factors) in m.iter().enumerate() {
+                let plane = |x: usize| &half[u * cols + x][..n];
+                combine(
+                    factors,
+                    plane,
+                    &mut to[(u * rows + v) * size + start..][..n],
+                );
+            }
+        }
+    }
+}
+
+/// Returns the sum of planes times factors.
+fn combine<'a>(factors: &[f32], plane: impl Fn(usize) -> &'a [f32], sum: &mut [f32]) {
+    sum.fill(0.0);
+    for (i, factor) in factors.iter().enumerate().filter(|(_, f)| **f != 0.0) {
+        sum.iter_mut()
+            .zip(plane(i))
+            .for_each(|(s, x)| *s += factor * x);
+    }
 }

@@ -1,4 +1,4 @@
-//! The input, output and gradient transforms of tiles, for vectors of channels.
+//! The input, output, gradient and filter transforms of tiles, for vectors of channels.
 //!
 //! A transformed tile of `N × N` numbers is stored in as many planes and has `M × M` outputs. `N`
 //! is 4, for the points 0, 1, -1 and ∞; 6, for those and 2 and -2; or 8, for those and ½ and -½.
@@ -28,6 +28,17 @@ pub(crate) struct GradientJob {
     /// From one panel, which is two vectors wide, to the next.
     pub panel: usize,
     /// From one plane to the next.
+    pub plane: usize,
+}
+
+/// The transform of filters.
+pub(crate) struct FilterJob {
+    /// Elements at each position of a filter, position after position.
+    pub positions: *const SendPtr<f32>,
+    /// Filters.
+    pub n: usize,
+    /// The first plane, and the distance to the next.
+    pub dst: *mut f32,
     pub plane: usize,
 }
 
@@ -215,6 +226,92 @@ fn gradient_line<S: Simd, const N: usize, const M: usize>(s: S, g: [S::V; M]) ->
         t[7] = g[3];
     }
     t
+}
+
+/// Returns `G g` for the `F` elements of a line of a filter.
+#[inline(always)]
+fn filter_line<S: Simd, const N: usize, const F: usize>(s: S, g: [S::V; F]) -> [S::V; N] {
+    let mut t = [s.zero(); N];
+    let (first, last) = (g[0], g[F - 1]);
+    // The values at a point and at its negative, by the even and the odd powers.
+    let both = |factor, even, odd| {
+        let (even, odd) = (s.mul(factor, even), s.mul(factor, odd));
+        (s.add(even, odd), s.sub(even, odd))
+    };
+    if N == 4 {
+        (t[1], t[2]) = both(s.splat(0.5), s.add(first, last), g[1]);
+        (t[0], t[3]) = (first, last);
+    } else {
+        let (even, odd) = (s.add(s.add(first, g[2]), last), s.add(g[1], g[3]));
+        let [two, four, eight, sixteen] = [s.splat(2.0), s.splat(4.0), s.splat(8.0), s.splat(16.0)];
+        let far_even = s.fma(sixteen, last, s.fma(four, g[2], first));
+        let far_odd = s.fma(eight, g[3], s.mul(two, g[1]));
+        if N == 6 {
+            t[0] = s.mul(s.splat(0.25), first);
+            (t[1], t[2]) = both(s.splat(-1.0 / 6.0), even, odd);
+            (t[3], t[4]) = both(s.splat(1.0 / 24.0), far_even, far_odd);
+        } else {
+            let [half, quarter] = [s.splat(0.5), s.splat(0.25)];
+            let [eighth, sixteenth] = [s.splat(0.125), s.splat(0.0625)];
+            let near_even = s.fma(sixteenth, last, s.fma(quarter, g[2], first));
+            let near_odd = s.fma(eighth, g[3], s.mul(half, g[1]));
+            t[0] = first;
+            (t[1], t[2]) = both(s.splat(-2.0 / 9.0), even, odd);
+            (t[3], t[4]) = both(s.splat(1.0 / 90.0), far_even, far_odd);
+            (t[5], t[6]) = both(s.splat(32.0 / 45.0), near_even, near_odd);
+        }
+        t[N - 1] = last;
+    }
+    t
+}
+
+/// # Safety
+/// There are `F × F` positions; they and each of the `N × N` planes are valid for `n` elements.
+#[inline(always)]
+pub(crate) unsafe fn filter_tile<S: Simd, const N: usize, const F: usize>(s: S, j: &FilterJob) {
+    // SAFETY: elements stay below `n`.
+    unsafe { each_vector!(s, j, filter_vector::<S, N, F>) }
+}
+
+/// # Safety
+/// As for [`filter_tile`], and the `left` elements from `c` on are below `n`.
+#[inline(always)]
+unsafe fn filter_vector<S: Simd, const N: usize, const F: usize>(
+    s: S,
+    j: &FilterJob,
+    c: usize,
+    left: usize,
+) {
+    let mut half = [[s.zero(); N]; F];
+    let mut x = 0;
+    while x < F {
+        let mut column = [s.zero(); F];
+        let mut y = 0;
+        while y < F {
+            // SAFETY: a position's elements below `n`.
+            column[y] = unsafe { load(s, (*j.positions.add(y * F + x)).get().add(c), left) };
+            y += 1;
+        }
+        half[x] = filter_line::<S, N, F>(s, column);
+        x += 1;
+    }
+    let mut y = 0;
+    while y < N {
+        let mut row = [s.zero(); F];
+        let mut x = 0;
+        while x < F {
+            row[x] = half[x][y];
+            x += 1;
+        }
+        let row = filter_line::<S, N, F>(s, row);
+        let mut x = 0;
+        while x < N {
+            // SAFETY: a plane's elements below `n`.
+            unsafe { store(s, j.dst.add((y * N + x) * j.plane + c), row[x], left) };
+            x += 1;
+        }
+        y += 1;
+    }
 }
 
 /// # Safety
