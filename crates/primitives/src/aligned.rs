@@ -44,7 +44,8 @@ enum Repr {
     Part(Part),
 }
 
-/// Lines of a region, which nothing else reads or writes.
+/// Lines of a region, which only clones read. Nothing writes them after those of the first one were filled:
+/// [`Aligned::alloc`] always takes new ones.
 #[derive(Clone)]
 struct Part {
     region: Arc<Region>,
@@ -60,16 +61,18 @@ struct Region {
     _map: MmapMut,
 }
 
-/// Lines of a region: 16 MB. A larger constant has one of its own.
-const REGION: usize = 16 << 14;
+/// Lines of a region: 16 MB, and what constants of whole megabytes leave between them.
+const REGION: usize = (16 << 14) + 64;
+/// Lines above which a constant has a region of its own: 4 MB.
+const LARGE: usize = 4 << 14;
 
 /// Lines from which constants share regions, which small models need not have: 64 KB.
 const SHARED: usize = 1 << 10;
 
-/// The region that the next constants are stored in, as long as others are.
-static LATEST: Mutex<Weak<Region>> = Mutex::new(Weak::new());
-
 thread_local! {
+    /// The region that the next constants are stored in, as long as others are. Models that are loaded
+    /// at a time share none.
+    static LATEST: RefCell<Weak<Region>> = const { RefCell::new(Weak::new()) };
     static IS_CONSTANT: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -128,14 +131,14 @@ impl Region {
 impl Part {
     /// Takes lines of the latest region, or of a new one.
     fn new(lines: usize) -> Option<Part> {
-        if lines > REGION {
+        if lines > LARGE {
             return Arc::new(Region::new(lines).ok()?).take(lines);
         }
-        let mut latest = LATEST.lock().unwrap_or_else(PoisonError::into_inner);
-        let part = latest.upgrade().and_then(|region| region.take(lines));
+        let latest = LATEST.with_borrow(Weak::upgrade);
+        let part = latest.and_then(|region| region.take(lines));
         part.or_else(|| {
             let region = Arc::new(Region::new(REGION).ok()?);
-            *latest = Arc::downgrade(&region);
+            LATEST.set(Arc::downgrade(&region));
             region.take(lines)
         })
     }

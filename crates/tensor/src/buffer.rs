@@ -239,6 +239,7 @@ impl Buffer {
         let layout = Layout::from_size_align(capacity, ALIGN).map_err(|_| exhausted())?;
         // SAFETY: the layout has a non-zero size.
         let ptr = NonNull::new(unsafe { alloc(layout) }).ok_or_else(exhausted)?;
+        huge_pages::advise(ptr, capacity);
         // SAFETY: the new block has `capacity >= bytes.len()` bytes, which are all initialised here.
         unsafe {
             ptr.copy_from_nonoverlapping(NonNull::from(bytes).cast(), bytes.len());

@@ -2,21 +2,16 @@
 
 use std::ptr::NonNull;
 
-/// Smaller blocks may have no whole page of 2 MB.
-const LARGE: usize = 2 * HUGE;
-const HUGE: usize = 2 << 20;
-
-/// Asks the system for huge pages behind a new block, if it is large.
+/// Asks the system for huge pages behind a new block, if there are whole ones.
 #[cfg(target_os = "linux")]
 pub(crate) fn advise(block: NonNull<u8>, len: usize) {
-    if len < LARGE {
+    const HUGE: usize = 2 << 20;
+    let address = block.as_ptr() as usize;
+    let start = address.next_multiple_of(HUGE);
+    let end = (address + len) / HUGE * HUGE;
+    if start >= end {
         return;
     }
-    let address = block.as_ptr() as usize;
-    let (start, end) = (
-        address.next_multiple_of(HUGE),
-        (address + len) / HUGE * HUGE,
-    );
     // SAFETY: the pages are inside the block, and advice does not change what they hold.
     unsafe { libc::madvise(start as *mut libc::c_void, end - start, libc::MADV_HUGEPAGE) };
 }

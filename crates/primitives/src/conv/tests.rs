@@ -6,6 +6,7 @@ use crate::depthwise::{filter_gradient_by_channel, suits_small_groups};
 use crate::epilogue::Activation;
 use crate::isa::testing::{TwoThreads, each_isa, noise};
 use crate::math::UnaryOp;
+use bytes::Bytes;
 use ferroflow_sync::Inline;
 
 /// Returns the sum over one window, in double precision.
@@ -195,6 +196,8 @@ fn small_tiles() {
         ([15, 9], [64, 64]),
         // More tiles than are multiplied at once by a filter that is transformed on use.
         ([24, 23], [33, 34]),
+        // More rows of a panel than are transformed at once.
+        ([4, 3], [260, 33]),
     ] {
         for f in [3, 5] {
             let mut s = plane(hw, c, [f, f], 1, true);
@@ -350,6 +353,36 @@ fn nothing() {
     compare(&s.solid());
     (s.in_c, s.out_c) = (3, 0);
     compare(&s.solid());
+}
+
+#[test]
+fn large_filters_are_transformed_on_use() {
+    let s = plane([5, 6], [256, 256], [3, 3], 1, true);
+    let (input, filter) = (noise(s.input_len(), 1), noise(s.filter_len(), 2));
+    each_isa(|isa| {
+        let run = |filter: &PackedFilter, par: &dyn Parallelism| {
+            let mut out = vec![0.0; s.output_len()];
+            conv2d(par, &s, &input, filter, &mut out, &Epilogue::none());
+            out
+        };
+        let packed = PackedFilter::new(&Inline, &filter, &s);
+        let parts: Vec<Bytes> = packed.parts().iter().map(|p| bytes_of(p)).collect();
+        assert_eq!(parts.len(), 9);
+        let on_use = run(&packed, &Inline);
+        let again = PackedFilter::from_packed(parts.clone(), &s).expect("its own parts");
+        assert_eq!(run(&again, &TwoThreads), on_use, "{isa:?}");
+        assert!(PackedFilter::from_packed(parts[1..].to_vec(), &s).is_none());
+        let transform = winograd::transform(&s);
+        let before = PackedFilter::with_transform(&Inline, &filter, &s, transform);
+        for (a, b) in run(&before, &Inline).iter().zip(&on_use) {
+            assert!((a - b).abs() < 1e-4, "{isa:?}: {a} and {b}");
+        }
+    });
+}
+
+fn bytes_of(values: &[f32]) -> Bytes {
+    let bytes = values.iter().flat_map(|x| x.to_ne_bytes());
+    bytes.collect::<Vec<u8>>().into()
 }
 
 #[test]

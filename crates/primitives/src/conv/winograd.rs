@@ -340,35 +340,38 @@ impl Convolution<'_> {
         });
     }
 
-    /// Multiplies all tiles at once by a filter that is stored by its positions, of which each
-    /// task transforms the panels that it multiplies by.
-    fn run_by_panels(&self, par: &dyn Parallelism, filter: &[PackedB]) {
+    /// Multiplies some tiles at once by a filter that is stored by its positions, of which each task
+    /// transforms the panels that it multiplies by.
+    fn run_by_panels(&self, par: &dyn Parallelism, tiles: Range<usize>, filter: &[PackedB]) {
         let (s, transform) = (self.grid.s, self.grid.transform);
-        let planes = transform.planes();
-        let width = panel_width(filter);
-        self.run_block(par, 0..self.grid.tiles(), &|block| {
+        let (planes, width) = (transform.planes(), panel_width(filter));
+        let blocks = filter::row_blocks(transform, filter);
+        let multiply = |block: Block, panel: usize, rows: Range<usize>| {
+            let (first_row, k, col) = (rows.start, rows.len(), panel * width);
+            filter::with_transformed_rows(self.table, transform, filter, panel, rows, |right| {
+                let n = width.min(s.out_c - col);
+                let products = Planes {
+                    size: [block.tiles, n, k],
+                    a: SendPtr(block.input.get().wrapping_add(first_row)),
+                    plane_a: block.plane_in,
+                    ld_a: s.in_c,
+                    b: &|first| Right { b: right, first, n },
+                    out: SendPtr(block.out.get().wrapping_add(col)),
+                    plane_out: block.plane_out,
+                    ld_out: s.out_c,
+                    add: first_row > 0,
+                };
+                // SAFETY: the input is complete; only this call writes these columns.
+                unsafe { drive_planes(&products, 0..planes) };
+            });
+        };
+        self.run_block(par, tiles, &|block| {
             parallel_for(par, s.out_c.div_ceil(width), 1, &|panels| {
-                let firsts = (0..s.in_c).step_by(filter::ROWS_ON_USE);
-                for (panel, first) in panels.flat_map(|p| firsts.clone().map(move |k| (p, k))) {
-                    let rows = first..(first + filter::ROWS_ON_USE).min(s.in_c);
-                    let k = rows.len();
-                    filter::with_transformed_rows(transform, filter, panel, rows, |right| {
-                        let col = panel * width;
-                        let n = width.min(s.out_c - col);
-                        let products = Planes {
-                            size: [block.tiles, n, k],
-                            a: SendPtr(block.input.get().wrapping_add(first)),
-                            plane_a: block.plane_in,
-                            ld_a: s.in_c,
-                            b: &|first| Right { b: right, first, n },
-                            out: SendPtr(block.out.get().wrapping_add(col)),
-                            plane_out: block.plane_out,
-                            ld_out: s.out_c,
-                            add: first > 0,
-                        };
-                        // SAFETY: the input is complete; only this call writes these columns.
-                        unsafe { drive_planes(&products, 0..planes) };
-                    });
+                for panel in panels {
+                    for i in 0..blocks {
+                        let rows = s.in_c * i / blocks..s.in_c * (i + 1) / blocks;
+                        multiply(block, panel, rows);
+                    }
                 }
             });
         });
@@ -479,16 +482,23 @@ pub(super) unsafe fn run(
         ep,
     };
     if filter.len() == transform.planes() {
-        convolution.run(par, &|i| (&filter[i]).into());
-    } else if tiles <= FEW_TILES && s.out_c.div_ceil(panel_width(filter)) >= par.width() {
-        convolution.run_by_panels(par, filter);
-    } else {
-        filter::with_transformed(par, transform, filter, &|right, panels| {
+        return convolution.run(par, &|i| (&filter[i]).into());
+    }
+    // Products of planes are split into no more tasks.
+    let most_tasks = par.width().min(transform.planes() / 4);
+    let has_panels = s.out_c.div_ceil(panel_width(filter)) >= most_tasks;
+    if filter::is_small(transform, filter) && (tiles > FEW_TILES || !has_panels) {
+        return filter::with_transformed(par, transform, filter, &|right, panels| {
             convolution.run(par, &|i| Right {
                 b: right,
                 first: i * panels,
                 n: s.out_c,
             });
         });
+    }
+    let parts = tiles.div_ceil(FEW_TILES);
+    for part in 0..parts {
+        let tiles = tiles * part / parts..tiles * (part + 1) / parts;
+        convolution.run_by_panels(par, tiles, filter);
     }
 }

@@ -54,8 +54,8 @@ impl KernelEntry {
     }
 }
 
-/// Bytes of prepacked constants from which free memory is returned to the system: packing leaves as much
-/// behind, which the rest of the load and the first step would find next to their own.
+/// Bytes of prepacked constants after which free memory is returned to the system. Packing leaves the
+/// constants' own memory behind.
 const MUCH: usize = 16 << 20;
 
 impl Body {
@@ -277,7 +277,8 @@ impl<'a> Layout<'a> {
         if matches!(&node.action, Action::Kernel(entry) if !is_from_file(entry)) {
             self.n_unreturned += bytes;
         }
-        if self.n_unreturned >= MUCH {
+        // Seldom for a large model: this visits all free memory of the program.
+        if self.n_unreturned >= MUCH.max(self.n_released / 8) {
             self.n_unreturned = 0;
             return_freed_memory();
         }

@@ -1,8 +1,8 @@
 //! Transformed filters: a matrix of channels for each position of a tile.
 //!
 //! A transformed 3×3 filter is 16/9 as large. One with many channels is stored by its positions
-//! instead, as in a direct convolution, and transformed panel by panel by those who multiply by it:
-//! with few tiles reading a large filter takes longer than transforming it.
+//! instead, as in a direct convolution, and transformed panel by panel by each task that multiplies
+//! by it: with few tiles reading a large filter takes longer than transforming it.
 
 use super::tile::FilterJob;
 use super::{WinogradTransform, panel_width};
@@ -13,7 +13,7 @@ use crate::table::DispatchTable;
 use ferroflow_sync::{Parallelism, parallel_for};
 use std::ops::Range;
 
-/// Products of channels from which a filter is transformed on use.
+/// Pairs of an input and an output channel from which a filter is transformed on use.
 const MANY_CHANNELS: usize = 256 * 256;
 /// Elements of a filter that are transformed at a time.
 const PACKED_TOGETHER: usize = 64 << 10;
@@ -28,6 +28,7 @@ pub(in crate::conv) fn transforms_on_use(s: &Conv2dShape) -> bool {
 /// # Safety
 /// `dst` is valid for `n` elements of each plane, which are `plane` elements apart.
 unsafe fn transform_filters<'a>(
+    table: &DispatchTable,
     transform: &WinogradTransform,
     position: impl Fn(usize) -> &'a [f32],
     n: usize,
@@ -46,7 +47,7 @@ unsafe fn transform_filters<'a>(
         plane,
     };
     // SAFETY: the positions are checked slices; the rest is the caller's promise.
-    unsafe { (DispatchTable::current().winograd_filter[transform.index])(&job) };
+    unsafe { (table.winograd_filter[transform.index])(&job) };
 }
 
 /// Returns the transformed filter: a matrix for each position of a tile.
@@ -58,6 +59,7 @@ pub(in crate::conv) fn pack(
     out_c: usize,
 ) -> Vec<PackedB> {
     // A few channels at a time, whose planes stay in the cache.
+    let table = DispatchTable::current();
     let channels = (PACKED_TOGETHER / (transform.planes() * out_c)).clamp(1, in_c.max(1));
     PackedB::from_row_blocks(
         par,
@@ -68,7 +70,7 @@ pub(in crate::conv) fn pack(
             let n = rows.len() * out_c;
             assert!(to.len() >= transform.planes() * n, "planes: too short");
             // SAFETY: just checked.
-            unsafe { transform_filters(transform, position, n, to.as_mut_ptr(), n) };
+            unsafe { transform_filters(table, transform, position, n, to.as_mut_ptr(), n) };
         },
     )
 }
@@ -86,9 +88,24 @@ pub(in crate::conv) fn pack_positions(
         .collect()
 }
 
-/// Rows of a panel's planes that are transformed and multiplied at a time; they stay in the
+/// Elements of a panel's planes that are transformed and multiplied at a time: 256 KB, which stay in the
 /// second-level cache.
-pub(super) const ROWS_ON_USE: usize = 128;
+const TRANSFORMED_TOGETHER: usize = 64 << 10;
+
+/// Elements up to which a whole filter is transformed at once.
+const WHOLE: usize = 8 << 20;
+
+/// Returns the number of blocks of rows that the panels of a filter are transformed in.
+pub(super) fn row_blocks(transform: &WinogradTransform, filter: &[PackedB]) -> usize {
+    let rows = TRANSFORMED_TOGETHER / (transform.planes() * panel_width(filter));
+    filter.first().map_or(0, |f| f.k().div_ceil(rows.max(1)))
+}
+
+/// Returns whether a filter that is stored by its positions may be transformed at once.
+pub(super) fn is_small(transform: &WinogradTransform, filter: &[PackedB]) -> bool {
+    let elements = |f: &PackedB| transform.planes() * f.k() * f.n();
+    filter.first().is_some_and(|f| elements(f) <= WHOLE)
+}
 
 /// Returns the rows of a transformed panel: one more than those that are multiplied, so that the planes
 /// do not map to the same cache set.
@@ -99,6 +116,7 @@ fn spaced(rows: usize) -> usize {
 /// Calls `f` with a matrix whose panels are these rows of this panel of each plane of the transformed
 /// filter.
 pub(super) fn with_transformed_rows(
+    table: &DispatchTable,
     transform: &WinogradTransform,
     filter: &[PackedB],
     panel: usize,
@@ -113,7 +131,7 @@ pub(super) fn with_transformed_rows(
         assert!(to.len() >= planes * plane, "planes: too short");
         let position = |i: usize| &filter[i].panel(panel)[from..];
         // SAFETY: just checked.
-        unsafe { transform_filters(transform, position, n, to.as_mut_ptr(), plane) };
+        unsafe { transform_filters(table, transform, position, n, to.as_mut_ptr(), plane) };
         f(panels);
     });
 }
@@ -126,6 +144,7 @@ pub(super) fn with_transformed(
     filter: &[PackedB],
     f: &dyn Fn(&PackedB, usize),
 ) {
+    let table = DispatchTable::current();
     let Some(first) = filter.first() else { return };
     let (rows, panels, width) = (spaced(first.k()), first.panels(), panel_width(filter));
     let (planes, n, size) = (transform.planes(), first.k() * width, rows * width);
@@ -138,7 +157,7 @@ pub(super) fn with_transformed(
                 let position = |i: usize| filter[i].panel(panel);
                 let dst = to.get().wrapping_add(panel * size);
                 // SAFETY: a panel of each plane of the matrix just made, which is visited once.
-                unsafe { transform_filters(transform, position, n, dst, panels * size) };
+                unsafe { transform_filters(table, transform, position, n, dst, panels * size) };
             }
         });
         f(all, panels);

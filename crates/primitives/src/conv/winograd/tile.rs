@@ -35,7 +35,7 @@ pub(crate) struct GradientJob {
 pub(crate) struct FilterJob {
     /// Elements at each position of a filter, position after position.
     pub positions: *const SendPtr<f32>,
-    /// Filters.
+    /// Pairs of channels, or as many elements of panels.
     pub n: usize,
     /// The first plane, and the distance to the next.
     pub dst: *mut f32,
