@@ -1,4 +1,4 @@
-//! [`Int8`]: whether products run on 8-bit codes, and the ranges that calibration found.
+//! [`Int8`]: whether products run on 8-bit codes, and what calibration found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,12 +15,19 @@ pub enum Int8 {
     /// They do not, but each tensor whose range matters becomes a further result of the graph, a `_Retval`
     /// with the attr [`OBSERVED`].
     Observe,
+    /// As [`Int8::On`], and what each product lacks in the mean of each output channel, compared with the
+    /// graph of floats, is added to it and becomes a further result: a `_Retval` with the attr
+    /// [`OBSERVED`]. Each product is corrected for what the corrected ones before it still lose (Nagel et
+    /// al., "Data-Free Quantization Through Weight Equalization and Bias Correction", ICCV 2019, empirical
+    /// bias correction).
+    Correct(Arc<Ranges>),
 }
 
-/// The attr with the name under which [`Ranges`] has the range of a `_Retval`'s tensor.
+/// The attr with the name under which [`Ranges`] has the range, or the correction, of a `_Retval`'s tensor.
 pub const OBSERVED: &str = "_observed";
 
-/// The lowest and the highest number of tensors, by name, and the means of their channels, as a calibration found them.
+/// The lowest and the highest number of tensors, by name, and the means and corrections of their channels, as a
+/// calibration found them.
 ///
 /// ```
 /// let mut ranges = ferroflow_compile::Ranges::default();
@@ -29,12 +36,23 @@ pub const OBSERVED: &str = "_observed";
 /// assert_eq!(ranges.get("x:0"), Some((-1.0, 3.0)));
 /// ranges.set_means("x:0", &[0.5, 1.5]);
 /// assert_eq!(ranges.means("x:0"), Some(vec![0.5, 1.5]));
+/// ranges.set_corrections("x:0", &[0.25, -0.5]);
+/// assert_eq!(ranges.corrections("x:0"), Some(vec![0.25, -0.5]));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ranges {
     /// The bits of floats: options are compared and hashed.
     limits: BTreeMap<String, [u32; 2]>,
     means: BTreeMap<String, Vec<u32>>,
+    corrections: BTreeMap<String, Vec<u32>>,
+}
+
+fn bits(values: &[f32]) -> Vec<u32> {
+    values.iter().map(|x| x.to_bits()).collect()
+}
+
+fn floats(bits: &[u32]) -> Vec<f32> {
+    bits.iter().map(|bits| f32::from_bits(*bits)).collect()
 }
 
 impl Ranges {
@@ -59,13 +77,22 @@ impl Ranges {
 
     /// Returns the mean of each channel, the last axis, of a tensor.
     pub fn means(&self, name: &str) -> Option<Vec<f32>> {
-        let means = self.means.get(name)?.iter();
-        Some(means.map(|bits| f32::from_bits(*bits)).collect())
+        Some(floats(self.means.get(name)?))
     }
 
     /// Sets the mean of each channel of a tensor.
     pub fn set_means(&mut self, name: &str, means: &[f32]) {
-        let bits = means.iter().map(|mean| mean.to_bits()).collect();
-        self.means.insert(name.to_string(), bits);
+        self.means.insert(name.to_string(), bits(means));
+    }
+
+    /// Returns what is added to each channel of a product on codes.
+    pub fn corrections(&self, name: &str) -> Option<Vec<f32>> {
+        Some(floats(self.corrections.get(name)?))
+    }
+
+    /// Sets what is added to each channel of a product on codes.
+    pub fn set_corrections(&mut self, name: &str, corrections: &[f32]) {
+        let corrections = bits(corrections);
+        self.corrections.insert(name.to_string(), corrections);
     }
 }

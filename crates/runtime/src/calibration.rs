@@ -9,6 +9,7 @@ use ferroflow_executor::Executor;
 use ferroflow_graph::{PlacedGraph, Signature};
 use ferroflow_program::bef::Port;
 use ferroflow_tensor::{DType, Tensor};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// How products and convolutions of a compiled model run on 8-bit codes.
@@ -19,11 +20,21 @@ pub struct Calibration {
     pub feeds: Vec<Vec<Tensor>>,
 }
 
-/// Rows of a batch that are computed together: all tensors of a step are kept until its end.
+/// Rows of a batch that are observed together: all tensors of a step are kept until its end.
 const ROWS: usize = 4;
+/// Rows of a batch of which products are corrected together.
+const CORRECTED_ROWS: usize = 32;
+
+/// A signature that is observed.
+struct Observed<'a> {
+    placed: &'a PlacedGraph,
+    signature: &'a Signature,
+    feeds: &'a [Port],
+    steps: &'a [Vec<Tensor>],
+}
 
 impl Session {
-    /// Returns the ranges of tensors on feeds.
+    /// Returns the ranges of tensors on feeds, and the corrections of products.
     ///
     /// # Errors
     /// Those of compiling the signature and of its steps.
@@ -38,11 +49,54 @@ impl Session {
         if calibration.feeds.is_empty() {
             return Ok(ranges);
         }
+        let observed = Observed {
+            placed,
+            signature,
+            feeds,
+            steps: &calibration.feeds,
+        };
+        let mut sums: BTreeMap<String, Channels> = BTreeMap::new();
+        self.observe(&observed, Int8::Observe, ROWS, &mut |name, result, _| {
+            ranges.add(name, range(result.slice()?));
+            sums.entry(name.to_string()).or_default().add(result, 1)
+        })?;
+        for (name, sums) in sums {
+            ranges.set_means(&name, &sums.means());
+        }
+        let mut sums: BTreeMap<String, Channels> = BTreeMap::new();
+        let correct = Int8::Correct(Arc::new(ranges.clone()));
+        self.observe(
+            &observed,
+            correct,
+            CORRECTED_ROWS,
+            &mut |name, result, rows| sums.entry(name.to_string()).or_default().add(result, rows),
+        )?;
+        for (name, sums) in sums {
+            ranges.set_corrections(&name, &sums.means());
+        }
+        Ok(ranges)
+    }
+
+    /// Calls `note` with the name and the value of each tensor that the pass `int8` makes a result, and with the
+    /// number of rows that it was computed of.
+    fn observe(
+        &self,
+        observed: &Observed<'_>,
+        int8: Int8,
+        rows: usize,
+        note: &mut dyn FnMut(&str, &Tensor, usize) -> Result<()>,
+    ) -> Result<()> {
+        let (signature, feeds) = (observed.signature, observed.feeds);
         let options = Options {
-            int8: Int8::Observe,
+            int8,
             ..self.compile_options().clone()
         };
-        let optimized = optimize(placed.clone(), registry(), &options, &mut |_, _| {})?;
+        let optimized = optimize(
+            observed.placed.clone(),
+            registry(),
+            &options,
+            &mut |_, _| {},
+        )?;
         let mut names = Vec::new();
         for (_, node) in optimized.graph().iter() {
             if let Ok(name) = node.attrs.str(OBSERVED) {
@@ -52,37 +106,33 @@ impl Session {
         names.sort_unstable();
         let plan = emit(&optimized, registry(), &options)?.load(registry())?;
         let n_fetches = signature.fetches.len();
-        let observed = names.iter().map(|(_, name)| name.clone());
+        let fetches = names.iter().map(|(_, name)| name.clone());
         let signature = Signature {
-            fetches: signature.fetches.iter().cloned().chain(observed).collect(),
+            fetches: signature.fetches.iter().cloned().chain(fetches).collect(),
             ..signature.clone()
         };
         let engine = Engine::One(Executor::new(Arc::new(plan)));
         let given = feeds.iter().map(Feed::of_port).collect();
         let callable = Callable::new(engine, Frozen::default(), signature, given);
-        let mut sums = vec![Channels::default(); names.len()];
-        for step in &calibration.feeds {
-            for args in pieces(step, feeds)? {
+        for step in observed.steps {
+            for args in pieces(step, feeds, rows)? {
+                let n_rows = args.first().and_then(|t| t.shape().first().copied());
                 let results = self.run_callable(&callable, args, &RunOptions::default())?;
                 let results = results.get(n_fetches..);
                 let results = results.ok_or_else(|| internal!("a step has too few results"))?;
-                for (((_, name), result), sums) in names.iter().zip(results).zip(&mut sums) {
+                for ((_, name), result) in names.iter().zip(results) {
                     if result.dtype() == DType::Float && result.num_elements() > 0 {
-                        ranges.add(name, range(result.slice()?));
-                        sums.add(result)?;
+                        note(name, result, n_rows.unwrap_or(1))?;
                     }
                 }
             }
         }
-        for ((_, name), sums) in names.iter().zip(sums) {
-            ranges.set_means(name, &sums.means());
-        }
-        Ok(ranges)
+        Ok(())
     }
 }
 
 /// Cuts feeds into pieces of some rows, if all are batches of one size.
-fn pieces(step: &[Tensor], feeds: &[Port]) -> Result<Vec<Vec<Tensor>>> {
+fn pieces(step: &[Tensor], feeds: &[Port], rows: usize) -> Result<Vec<Vec<Tensor>>> {
     let n = step.first().and_then(|t| t.shape().first().copied());
     let is_batch = |(t, port): (&Tensor, &Port)| {
         t.shape().first().copied() == n
@@ -90,19 +140,19 @@ fn pieces(step: &[Tensor], feeds: &[Port]) -> Result<Vec<Vec<Tensor>>> {
             && port.shape.dim(0).is_none()
     };
     let n = match n {
-        Some(n) if n > ROWS && step.iter().zip(feeds).all(is_batch) => n,
+        Some(n) if n > rows && step.iter().zip(feeds).all(is_batch) => n,
         _ => return Ok(vec![step.to_vec()]),
     };
     let piece = |first: usize| -> Result<Vec<Tensor>> {
         let cut = |t: &Tensor| {
             let mut shape = t.shape().to_vec();
             let size = t.num_elements() / n;
-            shape[0] = ROWS.min(n - first);
+            shape[0] = rows.min(n - first);
             t.view(first * size, shape.into_iter().collect())
         };
         step.iter().map(cut).collect()
     };
-    (0..n).step_by(ROWS).map(piece).collect()
+    (0..n).step_by(rows).map(piece).collect()
 }
 
 /// The sums of the channels of a tensor.
@@ -113,7 +163,8 @@ struct Channels {
 }
 
 impl Channels {
-    fn add(&mut self, tensor: &Tensor) -> Result<()> {
+    /// Adds each row as often as `weight` says.
+    fn add(&mut self, tensor: &Tensor, weight: usize) -> Result<()> {
         let n = tensor.shape().last().copied().unwrap_or(1);
         // Another size would be another tensor: those of the first count.
         if self.sums.is_empty() {
@@ -122,8 +173,8 @@ impl Channels {
         if self.sums.len() == n {
             for row in tensor.slice::<f32>()?.chunks_exact(n) {
                 let pairs = self.sums.iter_mut().zip(row);
-                pairs.for_each(|(sum, x)| *sum += f64::from(*x));
-                self.rows += 1;
+                pairs.for_each(|(sum, x)| *sum += f64::from(*x) * weight as f64);
+                self.rows += weight;
             }
         }
         Ok(())

@@ -255,6 +255,39 @@ fn floats_are_calibrated() {
     assert!(!ops.contains("_Int8"), "{ops}");
 }
 
+/// What products lose in the mean, with all that is before them on codes, is in their biases.
+#[test]
+fn means_survive_the_rounding_of_tensors() {
+    let session = Session::from_text(&network(), options()).expect("valid");
+    // More rows than are corrected together.
+    let x = Tensor::from_slice(Shape::from([40, 6, 6, 3]), &noise(40 * 108, 21)).expect("fits");
+    let request = CompileRequest {
+        signature: Signature {
+            feeds: vec!["x:0".into()],
+            fetches: vec!["y:0".into()],
+            targets: vec![],
+        },
+        int8: Some(Calibration {
+            feeds: vec![vec![x.clone()]],
+        }),
+        ..Default::default()
+    };
+    let file = session.compile_to_bytes(&request).expect("compiles");
+    let model = CompiledModel::from_bytes(&file, options()).expect("opens");
+    let exact = session.run(&[("x:0", x.clone())], &["y:0"], &[]);
+    let exact = exact.expect("runs");
+    let got = model.run(&[("x:0", x)]).expect("runs");
+    let (exact, got) = (exact[0].slice::<f32>(), got[0].1.slice::<f32>());
+    let (mut means, mut size) = ([0f32; 10], 0f32);
+    for (i, (a, b)) in exact.unwrap().iter().zip(got.unwrap()).enumerate() {
+        means[i % 10] += (a - b) / 40.0;
+        size += (a - b).abs() / 400.0;
+    }
+    let mean = means.iter().fold(0f32, |m, x| m.max(x.abs()));
+    println!("{mean} of {size}");
+    assert!(mean < 0.15 * size, "{mean} of {size}");
+}
+
 /// The rounding of weights moves no mean: what it takes from the sums of the calibration's inputs is in the bias.
 #[test]
 fn means_survive_the_rounding_of_weights() {

@@ -10,6 +10,7 @@
 //! to even, and by weights that were not rounded before. In a graph without such nodes it differs by the
 //! rounding of each tensor to 256 steps.
 
+mod correction;
 mod product;
 mod steps;
 mod weights;
@@ -17,6 +18,7 @@ mod weights;
 use crate::pass::constant_node;
 use crate::view::{View, same_shape};
 use crate::{Int8, OBSERVED, Pass, PassCtx, Ranges};
+use correction::Corrections;
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch, RETVAL, topological_order};
 use ferroflow_opdef::{AttrValue, Attrs};
@@ -36,7 +38,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let none = Ranges::default();
     let (ranges, observes) = match ctx.int8 {
         Int8::Off => return Ok(()),
-        Int8::On(ranges) => (&**ranges, false),
+        Int8::On(ranges) | Int8::Correct(ranges) => (&**ranges, false),
         Int8::Observe => (&none, true),
     };
     let view = View::new(graph, ctx.shapes(graph)?);
@@ -46,11 +48,17 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         let tensors = tensors.into_iter().map(|t| (range_name(&view, t), t));
         return observe(graph, ctx, tensors.collect());
     }
+    let ranks = found.ranks(&view);
+    let corrections = match ctx.int8 {
+        Int8::Correct(_) => Some(Corrections::new(graph, ranks)?),
+        _ => None,
+    };
     let mut conversion = Conversion {
         ctx,
         patch: Patch::new(),
         codes: FxHashMap::default(),
         steps: found.steps,
+        corrections,
     };
     for part in found.parts {
         conversion.add(graph, part)?;
@@ -133,6 +141,7 @@ impl Found {
             };
             if let Role::Product(product) = &mut role {
                 product.means = ranges.means(&range_name(view, product.input));
+                product.corrections = ranges.corrections(&view.node(id).name);
             }
             let inputs = inputs(view, id, &role);
             let tail = tail(view, id, &role, &mut inner);
@@ -217,6 +226,16 @@ impl Found {
         }
         kept.reverse();
         self.parts = kept;
+    }
+
+    /// The ranks of the results of products.
+    fn ranks(&self, view: &View) -> FxHashMap<NodeId, usize> {
+        let products = self
+            .parts
+            .iter()
+            .filter(|p| matches!(p.role, Role::Product(_)));
+        let rank = |p: &Part| Some((p.id, view.shape(Output::new(p.id, 0)).rank()?));
+        products.filter_map(rank).collect()
     }
 
     /// The tensors whose ranges matter.
@@ -329,6 +348,7 @@ struct Conversion<'a, 'b> {
     /// The codes of tensors, with their steps.
     codes: FxHashMap<Output, (Output, Steps)>,
     steps: FxHashMap<Output, Steps>,
+    corrections: Option<Corrections>,
 }
 
 impl Conversion<'_, '_> {
@@ -346,8 +366,13 @@ impl Conversion<'_, '_> {
                     Some((codes, steps)) => (*codes, Some(*steps)),
                     None => (side, None),
                 });
-                let end = (to, tail.clamp);
-                let made = product.node(graph, self.ctx, &mut self.patch, codes, side, end)?;
+                let made = match &mut self.corrections {
+                    None => {
+                        let end = (to, tail.clamp);
+                        product.node(graph, self.ctx, &mut self.patch, codes, side, end)?
+                    }
+                    Some(_) => self.corrected(graph, product, codes, side, (to, tail.clamp))?,
+                };
                 let Some(steps) = to else {
                     self.patch.redirect(tail.end, made);
                     return Ok(());
@@ -376,6 +401,29 @@ impl Conversion<'_, '_> {
         let floats = self.node(graph, *id, "_Int8Dequantize", steps_attrs(steps), &[made])?;
         self.patch.redirect(tail.end, floats);
         Ok(())
+    }
+
+    /// Adds the nodes of a product with what it lacks in the mean.
+    fn corrected(
+        &mut self,
+        graph: &mut Graph,
+        product: &Product,
+        codes: (Output, Steps),
+        side: Option<(Output, Option<Steps>)>,
+        (to, clamp): (Option<Steps>, (f32, f32)),
+    ) -> Result<Output> {
+        let (ctx, patch) = (self.ctx, &mut self.patch);
+        let sums = product.node(graph, ctx, patch, codes, side, (None, ALL))?;
+        let corrections = self.corrections.as_mut().expect("checked by the caller");
+        let sums = corrections.add(graph, ctx, patch, product.id, sums)?;
+        let Some(to) = to else {
+            return correction::clamped(graph, ctx, patch, sums, clamp);
+        };
+        let made = self.quantized(graph, sums, to)?;
+        match clamp == ALL {
+            true => Ok(made),
+            false => self.combined(graph, product.id, &[(made, to)], to, clamp),
+        }
     }
 
     /// Adds a node that is named after `of`, on its device.

@@ -25,6 +25,8 @@ pub(super) struct Product {
     bias: Option<Vec<f32>>,
     /// The mean of each channel of the input, if a calibration found it.
     pub means: Option<Vec<f32>>,
+    /// What is added to each output channel, if a calibration found it.
+    pub corrections: Option<Vec<f32>>,
     pub side: Option<Output>,
     pub clamp: (f32, f32),
 }
@@ -85,6 +87,7 @@ impl Product {
             scale: None,
             bias: None,
             means: None,
+            corrections: None,
             side: None,
             clamp: ALL,
         };
@@ -208,7 +211,8 @@ impl Product {
             (scale * given(&self.scale, i, 1.0) / unit) as f32
         });
         let bias = (0..self.n).map(|i| {
-            let bias = given(&self.bias, i, 0.0) + lost[i] * given(&self.scale, i, 1.0);
+            let lost = lost[i] * given(&self.scale, i, 1.0);
+            let bias = given(&self.bias, i, 0.0) + lost + given(&self.corrections, i, 0.0);
             (bias / unit + zero - of_side) as f32
         });
         Numbers {
