@@ -89,6 +89,11 @@ fn emit_with(
     };
     let root = emitter.declare("", graph)?;
     emitter.body(graph, root)?;
+    // A calibration has the names of this graph only, and its results.
+    let options = &Options {
+        int8: options.int8.in_functions(),
+        ..options.clone()
+    };
     while let Some((name, frame)) = emitter.queue.pop() {
         let mut body = emitter.library.graph(&name)?;
         let note = |e: ferroflow_base::Status| e.note(format!("in function '{name}'"));

@@ -23,6 +23,16 @@ pub enum Int8 {
     Correct(Arc<Ranges>),
 }
 
+impl Int8 {
+    /// Returns what holds for the functions of a graph: ranges that their own nodes say.
+    pub(crate) fn in_functions(&self) -> Int8 {
+        match self {
+            Int8::Off | Int8::Observe => Int8::Off,
+            Int8::On(_) | Int8::Correct(_) => Int8::On(Arc::default()),
+        }
+    }
+}
+
 /// The attr with the name under which [`Ranges`] has the range, or the correction, of a `_Retval`'s tensor.
 pub const OBSERVED: &str = "_observed";
 

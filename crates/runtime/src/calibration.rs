@@ -25,6 +25,9 @@ const ROWS: usize = 4;
 /// Rows of a batch of which products are corrected together.
 const CORRECTED_ROWS: usize = 32;
 
+/// Fewest rows of all feeds by which products are corrected.
+const MIN_CORRECTED_ROWS: usize = 16;
+
 /// A signature that is observed.
 struct Observed<'a> {
     placed: &'a PlacedGraph,
@@ -72,7 +75,10 @@ impl Session {
             &mut |name, result, rows| sums.entry(name.to_string()).or_default().add(result, rows),
         )?;
         for (name, sums) in sums {
-            ranges.set_corrections(&name, &sums.means());
+            // The mean of few rows would be their own error.
+            if sums.rows >= MIN_CORRECTED_ROWS {
+                ranges.set_corrections(&name, &sums.means());
+            }
         }
         Ok(ranges)
     }
@@ -117,6 +123,7 @@ impl Session {
         for step in observed.steps {
             for args in pieces(step, feeds, rows)? {
                 let n_rows = args.first().and_then(|t| t.shape().first().copied());
+                let n_rows = n_rows.filter(|n| *n > 0);
                 let results = self.run_callable(&callable, args, &RunOptions::default())?;
                 let results = results.get(n_fetches..);
                 let results = results.ok_or_else(|| internal!("a step has too few results"))?;
@@ -170,7 +177,8 @@ impl Channels {
         if self.sums.is_empty() {
             self.sums = vec![0.0; n];
         }
-        if self.sums.len() == n {
+        let is_finite = tensor.slice::<f32>()?.iter().all(|x| x.is_finite());
+        if self.sums.len() == n && is_finite {
             for row in tensor.slice::<f32>()?.chunks_exact(n) {
                 let pairs = self.sums.iter_mut().zip(row);
                 pairs.for_each(|(sum, x)| *sum += f64::from(*x) * weight as f64);

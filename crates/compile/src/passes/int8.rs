@@ -16,7 +16,7 @@ mod steps;
 mod weights;
 
 use crate::pass::constant_node;
-use crate::view::{View, same_shape};
+use crate::view::{View, moves_values, same_shape};
 use crate::{Int8, OBSERVED, Pass, PassCtx, Ranges};
 use correction::Corrections;
 use ferroflow_base::Result;
@@ -50,7 +50,8 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     }
     let ranks = found.ranks(&view);
     let corrections = match ctx.int8 {
-        Int8::Correct(_) => Some(Corrections::new(graph, ranks)?),
+        // A result must not be in a loop or a branch.
+        Int8::Correct(_) if !moves_values(graph) => Some(Corrections::new(graph, ranks)?),
         _ => None,
     };
     let mut conversion = Conversion {
@@ -141,7 +142,7 @@ impl Found {
             };
             if let Role::Product(product) = &mut role {
                 product.means = ranges.means(&range_name(view, product.input));
-                product.corrections = ranges.corrections(&view.node(id).name);
+                product.correct(ranges.corrections(&view.node(id).name));
             }
             let inputs = inputs(view, id, &role);
             let tail = tail(view, id, &role, &mut inner);

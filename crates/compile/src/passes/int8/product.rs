@@ -26,7 +26,7 @@ pub(super) struct Product {
     /// The mean of each channel of the input, if a calibration found it.
     pub means: Option<Vec<f32>>,
     /// What is added to each output channel, if a calibration found it.
-    pub corrections: Option<Vec<f32>>,
+    corrections: Option<Vec<f32>>,
     pub side: Option<Output>,
     pub clamp: (f32, f32),
 }
@@ -105,6 +105,12 @@ impl Product {
             }
         }
         args.next().is_none().then_some(product)
+    }
+
+    /// Sets what is added to each output channel, if there are numbers for all.
+    pub(super) fn correct(&mut self, corrections: Option<Vec<f32>>) {
+        let fits = |c: &Vec<f32>| c.len() == self.n && c.iter().all(|x| x.is_finite());
+        self.corrections = corrections.filter(fits);
     }
 
     fn channel_numbers(&self, view: &View, output: Output) -> Option<Vec<f32>> {
