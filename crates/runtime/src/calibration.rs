@@ -177,9 +177,9 @@ impl Channels {
         if self.sums.is_empty() {
             self.sums = vec![0.0; n];
         }
-        let is_finite = tensor.slice::<f32>()?.iter().all(|x| x.is_finite());
-        if self.sums.len() == n && is_finite {
-            for row in tensor.slice::<f32>()?.chunks_exact(n) {
+        let values = tensor.slice::<f32>()?;
+        if self.sums.len() == n && values.iter().all(|x| x.is_finite()) {
+            for row in values.chunks_exact(n) {
                 let pairs = self.sums.iter_mut().zip(row);
                 pairs.for_each(|(sum, x)| *sum += f64::from(*x) * weight as f64);
                 self.rows += weight;

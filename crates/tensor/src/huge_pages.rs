@@ -4,8 +4,13 @@ use std::ptr::NonNull;
 
 /// Asks the system for huge pages behind a new block, if there are whole ones.
 #[cfg(target_os = "linux")]
+#[inline]
 pub(crate) fn advise(block: NonNull<u8>, len: usize) {
     const HUGE: usize = 2 << 20;
+    // Most blocks are small.
+    if len < HUGE {
+        return;
+    }
     let address = block.as_ptr() as usize;
     let start = address.next_multiple_of(HUGE);
     let end = (address + len) / HUGE * HUGE;

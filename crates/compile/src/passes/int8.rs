@@ -48,10 +48,12 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         let tensors = tensors.into_iter().map(|t| (range_name(&view, t), t));
         return observe(graph, ctx, tensors.collect());
     }
-    let ranks = found.ranks(&view);
     let corrections = match ctx.int8 {
         // A result must not be in a loop or a branch.
-        Int8::Correct(_) if !moves_values(graph) => Some(Corrections::new(graph, ranks)?),
+        Int8::Correct(_) if !moves_values(graph) => {
+            let ranks = found.ranks(&view);
+            Some(Corrections::new(graph, ctx, &ranks)?)
+        }
         _ => None,
     };
     let mut conversion = Conversion {
@@ -367,13 +369,7 @@ impl Conversion<'_, '_> {
                     Some((codes, steps)) => (*codes, Some(*steps)),
                     None => (side, None),
                 });
-                let made = match &mut self.corrections {
-                    None => {
-                        let end = (to, tail.clamp);
-                        product.node(graph, self.ctx, &mut self.patch, codes, side, end)?
-                    }
-                    Some(_) => self.corrected(graph, product, codes, side, (to, tail.clamp))?,
-                };
+                let made = self.product(graph, product, codes, side, (to, tail.clamp))?;
                 let Some(steps) = to else {
                     self.patch.redirect(tail.end, made);
                     return Ok(());
@@ -404,8 +400,8 @@ impl Conversion<'_, '_> {
         Ok(())
     }
 
-    /// Adds the nodes of a product with what it lacks in the mean.
-    fn corrected(
+    /// Adds the node of a product, or the nodes of one that is corrected.
+    fn product(
         &mut self,
         graph: &mut Graph,
         product: &Product,
@@ -414,11 +410,13 @@ impl Conversion<'_, '_> {
         (to, clamp): (Option<Steps>, (f32, f32)),
     ) -> Result<Output> {
         let (ctx, patch) = (self.ctx, &mut self.patch);
+        let Some(corrections) = &mut self.corrections else {
+            return product.node(graph, ctx, patch, codes, side, (to, clamp));
+        };
         let sums = product.node(graph, ctx, patch, codes, side, (None, ALL))?;
-        let corrections = self.corrections.as_mut().expect("checked by the caller");
         let sums = corrections.add(graph, ctx, patch, product.id, sums)?;
         let Some(to) = to else {
-            return correction::clamped(graph, ctx, patch, sums, clamp);
+            return correction::activated(graph, ctx, patch, sums, clamp);
         };
         let made = self.quantized(graph, sums, to)?;
         match clamp == ALL {

@@ -131,7 +131,7 @@ impl<T: GemmElement> PackedB<T> {
 
     /// Returns the matrix of numbers that [`gemm_packed`](super::gemm_packed) multiplies in `bfloat16`.
     pub(crate) fn of_bf16(weights: Bf16Weights) -> Self {
-        let mut p = Self::empty(Aligned::fresh());
+        let mut p = Self::empty(Aligned::default());
         p.shape(weights.k(), weights.n());
         p.bf16 = Some(weights);
         p

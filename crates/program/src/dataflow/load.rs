@@ -54,7 +54,7 @@ impl KernelEntry {
     }
 }
 
-/// Bytes of prepacked constants after which free memory is returned to the system. Packing leaves the
+/// Bytes of packed constants after which free memory is returned to the system. Packing leaves the
 /// constants' own memory behind.
 const MUCH: usize = 16 << 20;
 
@@ -187,13 +187,12 @@ impl Loader<'_> {
         for (f, frame) in body.frames.iter().enumerate() {
             layout.frame(frame, functions[f])?;
         }
-        let n_released = layout.n_released;
+        if layout.n_packed >= MUCH {
+            return_freed_memory();
+        }
         let mut plan = layout.plan;
         plan.set_edges(layout.edges);
         plan.count_enters();
-        if n_released >= MUCH {
-            return_freed_memory();
-        }
         for (name, function) in &body.functions {
             let loaded = match self.loaded.get(&Arc::as_ptr(function)) {
                 Some(loaded) => loaded.clone(),
@@ -222,8 +221,8 @@ struct Layout<'a> {
     edges: Vec<(NodeIdx, Edge)>,
     /// The number in the plan of each constant that is still referred to.
     constants: Vec<Option<u32>>,
-    /// Bytes of constants that were prepacked, and of those since free memory was returned.
-    n_released: usize,
+    /// Bytes of constants that kernels packed, and of those since free memory was returned.
+    n_packed: usize,
     n_unreturned: usize,
 }
 
@@ -254,7 +253,7 @@ impl<'a> Layout<'a> {
             position,
             edges: Vec::new(),
             constants: vec![None; body.consts.len()],
-            n_released: 0,
+            n_packed: 0,
             n_unreturned: 0,
         }
     }
@@ -270,15 +269,17 @@ impl<'a> Layout<'a> {
         Ok(*number.insert((self.plan.consts.len() - 1) as u32))
     }
 
-    /// Notes that a kernel has prepacked a constant, and returns memory if much of it was packed just now.
-    fn count_released(&mut self, node: &BodyNode, bytes: usize) {
-        self.n_released += bytes;
-        let is_from_file = |entry: &KernelEntry| entry.attrs.get(PACKED).is_some();
-        if matches!(&node.action, Action::Kernel(entry) if !is_from_file(entry)) {
-            self.n_unreturned += bytes;
+    /// Notes that a node's kernel has packed a constant, and returns memory if much was packed since that was
+    /// done.
+    fn count_packed(&mut self, node: &BodyNode, bytes: usize) {
+        // An earlier build may have packed it.
+        if matches!(&node.action, Action::Kernel(entry) if entry.attrs.get(PACKED).is_some()) {
+            return;
         }
+        self.n_packed += bytes;
+        self.n_unreturned += bytes;
         // Seldom for a large model: this visits all free memory of the program.
-        if self.n_unreturned >= MUCH.max(self.n_released / 8) {
+        if self.n_unreturned >= MUCH.max(self.n_packed / 8) {
             self.n_unreturned = 0;
             return_freed_memory();
         }
@@ -357,7 +358,7 @@ impl<'a> Layout<'a> {
                 (Source::Const(c), Action::Kernel(kernel)) if kernel.prepacks_input(input) => {
                     let constant = &body.consts[c as usize];
                     constant.release();
-                    self.count_released(node, constant.byte_len());
+                    self.count_packed(node, constant.byte_len());
                 }
                 (Source::Const(c), _) => frame.slots[slot] = Value::Const(self.constant(c)?),
             }

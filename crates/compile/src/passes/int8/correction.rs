@@ -2,7 +2,7 @@
 //!
 //! The graph of floats stays as a copy next to that of codes, which both compute in a step.
 
-use super::product::clamp_of;
+use super::product::{ALL, clamp_of};
 use crate::pass::constant_node;
 use crate::{OBSERVED, PassCtx};
 use ferroflow_base::Result;
@@ -13,9 +13,8 @@ use rustc_hash::FxHashMap;
 
 /// The copy of floats, and the number of results so far.
 pub(super) struct Corrections {
-    /// The product of floats without its activation, by the node that is converted.
-    references: FxHashMap<NodeId, Output>,
-    ranks: FxHashMap<NodeId, usize>,
+    /// The product of floats without its activation, and its rank, by the node that is converted.
+    references: FxHashMap<NodeId, (Output, usize)>,
     n_results: usize,
 }
 
@@ -27,7 +26,11 @@ fn is_copied(node: &Node) -> bool {
 
 impl Corrections {
     /// Copies what computes floats; `ranks` has the products that are to be corrected.
-    pub(super) fn new(graph: &mut Graph, ranks: FxHashMap<NodeId, usize>) -> Result<Corrections> {
+    pub(super) fn new(
+        graph: &mut Graph,
+        ctx: &PassCtx,
+        ranks: &FxHashMap<NodeId, usize>,
+    ) -> Result<Corrections> {
         let retvals = graph.iter().filter(|(_, n)| n.class() == NodeClass::Retval);
         let n_results = retvals.count();
         let mut patch = Patch::new();
@@ -42,19 +45,19 @@ impl Corrections {
             for input in &mut copy.inputs {
                 input.node = *copies.get(&input.node).unwrap_or(&input.node);
             }
-            if ranks.contains_key(&id)
-                && let Some(mut bare) = without_activation(&copy)
-            {
-                bare.name = graph.unique_name(&format!("{}/bare", bare.name));
-                references.insert(id, Output::new(patch.add(graph, bare)?, 0));
-            }
+            let rank = ranks.get(&id).copied();
+            let bare = rank.and_then(|rank| Some((rank, take_activation(&mut copy)?)));
             copy.name = graph.unique_name(&format!("{}/floats", copy.name));
-            copies.insert(id, patch.add(graph, copy)?);
+            let mut made = Output::new(patch.add(graph, copy)?, 0);
+            if let Some((rank, activation)) = bare {
+                references.insert(id, (made, rank));
+                made = activated(graph, ctx, &mut patch, made, activation)?;
+            }
+            copies.insert(id, made.node);
         }
         patch.apply(graph);
         Ok(Corrections {
             references,
-            ranks,
             n_results,
         })
     }
@@ -68,10 +71,7 @@ impl Corrections {
         product: NodeId,
         sums: Output,
     ) -> Result<Output> {
-        let (Some(reference), Some(rank)) = (
-            self.references.get(&product).copied(),
-            self.ranks.get(&product).copied(),
-        ) else {
+        let Some(&(reference, rank)) = self.references.get(&product) else {
             return Ok(sums);
         };
         let name = graph.node(product).name.clone();
@@ -97,27 +97,27 @@ impl Corrections {
     }
 }
 
-/// Returns a product without its activation, if it can do without.
-fn without_activation(node: &Node) -> Option<Node> {
-    let mut bare = node.clone();
-    if node.attrs.get("fused_ops").is_none() {
-        return Some(bare);
+/// Takes the activation, if any, from a product and returns its limits; `None` if the product cannot do without.
+fn take_activation(product: &mut Node) -> Option<(f32, f32)> {
+    if product.attrs.get("fused_ops").is_none() {
+        return Some(ALL);
     }
-    let names = node.attrs.strs("fused_ops").ok()?;
+    let names = product.attrs.strs("fused_ops").ok()?;
+    let limits = names.iter().find_map(|n| clamp_of(n)).unwrap_or(ALL);
     let kept: Vec<&str> = names
-        .iter()
-        .copied()
+        .into_iter()
         .filter(|n| clamp_of(n).is_none())
         .collect();
     if kept.is_empty() {
         return None;
     }
-    bare.attrs.set("fused_ops", AttrValue::strs(&kept));
-    Some(bare)
+    let kept = AttrValue::strs(&kept);
+    product.attrs.set("fused_ops", kept);
+    Some(limits)
 }
 
-/// Adds the activation that these limits are.
-pub(super) fn clamped(
+/// Adds the activation that these limits are, if any.
+pub(super) fn activated(
     graph: &mut Graph,
     ctx: &PassCtx,
     patch: &mut Patch,

@@ -87,7 +87,7 @@ pub fn conv2d_filter_gradient_in_tiles(
     for other in others.chunks_exact(planes * size) {
         sum.iter_mut().zip(other).for_each(|(s, o)| *s += *o);
     }
-    sandwich(transform.sum, sum, size, out, size);
+    sandwich(transform.sum, sum, out, size);
 }
 
 /// Adds the contribution of some tiles to the sums, `[plane][in_c][out_c]`.
@@ -159,8 +159,8 @@ fn add_block(
     });
 }
 
-/// Computes `M X Mᵀ` for each of `size` square matrices `X`, stored in planes that are `stride` elements apart.
-fn sandwich(m: &[&[f32]], from: &[f32], stride: usize, to: &mut [f32], size: usize) {
+/// Computes `M X Mᵀ` for each of `size` square matrices `X`, stored in planes.
+fn sandwich(m: &[&[f32]], from: &[f32], to: &mut [f32], size: usize) {
     const TOGETHER: usize = 64;
     let (rows, cols) = (m.len(), m.first().map_or(0, |r| r.len()));
     let mut half = vec![[0.0; TOGETHER]; rows * cols];
@@ -168,7 +168,7 @@ fn sandwich(m: &[&[f32]], from: &[f32], stride: usize, to: &mut [f32], size: usi
         let n = TOGETHER.min(size - start);
         for (u, factors) in m.iter().enumerate() {
             for x in 0..cols {
-                let plane = |y: usize| &from[(y * cols + x) * stride + start..][..n];
+                let plane = |y: usize| &from[(y * cols + x) * size + start..][..n];
                 combine(factors, plane, &mut half[u * cols + x][..n]);
             }
         }
