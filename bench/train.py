@@ -2,8 +2,9 @@
 
 Usage: python bench/train.py [--ferroflow PATH] [--seconds 5] [--only mlp] [--keep DIR]
 
-A perceptron 784-512-512-10 (batch 128) and a convolutional network in the manner of LeNet (batch 64), momentum,
-the same batch fed in every step. TensorFlow's Session and Ferroflow, alternating, three times each; the best
+A perceptron 784-512-512-10 (batch 128), a convolutional network in the manner of LeNet (batch 64), an LSTM of 256
+units over 64 steps (batch 32) as a loop of V1 and as a While, and a layer of BERT's form (512 wide, 8 heads, batch 8
+of 128 tokens); momentum, the same batch fed in every step. TensorFlow's Session and Ferroflow, alternating, three times each; the best
 median counts.
 """
 
@@ -13,8 +14,8 @@ from pathlib import Path
 
 import common
 
-BATCHES = {"mlp": 128, "cnn": 64}
-SHAPES = {"mlp": [784], "cnn": [28, 28, 1]}
+BATCHES = {"mlp": 128, "cnn": 64, "lstm": 32, "lstm-while": 32, "bert-layer": 8}
+SHAPES = {"mlp": [784], "cnn": [28, 28, 1], "lstm": [64, 64], "lstm-while": [64, 64], "bert-layer": [128, 512]}
 ROUNDS = 3
 
 
@@ -39,7 +40,52 @@ def convolutional(tf, x, weights):
     return tf.nn.bias_add(tf.matmul(h, weights("w1", 512, 10)), weights("b1", 10))
 
 
-NETWORKS = {"mlp": perceptron, "cnn": convolutional}
+def recurrent(tf, x, weights):
+    """An LSTM over the second axis; a dense layer on its last output."""
+    units, steps, width = 256, x.shape[1], x.shape[2]
+    w, b = weights("w", width + units, 4 * units), weights("b", 4 * units)
+    inputs = tf.TensorArray(tf.float32, steps, element_shape=[None, width]).unstack(tf.transpose(x, [1, 0, 2]))
+    zeros = tf.zeros([tf.shape(x)[0], units])
+
+    def step(i, h, c):
+        gates = tf.nn.bias_add(tf.matmul(tf.concat([inputs.read(i), h], 1), w), b)
+        new, entry, kept, out = tf.split(gates, 4, 1)
+        c = tf.sigmoid(kept + 1.0) * c + tf.sigmoid(entry) * tf.tanh(new)
+        h = tf.sigmoid(out) * tf.tanh(c)
+        return i + 1, tf.ensure_shape(h, [None, units]), tf.ensure_shape(c, [None, units])
+
+    start = [tf.constant(0), tf.ensure_shape(zeros, [None, units]), tf.ensure_shape(zeros, [None, units])]
+    _, h, _ = tf.compat.v1.while_loop(lambda i, h, c: i < steps, step, start)
+    return tf.nn.bias_add(tf.matmul(h, weights("w1", units, 10)), weights("b1", 10))
+
+
+def encoder(tf, x, weights):
+    """A layer of BERT: attention and two dense layers, each with its residual sum and normalization."""
+    tokens, width, heads = x.shape[1], x.shape[2], 8
+
+    def dense(h, name, columns):
+        rows = h.shape[-1]
+        y = tf.nn.bias_add(tf.matmul(tf.reshape(h, [-1, rows]), weights(f"{name}w", rows, columns)),
+                           weights(f"{name}b", columns))
+        return tf.reshape(y, [-1, tokens, columns])
+
+    def normalized(h, name):
+        mean, variance = tf.nn.moments(h, [-1], keepdims=True)
+        return (h - mean) * tf.math.rsqrt(variance + 1e-6) * (1.0 + weights(f"{name}g", width)) + weights(f"{name}o", width)
+
+    def split(h):
+        return tf.transpose(tf.reshape(h, [-1, tokens, heads, width // heads]), [0, 2, 1, 3])
+
+    q, k, v = (split(dense(x, name, width)) for name in "qkv")
+    share = tf.nn.softmax(tf.matmul(q, k, transpose_b=True) * (width // heads) ** -0.5)
+    y = tf.reshape(tf.transpose(tf.matmul(share, v), [0, 2, 1, 3]), [-1, tokens, width])
+    x = normalized(x + dense(y, "a", width), "n")
+    x = normalized(x + dense(tf.nn.gelu(dense(x, "f", 4 * width), approximate=True), "p", width), "m")
+    h = tf.reduce_mean(x, 1)
+    return tf.nn.bias_add(tf.matmul(h, weights("w1", width, 10)), weights("b1", 10))
+
+
+NETWORKS = {"mlp": perceptron, "cnn": convolutional, "lstm": recurrent, "lstm-while": recurrent, "bert-layer": encoder}
 
 
 def minimized(tf, network, x, y, rate=0.02):
@@ -63,6 +109,7 @@ def minimized(tf, network, x, y, rate=0.02):
 
 def graph_of(tf, name):
     v1 = tf.compat.v1
+    (v1.disable_control_flow_v2 if name == "lstm" else v1.enable_control_flow_v2)()
     with tf.Graph().as_default() as graph:
         x = v1.placeholder(tf.float32, [None, *SHAPES[name]], name="x")
         y = v1.placeholder(tf.int32, [None], name="y")

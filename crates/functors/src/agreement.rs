@@ -1,7 +1,10 @@
 //! Kernels of two inputs that do not broadcast them.
 
+use crate::broadcast::broadcast_shape;
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_opdef::{KernelBuild, KernelCtx, OpKernel};
+use ferroflow_opdef::{
+    BinaryFn, ElementwiseProgram, Instruction, KernelBuild, KernelCtx, OpKernel,
+};
 use ferroflow_tensor::Shape;
 
 /// How two inputs that are not broadcast must agree.
@@ -33,6 +36,33 @@ impl Agreement {
             )),
         }
     }
+}
+
+/// Checks the operands of the steps of a program that do not broadcast them, given the shapes of its inputs.
+///
+/// # Errors
+/// INVALID_ARGUMENT if those of a step do not agree, or those of another cannot be broadcast together.
+pub fn check_operands(program: &ElementwiseProgram, node: &str, inputs: &[&Shape]) -> Result<()> {
+    if inputs.windows(2).all(|pair| pair[0] == pair[1]) {
+        return Ok(());
+    }
+    let mut shapes: Vec<Shape> = inputs.iter().map(|&shape| shape.clone()).collect();
+    for step in program.steps() {
+        let shape = match *step {
+            Instruction::Unary(_, a) => shapes[a].clone(),
+            Instruction::Binary(f, a, b) => {
+                let operands = [&shapes[a], &shapes[b]];
+                match f {
+                    BinaryFn::AddN => Agreement::Shape.check("AddN", node, operands)?,
+                    _ if f.needs_same_shape() => Agreement::Count.check("", node, operands)?,
+                    _ => {}
+                }
+                broadcast_shape(operands[0], operands[1])?
+            }
+        };
+        shapes.push(shape);
+    }
+    Ok(())
 }
 
 /// Returns a kernel that refuses inputs that do not agree.
@@ -68,5 +98,42 @@ impl OpKernel for Agreeing {
         let b = ctx.take_input(1)?.with_shape(a)?;
         ctx.set_input(1, b)?;
         self.kernel.compute(ctx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(program: &str, inputs: &[&[usize]], want: &str) {
+        let program = ElementwiseProgram::decode(program, inputs.len()).unwrap();
+        let shapes: Vec<Shape> = inputs.iter().map(|dims| Shape::from(*dims)).collect();
+        let shapes: Vec<&Shape> = shapes.iter().collect();
+        let text = match check_operands(&program, "n", &shapes) {
+            Ok(()) => String::new(),
+            Err(e) => e.message().to_owned(),
+        };
+        assert_eq!(text, want, "{inputs:?}");
+    }
+
+    #[test]
+    fn operands_of_programs() {
+        let counts = "The two arguments to a cwise op must have same number of elements, got";
+        let program = "TanhGrad(0,1);Mul(3,2)";
+        check(program, &[&[2, 3], &[2, 3], &[]], "");
+        check(program, &[&[2, 3], &[2, 3], &[4, 1, 1]], "");
+        check(
+            program,
+            &[&[2, 3], &[1, 3], &[]],
+            &format!("{counts} 6 and 3"),
+        );
+        check(
+            program,
+            &[&[2, 3], &[4, 3], &[2, 3]],
+            &format!("{counts} 6 and 12"),
+        );
+        let sum = "Inputs to operation n of type AddN must have the same size and shape.  Input 0: [2,3] != input 1: [1,3]";
+        check("Neg(0);AddN(2,1)", &[&[2, 3], &[1, 3]], sum);
+        check("Neg(0);AddV2(2,1)", &[&[2, 3], &[1, 3]], "");
     }
 }

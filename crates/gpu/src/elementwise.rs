@@ -6,6 +6,7 @@ use crate::ptx::{Args, Loop, Step, Walk};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::{Grid, TensorArg};
 use ferroflow_functors::agreement::Agreement;
+use ferroflow_functors::agreement::check_operands;
 use ferroflow_functors::broadcast::broadcast_shape;
 use ferroflow_opdef::{Attrs, BinaryFn, ElementwiseProgram, KernelBuild, UnaryFn};
 use ferroflow_tensor::{DType, Shape, Tensor};
@@ -181,9 +182,14 @@ const WIDTH: usize = 4;
 fn fused(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     let program = ElementwiseProgram::decode(build.attrs.str("program")?, build.inputs.len())?;
     let steps: Vec<Step> = program.steps().iter().map(|s| (*s).into()).collect();
+    let checked = build.attrs.bool("checked")?;
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let inputs = (0..ctx.num_inputs()).map(|i| ctx.input(i));
         let inputs: Vec<Tensor> = inputs.collect::<Result<_>>()?;
+        if checked {
+            let shapes: Vec<&Shape> = inputs.iter().map(Tensor::shape).collect();
+            check_operands(&program, ctx.node(), &shapes)?;
+        }
         let y = apply(ctx, &steps, &inputs)?;
         ctx.set_output(0, y)
     }))

@@ -55,6 +55,8 @@ pub enum BinaryFn {
     ReluGrad,
     TanhGrad,
     SigmoidGrad,
+    /// The sum of two operands of the same shape.
+    AddN,
 }
 
 /// Ops and their functions. The first op of a function names it in encoded programs.
@@ -108,6 +110,7 @@ const BINARY: &[(&str, BinaryFn)] = &[
     ("ReluGrad", BinaryFn::ReluGrad),
     ("TanhGrad", BinaryFn::TanhGrad),
     ("SigmoidGrad", BinaryFn::SigmoidGrad),
+    ("AddN", BinaryFn::AddN),
 ];
 
 impl UnaryFn {
@@ -137,7 +140,7 @@ impl BinaryFn {
     pub fn needs_same_shape(self) -> bool {
         matches!(
             self,
-            BinaryFn::ReluGrad | BinaryFn::TanhGrad | BinaryFn::SigmoidGrad
+            BinaryFn::ReluGrad | BinaryFn::TanhGrad | BinaryFn::SigmoidGrad | BinaryFn::AddN
         )
     }
 

@@ -1,15 +1,19 @@
-//! Removes arithmetic that does nothing, and padding and masks that readers can do themselves.
+//! Removes arithmetic that does nothing, and padding and masks that readers can do themselves; turns powers by small
+//! constants into products and roots.
+//!
+//! (TensorFlow: `RemoveNeutralElement` and `ConvertPow` of `core/grappler/optimizers/`.)
 
 use crate::view::{View, may_be_dead};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs};
+use ferroflow_tensor::DType;
 
 pub(crate) const PASS: Pass = Pass {
     name: "arithmetic",
     about: "removes x*1, x/1, x+0, x-0, transposes that keep the order; moves Pad into convolutions, \
-            masks into SelectV2",
+            masks into SelectV2; turns x^2, x^3, x^0.5, x^-0.5 and x^-1 into products and roots",
     run,
 };
 
@@ -18,6 +22,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     // See the pass `identity`.
     let may_be_dead = may_be_dead(graph);
     let view = View::new(graph, ctx.shapes(graph)?);
+    let mut powers = Vec::new();
     for (id, node) in graph.iter() {
         if !view.is_pure(id) || may_be_dead && view.consumers.is_awaited(id) {
             continue;
@@ -37,9 +42,70 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         {
             patch.edit(graph, id).inputs[0] = mask;
         }
+        if let Some(power) = power(&view, id) {
+            powers.push((id, power));
+        }
+    }
+    for (id, power) in powers {
+        power.replace(graph, ctx, &mut patch, id)?;
     }
     patch.apply(graph);
     Ok(())
+}
+
+/// What a power by a constant is.
+#[derive(Clone, Copy)]
+enum Power {
+    /// A function of one input.
+    Unary(&'static str),
+    Cube,
+}
+
+/// The function that a Pow is, if its exponent is one of a few constants.
+fn power(view: &View, id: NodeId) -> Option<Power> {
+    let node = view.node(id);
+    let exponent = match node.op() {
+        "Pow" if node.outputs[..] == [DType::Float] => view.scalar(node.inputs[1])?,
+        _ => return None,
+    };
+    const ROOTS: [(f32, &str); 4] = [
+        (2.0, "Square"),
+        (0.5, "Sqrt"),
+        (-0.5, "Rsqrt"),
+        (-1.0, "Reciprocal"),
+    ];
+    if exponent == 3.0 {
+        return Some(Power::Cube);
+    }
+    let (_, op) = ROOTS.iter().find(|(of, _)| *of == exponent)?;
+    Some(Power::Unary(op))
+}
+
+impl Power {
+    /// Replaces the Pow `id`.
+    fn replace(
+        self,
+        graph: &mut Graph,
+        ctx: &PassCtx,
+        patch: &mut Patch,
+        id: NodeId,
+    ) -> Result<()> {
+        let (name, x) = (graph.node(id).name.clone(), graph.node(id).inputs[0]);
+        let attrs = Attrs::default().with("T", AttrValue::Type(DType::Float));
+        let (op, inputs) = match self {
+            Power::Unary(op) => (op, vec![x]),
+            Power::Cube => {
+                let square = graph.unique_name(&format!("{name}/square"));
+                let mut square = ctx.node(square, "Square", attrs.clone(), &[x], &[])?;
+                square.device = graph.node(id).device.clone();
+                ("Mul", vec![x, Output::new(patch.add(graph, square)?, 0)])
+            }
+        };
+        let mut node = ctx.node(name, op, attrs, &inputs, &[])?;
+        node.device = graph.node(id).device.clone();
+        *patch.edit(graph, id) = node;
+        Ok(())
+    }
 }
 
 /// The input that the node's output always equals.
@@ -50,7 +116,7 @@ fn unchanged_input(view: &View, id: NodeId) -> Option<Output> {
     match node.op() {
         "Mul" if is(b, 1.0) => Some(a),
         "Mul" if is(a, 1.0) => Some(b),
-        "RealDiv" if is(b, 1.0) => Some(a),
+        "RealDiv" | "Pow" if is(b, 1.0) => Some(a),
         "Add" | "AddV2" | "Sub" if is(b, 0.0) => Some(a),
         "Add" | "AddV2" if is(a, 0.0) => Some(b),
         "Transpose" => {

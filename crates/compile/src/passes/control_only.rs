@@ -9,7 +9,7 @@ use super::elementwise::is_elementwise;
 use crate::view::has_dead_outputs;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Consumers, Graph, Node, NodeId, Output, Patch, topological_order};
+use ferroflow_graph::{Consumers, Graph, Node, NodeId, Output, Patch, integers, topological_order};
 use ferroflow_opdef::Attrs;
 use rustc_hash::FxHashSet;
 
@@ -19,30 +19,51 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
+/// Most elements of a Fill that cannot fail.
+const MAX_FILLED: i64 = 1 << 40;
+
 /// Ops that fail on shapes alone, besides elementwise ones.
 const SAFE: &[&str] = &[
     "AddN",
+    "AvgPool",
+    "AvgPoolGrad",
     "BatchMatMul",
     "BatchMatMulV2",
     "BatchMatMulV3",
     "BiasAddGrad",
+    "BroadcastGradientArgs",
     "BroadcastTo",
     "Cast",
+    "Conv2D",
     "Conv2DBackpropFilter",
     "Conv2DBackpropInput",
+    "Conv3D",
     "Conv3DBackpropFilterV2",
     "Conv3DBackpropInputV2",
+    "DepthwiseConv2dNative",
     "DepthwiseConv2dNativeBackpropFilter",
     "DepthwiseConv2dNativeBackpropInput",
     "EluGrad",
+    "Equal",
     "ExpandDims",
+    "FusedBatchNormGradV3",
+    "FusedBatchNormV3",
+    "Greater",
+    "GreaterEqual",
     "Identity",
     "InvGrad",
+    "L2Loss",
     "LeakyReluGrad",
+    "Less",
+    "LessEqual",
+    "LogSoftmax",
     "MatMul",
     "Max",
+    "MaxPool",
+    "MaxPoolGrad",
     "Mean",
     "Min",
+    "NotEqual",
     "OnesLike",
     "Prod",
     "ReciprocalGrad",
@@ -54,6 +75,8 @@ const SAFE: &[&str] = &[
     "SeluGrad",
     "Shape",
     "ShapeN",
+    "Softmax",
+    "SoftmaxCrossEntropyWithLogits",
     "SoftplusGrad",
     "SoftsignGrad",
     "SqrtGrad",
@@ -65,17 +88,36 @@ const SAFE: &[&str] = &[
 ];
 
 /// Whether nothing can wait for the node but for its outputs: it has no effects, and fails on shapes alone.
-pub(super) fn is_safe(node: &Node) -> bool {
+pub(super) fn is_safe(graph: &Graph, node: &Node) -> bool {
     // Integers may be divided by zero.
     let has_floats = || node.outputs.iter().all(|dtype| dtype.is_floating());
-    SAFE.contains(&node.op()) || is_elementwise(node) && has_floats()
+    SAFE.contains(&node.op()) || is_elementwise(node) && has_floats() || fills_shape(graph, node)
+}
+
+/// Whether the node is a Fill of the shape of a tensor, or of a constant one that fits into memory.
+fn fills_shape(graph: &Graph, node: &Node) -> bool {
+    let ("Fill", Some(dims)) = (node.op(), node.inputs.first()) else {
+        return false;
+    };
+    let dims = graph.node(dims.node);
+    let is_valid = |dims: &[i64]| {
+        let size = dims.iter().try_fold(1i64, |size, &d| size.checked_mul(d));
+        dims.iter().all(|d| *d >= 0) && size.is_some_and(|size| size < MAX_FILLED)
+    };
+    let constant = |dims: &Node| -> Option<Vec<i64>> {
+        integers(&dims.attrs.tensor("value").ok()?.get().ok()?)
+    };
+    match dims.op() {
+        "Shape" => true,
+        _ => dims.is_free_constant() && constant(dims).is_some_and(|dims| is_valid(&dims)),
+    }
 }
 
 /// Whether consumers that read no output of the node may wait for its inputs.
 fn is_idle(graph: &Graph, node: &Node) -> bool {
     // A control edge cannot name one side of a Switch.
     let mut inputs = node.inputs.iter();
-    is_safe(node) && !inputs.any(|i: &Output| has_dead_outputs(graph.node(i.node)))
+    is_safe(graph, node) && !inputs.any(|i: &Output| has_dead_outputs(graph.node(i.node)))
 }
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {

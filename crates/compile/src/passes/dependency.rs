@@ -109,7 +109,7 @@ struct Effects {
 impl Effects {
     /// `None` if there are too many nodes.
     fn new(graph: &Graph) -> Option<Effects> {
-        let with_effects = graph.iter().filter(|(_, node)| has_effects(node));
+        let with_effects = graph.iter().filter(|(_, node)| has_effects(graph, node));
         let number: FxHashMap<NodeId, usize> = with_effects.map(|(id, _)| id).zip(0..).collect();
         let words = number.len().div_ceil(64);
         let size = words * graph.id_bound();
@@ -157,10 +157,10 @@ impl Effects {
 }
 
 /// Whether others may wait for the node because of what it does, or for its error.
-fn has_effects(node: &Node) -> bool {
+fn has_effects(graph: &Graph, node: &Node) -> bool {
     match node.class() {
         NodeClass::VarHandle => false,
-        _ => !only_waits(node) && !is_safe(node),
+        _ => !only_waits(node) && !is_safe(graph, node),
     }
 }
 

@@ -1,5 +1,6 @@
 //! Fuses trees of elementwise ops into one pass over memory. A Tile that repeats single elements is not computed: the
-//! others read its input.
+//! others read its input. A cheap op of one tensor and scalars is computed again by each tree that reads it, which costs
+//! less than to write and read its result (rematerialization, as in XLA's loop fusion).
 
 use crate::pass::FUSED_SUFFIX;
 use crate::view::{View, same_shape};
@@ -10,6 +11,7 @@ use ferroflow_opdef::{AttrValue, Attrs, BinaryFn, ElementwiseProgram, Instructio
 use ferroflow_tensor::DType;
 use rustc_hash::FxHashMap;
 use smallvec::{SmallVec, smallvec};
+use std::cmp::Reverse;
 
 pub(crate) const PASS: Pass = Pass {
     name: "elementwise",
@@ -19,6 +21,8 @@ pub(crate) const PASS: Pass = Pass {
 
 /// Longest program that is made.
 const MAX_STEPS: usize = 24;
+/// Readers of an op that each compute it again, at most.
+const MAX_COPIES: usize = 4;
 
 /// The function of an op that takes the elements of its inputs one by one.
 enum Function {
@@ -64,11 +68,12 @@ fn can_fuse(view: &View, id: NodeId) -> bool {
     let fits = |f: Function| match f {
         Function::Unary(_) => true,
         Function::Binary(f) if !f.needs_same_shape() => true,
-        // Others would be broadcast where the op reports an error.
+        // Others would be broadcast where the op reports an error, which the kernel does if the first dimensions
+        // differ.
         Function::Binary(_) | Function::Sum => {
             let shape = view.shape(Output::new(id, 0));
-            let same = |i: &Output| view.shape(*i) == shape;
-            shape.to_full().is_some() && node.inputs.iter().all(same)
+            let same = |i: &Output| same_shape(&view.shape(*i), &shape);
+            node.inputs.iter().all(same)
         }
         Function::Repeat => repeats_ones(view, id),
     };
@@ -98,17 +103,29 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         position[id.index()] = i;
     }
     let mut taken = vec![false; graph.id_bound()];
+    // Readers of each node that compute it again.
+    let mut copied = vec![0usize; graph.id_bound()];
     let mut groups: Vec<(NodeId, Vec<NodeId>)> = Vec::new();
     for &root in order.iter().rev() {
         let is_repeat = matches!(function(view.node(root)), Some(Function::Repeat));
-        if taken[root.index()] || is_repeat || !can_fuse(&view, root) {
+        let n_readers = view.consumers.of(root).len();
+        let is_idle = n_readers > 0 && copied[root.index()] >= n_readers;
+        if taken[root.index()] || is_repeat || is_idle || !can_fuse(&view, root) {
             continue;
         }
         let members = grow(&view, root, &taken, &position);
         if members.len() < 2 {
             continue;
         }
-        members.iter().for_each(|m| taken[m.index()] = true);
+        let own = owned(&view, root, &members, &position);
+        for &member in &members {
+            if own.contains(&member) {
+                taken[member.index()] = true;
+            } else {
+                let readers = view.consumers.of(member).iter();
+                copied[member.index()] += readers.filter(|(by, _)| members.contains(by)).count();
+            }
+        }
         groups.push((root, members));
     }
     let new_nodes: Vec<(NodeId, Node)> = groups
@@ -124,14 +141,14 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
 }
 
 /// The nodes that can be computed together with `root`, in topological order: elementwise
-/// producers of the same shape that only members read.
+/// producers of the same shape that only members read, and cheap ones that others read, too.
 fn grow(view: &View, root: NodeId, taken: &[bool], position: &[usize]) -> Vec<NodeId> {
     let shape = view.shape(Output::new(root, 0));
     let steps = |id: NodeId| {
         let node = view.node(id);
         function(node).map_or(0, |f| f.len(node))
     };
-    let (mut members, mut n_steps) = (vec![root], steps(root));
+    let (mut members, mut own, mut n_steps) = (vec![root], vec![root], steps(root));
     let mut next = 0;
     while next < members.len() {
         let node = view.node(members[next]);
@@ -141,18 +158,11 @@ fn grow(view: &View, root: NodeId, taken: &[bool], position: &[usize]) -> Vec<No
             if n_steps + steps(id) > MAX_STEPS || members.contains(&id) || taken[id.index()] {
                 continue;
             }
-            let only_members = |m: &[NodeId]| {
-                view.consumers
-                    .of(id)
-                    .iter()
-                    .all(|(c, slot)| slot.is_some() && m.contains(c))
-            };
-            if can_fuse(view, id)
-                && only_members(&members)
-                && same_shape(&view.shape(*input), &shape)
-            {
+            let fits = can_fuse(view, id) && same_shape(&view.shape(*input), &shape);
+            if fits && (only_these_read(view, id, &own) || is_cheap(view, id)) {
                 members.push(id);
                 n_steps += steps(id);
+                own = owned(view, root, &members, position);
                 // A producer with several readers may fit once all of them are members.
                 next = 0;
             }
@@ -167,6 +177,62 @@ fn grow(view: &View, root: NodeId, taken: &[bool], position: &[usize]) -> Vec<No
         members.retain(|m| !matches!(function(view.node(*m)), Some(Function::Repeat)));
     }
     members
+}
+
+/// The members that other groups need not compute, too: only such members read them.
+fn owned(view: &View, root: NodeId, members: &[NodeId], position: &[usize]) -> Vec<NodeId> {
+    let mut backwards = members.to_vec();
+    backwards.sort_unstable_by_key(|m| Reverse(position[m.index()]));
+    let mut owned = vec![root];
+    for member in backwards {
+        if member != root && only_these_read(view, member, &owned) {
+            owned.push(member);
+        }
+    }
+    owned
+}
+
+fn only_these_read(view: &View, id: NodeId, these: &[NodeId]) -> bool {
+    let mut readers = view.consumers.of(id).iter();
+    readers.all(|(by, slot)| slot.is_some() && these.contains(by))
+}
+
+/// Whether it costs less to compute a node again in each of its readers than to store it: all of them can be fused,
+/// and it takes a few instructions for an element of one tensor.
+fn is_cheap(view: &View, id: NodeId) -> bool {
+    const CHEAP: [BinaryFn; 5] = [
+        BinaryFn::Add,
+        BinaryFn::Sub,
+        BinaryFn::Mul,
+        BinaryFn::Maximum,
+        BinaryFn::Minimum,
+    ];
+    let node = view.node(id);
+    let is_cheap = match function(node) {
+        Some(Function::Unary(f)) => matches!(f, UnaryFn::Neg | UnaryFn::Square | UnaryFn::Relu),
+        Some(Function::Binary(f)) => CHEAP.contains(&f),
+        Some(Function::Repeat) => true,
+        _ => false,
+    };
+    let shape = view.shape(Output::new(id, 0));
+    let is_whole = |i: &&Output| same_shape(&view.shape(**i), &shape);
+    let is_small = |i: &Output| same_shape(&view.shape(*i), &shape) || is_vector(view, *i);
+    let readers = view.consumers.of(id);
+    let joins = |by: NodeId| {
+        let fused = view.shape(Output::new(by, 0));
+        can_fuse(view, by) && same_shape(&fused, &shape)
+    };
+    let mut all_readers = readers.iter();
+    is_cheap
+        && readers.len() <= MAX_COPIES
+        && node.inputs.iter().filter(is_whole).count() <= 1
+        && (matches!(function(node), Some(Function::Repeat)) || node.inputs.iter().all(is_small))
+        && all_readers.all(|(by, slot)| slot.is_some() && joins(*by))
+}
+
+/// Whether a tensor is a scalar or a vector.
+fn is_vector(view: &View, output: Output) -> bool {
+    view.shape(output).rank().is_some_and(|rank| rank < 2)
 }
 
 /// What members read of others.
@@ -214,7 +280,7 @@ fn fused_node(view: &View, ctx: &PassCtx, root: NodeId, members: &[NodeId]) -> R
             (Some(Function::Binary(f)), &[a, b]) => push(Instruction::Binary(f, a, b)),
             (Some(Function::Sum), &[first, ref others @ ..]) => {
                 others.iter().fold(first, |sum, o| {
-                    push(Instruction::Binary(BinaryFn::Add, sum, *o))
+                    push(Instruction::Binary(BinaryFn::AddN, sum, *o))
                 })
             }
             (Some(Function::Repeat), &[a]) => a,
@@ -227,9 +293,23 @@ fn fused_node(view: &View, ctx: &PassCtx, root: NodeId, members: &[NodeId]) -> R
     let attrs = Attrs::default()
         .with("T", AttrValue::Type(DType::Float))
         .with("N", AttrValue::Int(inputs.len() as i64))
-        .with("program", AttrValue::str(&program.encode()));
+        .with("program", AttrValue::str(&program.encode()))
+        .with("checked", AttrValue::Bool(is_checked(view, members)));
     let name = view.graph.unique_name(&name);
     ctx.node(name, "_FusedElementwise", attrs, &inputs, &[])
+}
+
+/// Whether members that do not broadcast their inputs have ones whose shapes may differ.
+fn is_checked(view: &View, members: &[NodeId]) -> bool {
+    members.iter().any(|&member| {
+        let is_known = view.shape(Output::new(member, 0)).to_full().is_some();
+        let needs_same = match function(view.node(member)) {
+            Some(Function::Binary(f)) => f.needs_same_shape(),
+            Some(Function::Sum) => true,
+            _ => false,
+        };
+        needs_same && !is_known
+    })
 }
 
 #[cold]

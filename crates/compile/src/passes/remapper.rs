@@ -95,6 +95,10 @@ fn multiply(view: &View, output: Output, depth: usize, p: &mut Product) {
             multiply(view, *a, depth - 1, p);
             multiply(view, *b, depth - 1, p);
         }
+        ("Square", [a]) if depth > 0 => {
+            multiply(view, *a, depth - 1, p);
+            multiply(view, *a, depth - 1, p);
+        }
         ("Neg", [a]) if depth > 0 => {
             p.factor = -p.factor;
             multiply(view, *a, depth - 1, p);

@@ -48,7 +48,7 @@ pub(super) fn unary(body: &mut Body, f: UnaryFn, a: &str, to: &str) {
 
 pub(super) fn binary(body: &mut Body, f: BinaryFn, a: &str, b: &str, to: &str) {
     let simple = match f {
-        BinaryFn::Add => "add.rn.f32",
+        BinaryFn::Add | BinaryFn::AddN => "add.rn.f32",
         BinaryFn::Sub => "sub.rn.f32",
         BinaryFn::Mul => "mul.rn.f32",
         BinaryFn::Div => "div.rn.f32",

@@ -1,6 +1,5 @@
 //! Programs of elementwise instructions, interpreted block by block.
 
-use ferroflow_base::Result;
 use ferroflow_opdef::{BinaryFn, ElementwiseProgram, UnaryFn};
 use ferroflow_primitives::math::{BinaryOp, Operand, UnaryOp, binary, unary};
 use std::cell::RefCell;
@@ -69,7 +68,7 @@ fn unary_op(function: UnaryFn) -> UnaryOp {
 
 fn binary_op(function: BinaryFn) -> BinaryOp {
     match function {
-        BinaryFn::Add => BinaryOp::Add,
+        BinaryFn::Add | BinaryFn::AddN => BinaryOp::Add,
         BinaryFn::Sub => BinaryOp::Sub,
         BinaryFn::Mul => BinaryOp::Mul,
         BinaryFn::Div => BinaryOp::Div,
@@ -84,13 +83,8 @@ fn binary_op(function: BinaryFn) -> BinaryOp {
 }
 
 impl Program {
-    /// Decodes the attr `program` of a node with `n_inputs` inputs.
-    ///
-    /// # Errors
-    ///
-    /// INVALID_ARGUMENT if the text is malformed.
-    pub fn parse(text: &str, n_inputs: usize) -> Result<Program> {
-        let program = ElementwiseProgram::decode(text, n_inputs)?;
+    /// Returns the program of a node with `n_inputs` inputs, ready to run.
+    pub(crate) fn new(program: &ElementwiseProgram, n_inputs: usize) -> Program {
         let steps = program.steps().iter().map(|step| match *step {
             ferroflow_opdef::Instruction::Unary(f, a) => Instruction::Unary(unary_op(f), a),
             ferroflow_opdef::Instruction::Binary(f, a, b) => {
@@ -99,12 +93,12 @@ impl Program {
         });
         let steps: Vec<Instruction> = steps.collect();
         let (rows, n_rows) = assign_rows(&steps, n_inputs);
-        Ok(Program {
+        Program {
             n_inputs,
             steps,
             rows,
             n_rows,
-        })
+        }
     }
 
     /// Computes one block.
@@ -239,11 +233,8 @@ mod tests {
 
     #[test]
     fn programs_compute_what_they_say() {
-        let p = Program::parse(
-            "Mul(0,1);AddV2(2,1);Relu(3);Sub(4,2);SquaredDifference(5,0)",
-            2,
-        )
-        .unwrap();
+        let text = "Mul(0,1);AddV2(2,1);Relu(3);Sub(4,2);SquaredDifference(5,0)";
+        let p = Program::new(&ElementwiseProgram::decode(text, 2).unwrap(), 2);
         let a: Vec<f32> = (0..37).map(|i| i as f32 - 18.0).collect();
         let mut out = vec![0.0; 37];
         p.run(&[Block::Slice(&a), Block::Scalar(0.5)], &mut out);

@@ -2,18 +2,18 @@
 
 use crate::elementwise_program::{Block, Program};
 use ferroflow_base::Result;
+use ferroflow_functors::agreement::check_operands;
 use ferroflow_functors::broadcast::{broadcast_partial, broadcast_shape};
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{ElementwiseProgram, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 /// `_FusedElementwise` is internal; it runs `program` (see
-/// [`Program::parse`](crate::elementwise_program::Program::parse)) on its inputs, broadcast
-/// together.
+/// [`ElementwiseProgram`]) on its inputs, broadcast together but where steps do not that are `checked`.
 pub(crate) const OPS: &[Op] = &[Op::new(
     "_FusedElementwise",
-    "inputs: N*T -> y: T | T: type {bfloat16,half,float}; N: int >= 1; program: string",
+    "inputs: N*T -> y: T | T: type {bfloat16,half,float}; N: int >= 1; program: string; checked: bool = false",
 )
 .shape(shape)
 .kernel(build)];
@@ -33,17 +33,27 @@ const BLOCK: usize = 1024;
 const GROUP: usize = 8;
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let program = Program::parse(build.attrs.str("program")?, build.inputs.len())?;
+    let steps = ElementwiseProgram::decode(build.attrs.str("program")?, build.inputs.len())?;
+    let program = Program::new(&steps, build.inputs.len());
+    let checked = build.attrs.bool("checked")?.then_some(steps);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let out = compute(ctx, &program)?;
+        let out = compute(ctx, checked.as_ref(), &program)?;
         ctx.set_output(0, out)
     }))
 }
 
-fn compute(ctx: &KernelCtx, program: &Program) -> Result<Tensor> {
+fn compute(
+    ctx: &KernelCtx,
+    checked: Option<&ElementwiseProgram>,
+    program: &Program,
+) -> Result<Tensor> {
     let inputs: SmallVec<[&Tensor; 8]> = (0..ctx.num_inputs())
         .map(|i| ctx.input(i))
         .collect::<Result<_>>()?;
+    if let Some(steps) = checked {
+        let shapes: SmallVec<[&Shape; 8]> = inputs.iter().map(|t| t.shape()).collect();
+        check_operands(steps, ctx.node(), &shapes)?;
+    }
     let mut shape = Shape::scalar();
     for input in &inputs {
         shape = broadcast_shape(&shape, input.shape())?;

@@ -457,7 +457,7 @@ impl Scope<'_> {
             let mut makers: Vec<NodeId> = controls.map(|c| maker(self.graph, *c)).collect();
             makers.sort_unstable();
             makers.dedup();
-            makers.retain(|id| may_fail(self.graph.node(*id)));
+            makers.retain(|id| may_fail(self.graph, self.graph.node(*id)));
             Rc::new(makers)
         };
         self.awaited.get_or_init(find).clone()
@@ -511,13 +511,13 @@ impl Scope<'_> {
     }
 }
 
-fn may_fail(node: &Node) -> bool {
+fn may_fail(graph: &Graph, node: &Node) -> bool {
     match node.class() {
         NodeClass::Arg | NodeClass::Const | NodeClass::NoOp | NodeClass::Merge => false,
         NodeClass::Enter | NodeClass::Exit | NodeClass::NextIteration | NodeClass::LoopCond => {
             false
         }
-        _ => !is_safe(node),
+        _ => !is_safe(graph, node),
     }
 }
 
