@@ -54,10 +54,14 @@ pub fn check_operands(program: &ElementwiseProgram, node: &str, inputs: &[&Shape
                 let operands = [&shapes[a], &shapes[b]];
                 match f {
                     BinaryFn::AddN => Agreement::Shape.check("AddN", node, operands)?,
+                    BinaryFn::ReluGrad => Agreement::Shape.check("ReluGrad", node, operands)?,
                     _ if f.needs_same_shape() => Agreement::Count.check("", node, operands)?,
                     _ => {}
                 }
-                broadcast_shape(operands[0], operands[1])?
+                match f.needs_same_shape() {
+                    true => operands[0].clone(),
+                    false => broadcast_shape(operands[0], operands[1])?,
+                }
             }
         };
         shapes.push(shape);
@@ -134,6 +138,8 @@ mod tests {
         );
         let sum = "Inputs to operation n of type AddN must have the same size and shape.  Input 0: [2,3] != input 1: [1,3]";
         check("Neg(0);AddN(2,1)", &[&[2, 3], &[1, 3]], sum);
+        let grad = sum.replace("AddN", "ReluGrad");
+        check("ReluGrad(0,1)", &[&[2, 3], &[1, 3]], &grad);
         check("Neg(0);AddV2(2,1)", &[&[2, 3], &[1, 3]], "");
     }
 }

@@ -22,7 +22,7 @@ pub(crate) const PASS: Pass = Pass {
 /// Most elements of a Fill that cannot fail.
 const MAX_FILLED: i64 = 1 << 40;
 
-/// Ops that fail on shapes alone, besides elementwise ones.
+/// Ops that fail on shapes alone, or on values that are shapes, besides elementwise ones.
 const SAFE: &[&str] = &[
     "AddN",
     "AvgPool",
@@ -94,7 +94,7 @@ pub(super) fn is_safe(graph: &Graph, node: &Node) -> bool {
     SAFE.contains(&node.op()) || is_elementwise(node) && has_floats() || fills_shape(graph, node)
 }
 
-/// Whether the node is a Fill of the shape of a tensor, or of a constant one that fits into memory.
+/// Whether the node is a Fill of the shape of a tensor, or of a constant one that is not absurd.
 fn fills_shape(graph: &Graph, node: &Node) -> bool {
     let ("Fill", Some(dims)) = (node.op(), node.inputs.first()) else {
         return false;

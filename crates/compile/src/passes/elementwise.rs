@@ -23,6 +23,8 @@ pub(crate) const PASS: Pass = Pass {
 const MAX_STEPS: usize = 24;
 /// Readers of an op that each compute it again, at most.
 const MAX_COPIES: usize = 4;
+/// Ops that a group computes although others do, at most.
+const MAX_COPIED: usize = 8;
 
 /// The function of an op that takes the elements of its inputs one by one.
 enum Function {
@@ -159,7 +161,8 @@ fn grow(view: &View, root: NodeId, taken: &[bool], position: &[usize]) -> Vec<No
                 continue;
             }
             let fits = can_fuse(view, id) && same_shape(&view.shape(*input), &shape);
-            if fits && (only_these_read(view, id, &own) || is_cheap(view, id)) {
+            let may_copy = members.len() - own.len() < MAX_COPIED && is_cheap(view, id);
+            if fits && (only_these_read(view, id, &own) || may_copy) {
                 members.push(id);
                 n_steps += steps(id);
                 own = owned(view, root, &members, position);
