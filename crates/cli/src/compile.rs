@@ -57,6 +57,10 @@ pub struct Args {
     /// compiled model is compared with the original, as by `--check`.
     #[arg(long, value_name = "FILE.npz", requires = "int8")]
     calibrate: Option<PathBuf>,
+    /// Runs convolutions that expand a tensor of few channels, such as a linear bottleneck or an image, on
+    /// two codes of each number: closer results in 1.1 to 1.35 times the time.
+    #[arg(long, requires = "calibrate")]
+    two_codes: bool,
     /// Feeds, by tensor name or key, for which the compiled model is compared with the original:
     /// the largest and the mean difference, and how often the largest score is the same.
     #[arg(long, value_name = "FILE.npz")]
@@ -100,7 +104,10 @@ pub fn run(args: &Args) -> Result<()> {
     if args.int8 {
         let feeds = args.calibrate.iter().map(|f| read_feeds(&request, f));
         let feeds = feeds.collect::<Result<_>>()?;
-        request.int8 = Some(Calibration { feeds });
+        request.int8 = Some(Calibration {
+            feeds,
+            two_codes: args.two_codes,
+        });
     }
     model.session().compile_to(&args.out, &request)?;
     drop(progress);

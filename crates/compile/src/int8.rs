@@ -55,6 +55,7 @@ pub struct Ranges {
     limits: BTreeMap<String, [u32; 2]>,
     means: BTreeMap<String, Vec<u32>>,
     corrections: BTreeMap<String, Vec<u32>>,
+    pub(crate) two_codes: bool,
 }
 
 fn bits(values: &[f32]) -> Vec<u32> {
@@ -66,6 +67,15 @@ fn floats(bits: &[u32]) -> Vec<f32> {
 }
 
 impl Ranges {
+    /// Returns no ranges; `two_codes` says whether convolutions that expand a tensor of few channels read two codes of
+    /// each number.
+    pub fn new(two_codes: bool) -> Self {
+        Ranges {
+            two_codes,
+            ..Ranges::default()
+        }
+    }
+
     /// Returns the range of a tensor.
     pub fn get(&self, name: &str) -> Option<(f32, f32)> {
         let [low, high] = self.limits.get(name)?.map(f32::from_bits);

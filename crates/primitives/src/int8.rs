@@ -7,8 +7,8 @@
 //!
 //! [`Int8Weights`] are packed in panels; [`int8_dense`] and [`int8_conv2d`] multiply rows by them, the
 //! latter windows of an image that are copied a block at a time, or Winograd's tiles. [`DepthwiseWeights`] and
-//! [`int8_depthwise2d`] convolve each channel by itself. [`quantize`], [`dequantize`] and [`combine`]
-//! work on single numbers.
+//! [`int8_depthwise2d`] convolve each channel by itself. [`quantize`], [`quantize_finely`],
+//! [`dequantize`] and [`combine`] work on single numbers.
 
 mod depthwise;
 mod dot;
@@ -20,7 +20,7 @@ mod tests;
 mod winograd;
 
 pub use depthwise::{DepthwiseWeights, int8_depthwise2d};
-pub use each::{combine, dequantize, quantize};
+pub use each::{combine, dequantize, quantize, quantize_finely};
 
 use crate::aligned::{Aligned, Scratch};
 use crate::amx;

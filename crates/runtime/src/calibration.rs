@@ -18,6 +18,9 @@ pub struct Calibration {
     /// Feeds of steps, each in the order of the signature. The ranges of tensors in these steps are added
     /// to those that the graph's nodes say, such as FakeQuantWithMinMaxVars; without feeds only those count.
     pub feeds: Vec<Vec<Tensor>>,
+    /// Whether convolutions that expand a tensor of few channels with numbers on both sides of zero read it in two codes
+    /// of each number, which takes longer and is more exact.
+    pub two_codes: bool,
 }
 
 /// Rows of a batch that are observed together: all tensors of a step are kept until its end.
@@ -48,7 +51,7 @@ impl Session {
         feeds: &[Port],
         calibration: &Calibration,
     ) -> Result<Ranges> {
-        let mut ranges = Ranges::default();
+        let mut ranges = Ranges::new(calibration.two_codes);
         if calibration.feeds.is_empty() {
             return Ok(ranges);
         }

@@ -11,6 +11,7 @@
 //! rounding of each tensor to 256 steps.
 
 mod correction;
+mod fine;
 mod product;
 mod steps;
 mod weights;
@@ -61,6 +62,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         patch: Patch::new(),
         codes: FxHashMap::default(),
         steps: found.steps,
+        fine: FxHashMap::default(),
         corrections,
     };
     for part in found.parts {
@@ -170,13 +172,17 @@ impl Found {
                 to_codes: false,
             });
         }
-        found.keep_codable();
+        let fine = match ranges.two_codes {
+            true => fine::choose(&mut found.parts, &found.steps),
+            false => FxHashSet::default(),
+        };
+        found.keep_codable(&fine);
         found.keep_wanted(view);
         found
     }
 
-    /// Drops parts whose inputs cannot be codes, and notes which ends can be.
-    fn keep_codable(&mut self) {
+    /// Drops parts whose inputs cannot be codes, and notes which ends can be: none that have two codes.
+    fn keep_codable(&mut self, fine: &FxHashSet<Output>) {
         let mut codable: FxHashSet<Output> = FxHashSet::default();
         let steps = &self.steps;
         self.parts.retain_mut(|part| {
@@ -186,7 +192,7 @@ impl Found {
                 Role::Round => (true, true),
                 Role::Product(_) => (
                     is_codable(&part.inputs[0]) || has_steps(&part.inputs[0]),
-                    has_steps(&part.tail.end),
+                    has_steps(&part.tail.end) && !fine.contains(&part.tail.end),
                 ),
                 Role::Move => (part.inputs.iter().all(is_codable), true),
                 Role::Combine | Role::Concat => (
@@ -351,6 +357,8 @@ struct Conversion<'a, 'b> {
     /// The codes of tensors, with their steps.
     codes: FxHashMap<Output, (Output, Steps)>,
     steps: FxHashMap<Output, Steps>,
+    /// The two codes of tensors that have them.
+    fine: FxHashMap<Output, (Output, Steps)>,
     corrections: Option<Corrections>,
 }
 
@@ -363,7 +371,10 @@ impl Conversion<'_, '_> {
         let to = to.filter(|_| part.to_codes);
         let (made, steps) = match (&part.role, to) {
             (Role::Product(product), to) => {
-                let codes = self.codes_of(graph, inputs[0])?;
+                let codes = match product.is_fine {
+                    true => self.fine_codes_of(graph, inputs[0])?,
+                    false => self.codes_of(graph, inputs[0])?,
+                };
                 let Some(codes) = codes else { return Ok(()) };
                 let side = product.side.map(|side| match self.codes.get(&side) {
                     Some((codes, steps)) => (*codes, Some(*steps)),
@@ -454,6 +465,20 @@ impl Conversion<'_, '_> {
         let made = (self.quantized(graph, of, steps)?, steps);
         self.codes.insert(of, made);
         Ok(Some(made))
+    }
+
+    /// Two codes of each number of a tensor of floats.
+    fn fine_codes_of(&mut self, graph: &mut Graph, of: Output) -> Result<Option<(Output, Steps)>> {
+        if let Some(known) = self.fine.get(&of) {
+            return Ok(Some(*known));
+        }
+        let Some(steps) = self.steps.get(&of).copied() else {
+            return Ok(None);
+        };
+        let attrs = steps_attrs(steps).with("parts", AttrValue::Int(i64::from(fine::PARTS)));
+        let made = self.node(graph, of.node, "_Int8Quantize", attrs, &[of])?;
+        self.fine.insert(of, (made, steps));
+        Ok(Some((made, steps)))
     }
 
     fn quantized(&mut self, graph: &mut Graph, of: Output, steps: Steps) -> Result<Output> {

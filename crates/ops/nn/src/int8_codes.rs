@@ -3,31 +3,21 @@
 use crate::int8::zero_code;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::shapes;
-use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel};
-use ferroflow_primitives::int8::{combine, dequantize, quantize};
+use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::int8::{combine, dequantize, quantize, quantize_finely};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::DType;
+use ferroflow_tensor::{DType, PartialShape};
 
 /// `_Int8Quantize`, `_Int8Dequantize`, and `_Int8Combine`, the codes of a weighted sum of one or two
 /// tensors of codes: internal.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
         "_Int8Quantize",
-        "x: float -> codes: uint8 | scale: float; zero: int",
+        "x: float -> codes: uint8 | scale: float; zero: int; parts: int >= 0 = 0",
     )
-    .shape(shapes::unchanged)
+    .shape(codes_shape)
     .cost(Cost::Expensive)
-    .kernel(|build| {
-        let (scale, zero) = steps(build.attrs)?;
-        Ok(Box::new(move |ctx: &mut KernelCtx| {
-            let mut out = ctx.alloc(DType::Uint8, ctx.shape(0)?.clone())?;
-            let x = ctx.slice::<f32>(0)?;
-            par_chunks_mut(ctx.par(), out.slice_mut()?, CHUNK, 1, &|i, out| {
-                quantize(&x[i * CHUNK..][..out.len()], 1.0 / scale, zero, out);
-            });
-            ctx.set_output(0, out)
-        }))
-    }),
+    .kernel(quantization),
     Op::new(
         "_Int8Dequantize",
         "codes: uint8 -> x: float | scale: float; zero: int",
@@ -55,7 +45,7 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(combination),
 ];
 
-/// Numbers below which a task is not worth dispatching.
+/// Numbers below which a task is not worth dispatching; even.
 const CHUNK: usize = 32 * 1024;
 
 fn steps(attrs: &Attrs) -> Result<(f32, u8)> {
@@ -64,6 +54,50 @@ fn steps(attrs: &Attrs) -> Result<(f32, u8)> {
         true => Ok((scale, zero_code(attrs, "zero")?)),
         false => Err(invalid_argument!("scale must be positive, got {scale}")),
     }
+}
+
+/// The shape of the codes; with `parts` the last axis has two codes of each number.
+fn codes_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    if ctx.attrs().int("parts")? == 0 {
+        return shapes::unchanged(ctx);
+    }
+    let x = ctx.with_rank_at_least(0, 1)?;
+    if let Some((last, outer)) = x.dims().and_then(<[_]>::split_last) {
+        let last = last.and_then(|n| n.checked_mul(2));
+        ctx.set(0, PartialShape::of(outer.iter().copied().chain([last])));
+    }
+    Ok(())
+}
+
+/// Codes, each followed by that of what is left of its number if a step has `parts`.
+fn quantization(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let (scale, zero) = steps(build.attrs)?;
+    let parts = build.attrs.int("parts")? as f32;
+    let is_fine = parts > 0.0;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let mut dims = ctx.shape(0)?.to_vec();
+        if is_fine {
+            let last = dims.last_mut();
+            let last =
+                last.ok_or_else(|| invalid_argument!("two codes of a number need an axis"))?;
+            *last = last
+                .checked_mul(2)
+                .ok_or_else(|| invalid_argument!("{last} numbers are too many for two codes"))?;
+        }
+        let mut out = ctx.alloc(DType::Uint8, dims.into_iter().collect())?;
+        let x = ctx.slice::<f32>(0)?;
+        par_chunks_mut(ctx.par(), out.slice_mut()?, CHUNK, 1, &|i, out| {
+            let first = i * CHUNK;
+            match is_fine {
+                true => {
+                    let x = &x[first / 2..][..out.len() / 2];
+                    quantize_finely(x, 1.0 / scale, zero, parts, out);
+                }
+                false => quantize(&x[first..][..out.len()], 1.0 / scale, zero, out),
+            }
+        });
+        ctx.set_output(0, out)
+    }))
 }
 
 fn combination(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

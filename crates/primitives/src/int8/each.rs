@@ -7,10 +7,16 @@ const ROUNDS: f32 = 12_582_912.0;
 
 #[inline(always)]
 fn code(y: f32, low: f32, high: f32) -> u8 {
+    rounded(y, low, high).to_bits() as u8
+}
+
+/// The sum of `ROUNDS` and a number between the limits, whose last bits are the code.
+#[inline(always)]
+fn rounded(y: f32, low: f32, high: f32) -> f32 {
     // NaN becomes the lower limit.
     let y = if y > low { y } else { low };
     let y = if y < high { y } else { high };
-    (y + ROUNDS).to_bits() as u8
+    y + ROUNDS
 }
 
 /// Writes the codes of numbers: `x * inverse + zero`, rounded, ties to even.
@@ -29,6 +35,34 @@ pub fn quantize(x: &[f32], inverse: f32, zero: u8, codes: &mut [u8]) {
     vectorized(|| {
         for (to, x) in codes.iter_mut().zip(x) {
             *to = code(*x * inverse + zero, 0.0, 255.0);
+        }
+    });
+}
+
+/// Writes two codes of each number: that of [`quantize`], and that of what is left of it, in steps of which
+/// `parts` are one of the first.
+///
+/// ```
+/// let mut codes = [0; 6];
+/// ferroflow_primitives::int8::quantize_finely(&[0.26, -0.33, 99.0], 10.0, 128, 8.0, &mut codes);
+/// assert_eq!(codes, [131, 125, 125, 126, 255, 255]);
+/// ```
+///
+/// # Panics
+/// If there are not twice as many codes as numbers.
+pub fn quantize_finely(x: &[f32], inverse: f32, zero: u8, parts: f32, codes: &mut [u8]) {
+    assert_eq!(2 * x.len(), codes.len(), "two codes of each number");
+    let zero = f32::from(zero);
+    let (pairs, _) = codes.as_chunks_mut::<2>();
+    vectorized(|| {
+        for (to, x) in pairs.iter_mut().zip(x) {
+            let y = *x * inverse + zero;
+            let first = rounded(y, 0.0, 255.0);
+            let left = (y - (first - ROUNDS)) * parts + zero;
+            let second = rounded(left, 0.0, 255.0);
+            // One number of 16 bits is stored faster than two bytes.
+            let both = (first.to_bits() & 0xff) | second.to_bits() << 8;
+            *to = (both as u16).to_le_bytes();
         }
     });
 }

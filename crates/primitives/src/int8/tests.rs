@@ -395,6 +395,19 @@ fn single_numbers() {
             y.clamp(4.0, 250.0).round_ties_even() as u8
         });
         assert_eq!(sums, expected.collect::<Vec<u8>>(), "{isa:?}");
+        let mut pairs = vec![0; 154];
+        quantize_finely(&x, 3.1, 128, 8.0, &mut pairs);
+        let expected = x.iter().flat_map(|x| {
+            let y = x * 3.1 + 128.0;
+            let first = y.round_ties_even().clamp(0.0, 255.0);
+            [
+                first as u8,
+                ((y - first) * 8.0 + 128.0).round_ties_even() as u8,
+            ]
+        });
+        assert_eq!(pairs, expected.collect::<Vec<u8>>(), "{isa:?}");
+        quantize_finely(&[f32::NAN, f32::INFINITY], 1.0, 9, 8.0, &mut pairs[..4]);
+        assert_eq!(pairs[..4], [0, 0, 255, 255], "{isa:?}");
         quantize(&[f32::NAN, f32::INFINITY], 1.0, 0, &mut codes[..2]);
         assert_eq!(codes[..2], [0, 255], "{isa:?}");
     });

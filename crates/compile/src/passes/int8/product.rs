@@ -1,5 +1,6 @@
 //! Products of floats, as the pass `fuse` left them, and the nodes of codes that they become.
 
+use super::fine;
 use super::steps::Steps;
 use super::weights::{Coded, coded};
 use crate::PassCtx;
@@ -9,7 +10,7 @@ use crate::view::View;
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs};
-use ferroflow_tensor::{DType, LazyTensor, Tensor};
+use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 
 /// A product with constant weights that has a form for codes.
@@ -28,6 +29,8 @@ pub(super) struct Product {
     /// What is added to each output channel, if a calibration found it.
     corrections: Option<Vec<f32>>,
     pub side: Option<Output>,
+    /// Whether the input is two codes of each number.
+    pub is_fine: bool,
     pub clamp: (f32, f32),
 }
 
@@ -89,6 +92,7 @@ impl Product {
             means: None,
             corrections: None,
             side: None,
+            is_fine: false,
             clamp: ALL,
         };
         let names = match attrs.get("fused_ops") {
@@ -130,9 +134,9 @@ impl Product {
         let values = self.weights.get()?;
         self.weights.release();
         let coded = coded(values.slice()?, self.n, self.channels_first);
-        let shape = self.weights.shape().clone();
         let lost = self.mean_loss(values.slice()?, &coded);
         let numbers = self.numbers(&coded.scales, &lost, from, side.and_then(|s| s.1), to);
+        let (shape, codes_of_weights) = self.shaped(coded.codes);
         let base = graph.node(self.id).name.clone();
         let mut constant = |graph: &mut Graph, suffix: &str, value: Tensor| -> Result<Output> {
             let name = graph.unique_name(&format!("{base}/{suffix}"));
@@ -141,7 +145,11 @@ impl Product {
         };
         let mut inputs: SmallVec<[Output; 5]> = smallvec![
             codes,
-            constant(graph, "codes", Tensor::from_slice(shape, &coded.codes)?)?,
+            constant(
+                graph,
+                "codes",
+                Tensor::from_slice(shape, &codes_of_weights)?
+            )?,
             constant(graph, "scale", Tensor::vector(&numbers.scale)?)?,
             constant(graph, "bias", Tensor::vector(&numbers.bias)?)?,
         ];
@@ -170,6 +178,26 @@ impl Product {
         let mut node = ctx.node(name, self.op, attrs, &inputs, &[])?;
         node.device.clone_from(&graph.node(self.id).device);
         Ok(Output::new(patch.add(graph, node)?, 0))
+    }
+
+    /// Whether this is a convolution with at least as many output channels for each input channel.
+    pub(super) fn expands(&self, least: usize) -> bool {
+        match (self.op, self.weights.shape().dims()) {
+            ("_Int8Conv2D", [_, _, c, n]) => *n >= c.saturating_mul(least),
+            _ => false,
+        }
+    }
+
+    /// The weights as their input needs them.
+    fn shaped(&self, codes: Vec<i8>) -> (Shape, Vec<i8>) {
+        let shape = self.weights.shape();
+        match (self.is_fine, shape.dims()) {
+            (true, [height, width, c, n]) => {
+                let shape = Shape::from([*height, *width, 2 * c, *n]);
+                (shape, fine::weights(&codes, *n))
+            }
+            _ => (shape.clone(), codes),
+        }
     }
 
     /// What rounding the weights takes from the sum of each output channel on the mean input (Nagel et al. 2019, bias
