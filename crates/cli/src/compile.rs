@@ -57,8 +57,8 @@ pub struct Args {
     /// compiled model is compared with the original, as by `--check`.
     #[arg(long, value_name = "FILE.npz", requires = "int8")]
     calibrate: Option<PathBuf>,
-    /// Runs convolutions that expand a tensor of few channels, such as a linear bottleneck or an image, on
-    /// two codes of each number: closer results in 1.1 to 1.35 times the time.
+    /// Runs convolutions that expand a tensor of few channels with numbers on both sides of zero, such as a
+    /// linear bottleneck, on two codes of each number: closer results in up to 1.3 times the time.
     #[arg(long, requires = "calibrate")]
     two_codes: bool,
     /// Feeds, by tensor name or key, for which the compiled model is compared with the original:

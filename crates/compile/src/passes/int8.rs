@@ -63,6 +63,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         codes: FxHashMap::default(),
         steps: found.steps,
         fine: FxHashMap::default(),
+        floats: found.floats,
         corrections,
     };
     for part in found.parts {
@@ -128,6 +129,8 @@ struct Found {
     parts: Vec<Part>,
     /// The steps of tensors whose ranges are known.
     steps: FxHashMap<Output, Steps>,
+    /// Those that have two codes where convolutions read them, and are floats for sums.
+    floats: FxHashSet<Output>,
 }
 
 impl Found {
@@ -135,6 +138,7 @@ impl Found {
         let mut found = Found {
             parts: Vec::new(),
             steps: FxHashMap::default(),
+            floats: FxHashSet::default(),
         };
         let mut inner: FxHashSet<NodeId> = FxHashSet::default();
         for id in order {
@@ -172,19 +176,18 @@ impl Found {
                 to_codes: false,
             });
         }
-        let fine = match ranges.two_codes {
-            true => fine::choose(&mut found.parts, &found.steps),
-            false => FxHashSet::default(),
-        };
-        found.keep_codable(&fine);
+        if ranges.two_codes {
+            found.floats = fine::choose(&mut found.parts, &found.steps);
+        }
+        found.keep_codable();
         found.keep_wanted(view);
         found
     }
 
     /// Drops parts whose inputs cannot be codes, and notes which ends can be: none that have two codes.
-    fn keep_codable(&mut self, fine: &FxHashSet<Output>) {
+    fn keep_codable(&mut self) {
         let mut codable: FxHashSet<Output> = FxHashSet::default();
-        let steps = &self.steps;
+        let (steps, floats) = (&self.steps, &self.floats);
         self.parts.retain_mut(|part| {
             let is_codable = |input: &Output| codable.contains(input);
             let has_steps = |output: &Output| steps.contains_key(output);
@@ -192,7 +195,7 @@ impl Found {
                 Role::Round => (true, true),
                 Role::Product(_) => (
                     is_codable(&part.inputs[0]) || has_steps(&part.inputs[0]),
-                    has_steps(&part.tail.end) && !fine.contains(&part.tail.end),
+                    has_steps(&part.tail.end) && !floats.contains(&part.tail.end),
                 ),
                 Role::Move => (part.inputs.iter().all(is_codable), true),
                 Role::Combine | Role::Concat => (
@@ -359,6 +362,7 @@ struct Conversion<'a, 'b> {
     steps: FxHashMap<Output, Steps>,
     /// The two codes of tensors that have them.
     fine: FxHashMap<Output, (Output, Steps)>,
+    floats: FxHashSet<Output>,
     corrections: Option<Corrections>,
 }
 
@@ -377,8 +381,8 @@ impl Conversion<'_, '_> {
                 };
                 let Some(codes) = codes else { return Ok(()) };
                 let side = product.side.map(|side| match self.codes.get(&side) {
-                    Some((codes, steps)) => (*codes, Some(*steps)),
-                    None => (side, None),
+                    Some((codes, steps)) if !self.floats.contains(&side) => (*codes, Some(*steps)),
+                    _ => (side, None),
                 });
                 let made = self.product(graph, product, codes, side, (to, tail.clamp))?;
                 let Some(steps) = to else {

@@ -133,7 +133,11 @@ impl Product {
     ) -> Result<Output> {
         let values = self.weights.get()?;
         self.weights.release();
-        let coded = coded(values.slice()?, self.n, self.channels_first);
+        let mut coded = coded(values.slice()?, self.n, self.channels_first);
+        if self.is_fine {
+            // Those of the second codes are parts of them.
+            coded.widen(self.n);
+        }
         let lost = self.mean_loss(values.slice()?, &coded);
         let numbers = self.numbers(&coded.scales, &lost, from, side.and_then(|s| s.1), to);
         let (shape, codes_of_weights) = self.shaped(coded.codes);

@@ -6,6 +6,26 @@ pub(super) struct Coded {
     pub scales: Vec<f32>,
 }
 
+impl Coded {
+    /// Makes the codes of each of `n` last channels as large as whole multiples of them can be, on the same steps.
+    pub fn widen(&mut self, n: usize) {
+        let mut most = vec![1i32; n];
+        for row in self.codes.chunks_exact(n.max(1)) {
+            let codes = row.iter().map(|code| i32::from(*code).abs());
+            most.iter_mut()
+                .zip(codes)
+                .for_each(|(most, code)| *most = code.max(*most));
+        }
+        let factors: Vec<i32> = most.iter().map(|most| MOST / most).collect();
+        for row in self.codes.chunks_exact_mut(n.max(1)) {
+            let codes = row.iter_mut().zip(&factors);
+            codes.for_each(|(code, factor)| *code = (i32::from(*code) * factor) as i8);
+        }
+        let scales = self.scales.iter_mut().zip(factors);
+        scales.for_each(|(scale, factor)| *scale /= factor as f32);
+    }
+}
+
 /// The largest code.
 const MOST: i32 = 127;
 /// How far from a step a weight on it may be, as a part of the step: what rounding moves a
@@ -69,6 +89,19 @@ fn scale(most: f32, values: impl Iterator<Item = f32> + Clone) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_on_few_steps_are_widened() {
+        let values = [0.5, -0.3, 0.0, -0.5, 0.2, 0.0];
+        let mut made = coded(&values, 3, false);
+        assert_eq!(made.codes, [1, -3, 0, -1, 2, 0]);
+        made.widen(3);
+        assert_eq!(made.codes, [127, -126, 0, -127, 84, 0]);
+        for (i, x) in values.iter().enumerate() {
+            let gap = f32::from(made.codes[i]) * made.scales[i % 3] - x;
+            assert!(gap.abs() < 1e-6, "{i}");
+        }
+    }
 
     #[test]
     fn weights_on_steps_keep_them() {
