@@ -1,5 +1,5 @@
 //! Fuses trees of elementwise ops into one pass over memory. A Tile that repeats single elements is not computed: the
-//! others read its input. A cheap op of one tensor and scalars is computed again by each tree that reads it, which costs
+//! others read its input. A cheap op of one tensor and smaller ones is computed again by each tree that reads it, which costs
 //! less than to write and read its result (rematerialization, as in XLA's loop fusion).
 
 use crate::pass::FUSED_SUFFIX;
@@ -55,6 +55,15 @@ fn function(node: &Node) -> Option<Function> {
 }
 
 impl Function {
+    /// Whether its op demands inputs of the same shape.
+    fn needs_same_shape(&self) -> bool {
+        match self {
+            Function::Binary(f) => f.needs_same_shape(),
+            Function::Sum => true,
+            Function::Unary(_) | Function::Repeat => false,
+        }
+    }
+
     /// Steps of a program.
     fn len(&self, node: &Node) -> usize {
         match self {
@@ -68,16 +77,15 @@ impl Function {
 fn can_fuse(view: &View, id: NodeId) -> bool {
     let node = view.node(id);
     let fits = |f: Function| match f {
-        Function::Unary(_) => true,
-        Function::Binary(f) if !f.needs_same_shape() => true,
-        // Others would be broadcast where the op reports an error, which the kernel does if the first dimensions
+        Function::Repeat => repeats_ones(view, id),
+        // These would be broadcast where the op reports an error, which the kernel does if the first dimensions
         // differ.
-        Function::Binary(_) | Function::Sum => {
+        f if f.needs_same_shape() => {
             let shape = view.shape(Output::new(id, 0));
             let same = |i: &Output| same_shape(&view.shape(*i), &shape);
             node.inputs.iter().all(same)
         }
-        Function::Repeat => repeats_ones(view, id),
+        _ => true,
     };
     node.outputs[..] == [DType::Float] && view.is_pure(id) && function(node).is_some_and(fits)
 }
@@ -115,11 +123,10 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         if taken[root.index()] || is_repeat || is_idle || !can_fuse(&view, root) {
             continue;
         }
-        let members = grow(&view, root, &taken, &position);
+        let (members, own) = grow(&view, root, &taken, &position);
         if members.len() < 2 {
             continue;
         }
-        let own = owned(&view, root, &members, &position);
         for &member in &members {
             if own.contains(&member) {
                 taken[member.index()] = true;
@@ -143,8 +150,14 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
 }
 
 /// The nodes that can be computed together with `root`, in topological order: elementwise
-/// producers of the same shape that only members read, and cheap ones that others read, too.
-fn grow(view: &View, root: NodeId, taken: &[bool], position: &[usize]) -> Vec<NodeId> {
+/// producers of the same shape that only members read, and cheap ones that others read, too. The second list has
+/// the former, [`owned`].
+fn grow(
+    view: &View,
+    root: NodeId,
+    taken: &[bool],
+    position: &[usize],
+) -> (Vec<NodeId>, Vec<NodeId>) {
     let shape = view.shape(Output::new(root, 0));
     let steps = |id: NodeId| {
         let node = view.node(id);
@@ -178,8 +191,9 @@ fn grow(view: &View, root: NodeId, taken: &[bool], position: &[usize]) -> Vec<No
         .any(|i| same_shape(&view.shape(*i), &shape))
     {
         members.retain(|m| !matches!(function(view.node(*m)), Some(Function::Repeat)));
+        own = owned(view, root, &members, position);
     }
-    members
+    (members, own)
 }
 
 /// The members that other groups need not compute, too: only such members read them.
@@ -305,13 +319,8 @@ fn fused_node(view: &View, ctx: &PassCtx, root: NodeId, members: &[NodeId]) -> R
 /// Whether members that do not broadcast their inputs have ones whose shapes may differ.
 fn is_checked(view: &View, members: &[NodeId]) -> bool {
     members.iter().any(|&member| {
-        let is_known = view.shape(Output::new(member, 0)).to_full().is_some();
-        let needs_same = match function(view.node(member)) {
-            Some(Function::Binary(f)) => f.needs_same_shape(),
-            Some(Function::Sum) => true,
-            _ => false,
-        };
-        needs_same && !is_known
+        let needs_same = function(view.node(member)).is_some_and(|f| f.needs_same_shape());
+        needs_same && view.shape(Output::new(member, 0)).to_full().is_none()
     })
 }
 
