@@ -4,8 +4,9 @@ use crate::indices::shape_of;
 use crate::numeric::Num;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::KernelCtx;
-use ferroflow_primitives::gemm::{self, Epilogue, GemmShape, gemm};
+use ferroflow_primitives::gemm::{self, Epilogue, GemmShape, PackedB, gemm, gemm_kept};
 use ferroflow_tensor::{DType, Element, Shape, Tensor};
+use std::sync::Arc;
 
 /// Checks that both inputs are matrices. TensorFlow's message depends on whether oneDNN has a
 /// kernel for the dtype.
@@ -66,10 +67,34 @@ pub fn product<T: gemm::GemmElement + Num>(
         finish_zeros(to, s.n, ep);
     } else if s.is_tiny() {
         tiny(s, a.slice()?, b.slice()?, to, ep);
+    } else if let Some(packed) = packed_before(ctx, s, b)? {
+        gemm_kept(ctx.par(), a.slice()?, s.lda, s.m, &packed, to, s.ldc, ep);
     } else if !to.is_empty() {
         gemm(ctx.par(), s, a.slice()?, b.slice()?, to, ep);
     }
     Ok(out)
+}
+
+/// Most rows of a product of which packing the right-hand matrix takes a large part.
+const FEW_ROWS: usize = 64;
+/// Least elements of a right-hand matrix that is kept packed.
+const KEPT_ELEMENTS: usize = 8 * 1024;
+
+/// Returns the right-hand matrix in the layout of the kernel, if an earlier product had the same one, as in the iterations
+/// of a loop and the steps of a session whose variables do not change.
+fn packed_before<T: gemm::GemmElement + Element>(
+    ctx: &KernelCtx,
+    s: &GemmShape,
+    b: &Tensor,
+) -> Result<Option<Arc<PackedB<T>>>> {
+    let has_few_rows = (1..=FEW_ROWS).contains(&s.m) && s.n > 1;
+    if !has_few_rows || s.trans_a || s.trans_b || s.k * s.n < KEPT_ELEMENTS {
+        return Ok(None);
+    }
+    let rows = b.slice::<T>()?;
+    Ok(b.derived([s.k, s.n], || {
+        PackedB::from_rows(ctx.par(), rows, s.n, s.k, s.n)
+    }))
 }
 
 /// Writes a product over an empty dimension: zeros through the epilogue.

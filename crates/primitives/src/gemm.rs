@@ -252,6 +252,32 @@ pub fn gemm_packed<T: GemmElement>(
     unsafe { multiply(par, (a, lda), m, b.into(), out, ep) }
 }
 
+/// Computes what [`gemm`] computes of `a` and the matrix that `b` was packed from, bit by bit: for a matrix that
+/// products use again.
+///
+/// # Panics
+/// If a slice is too short for its matrix, or the matrix has one column or is packed for `bfloat16`.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the usual shape of a matrix product"
+)]
+pub fn gemm_kept<T: GemmElement>(
+    par: &dyn Parallelism,
+    a: &[T],
+    lda: usize,
+    m: usize,
+    b: &PackedB<T>,
+    out: &mut [T],
+    ldc: usize,
+    ep: &Epilogue<'_, T>,
+) {
+    check(out.len(), m, b.n(), ldc, "output");
+    assert!(b.n() > 1 && b.bf16().is_none(), "another kernel's matrix");
+    let out = Out::Matrix(SendPtr(out.as_mut_ptr()), ldc);
+    // SAFETY: the size was just checked; `out` is exclusively borrowed.
+    unsafe { multiply(par, (a, lda), m, Columns::Kept(b.into()), out, ep) }
+}
+
 /// Like [`gemm_packed`], for a right side that may be unpacked.
 ///
 /// # Safety

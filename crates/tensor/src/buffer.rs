@@ -3,6 +3,7 @@
 use crate::MappedFile;
 use crate::allocation_log::LoggedBlock;
 use crate::arena::{self, Arena};
+use crate::derived::Derived;
 use crate::huge_pages;
 use crate::memory::{MemoryBlock, current};
 use ferroflow_base::{Result, resource_exhausted};
@@ -26,6 +27,7 @@ pub struct Buffer {
     ptr: NonNull<u8>,
     len: usize,
     source: Backing,
+    derived: Derived,
 }
 
 enum Backing {
@@ -179,6 +181,7 @@ impl Buffer {
                 capacity,
                 is_cached: true,
             },
+            derived: Derived::default(),
         })
     }
 
@@ -197,6 +200,7 @@ impl Buffer {
                 capacity,
                 is_cached,
             },
+            derived: Derived::default(),
         })
     }
 
@@ -218,6 +222,7 @@ impl Buffer {
             ptr: unsafe { memory.add(offset) },
             len,
             source: Backing::Part { arena, offset },
+            derived: Derived::default(),
         }
     }
 
@@ -227,6 +232,7 @@ impl Buffer {
             ptr: block.ptr(),
             len,
             source: Backing::Logged { _block: block },
+            derived: Derived::default(),
         }
     }
 
@@ -252,6 +258,7 @@ impl Buffer {
                 capacity,
                 is_cached: false,
             },
+            derived: Derived::default(),
         })
     }
 
@@ -264,6 +271,7 @@ impl Buffer {
             source: Backing::Mapped {
                 _file: file.clone(),
             },
+            derived: Derived::default(),
         }
     }
 
@@ -274,6 +282,7 @@ impl Buffer {
             ptr: NonNull::from(bytes).cast(),
             len: bytes.len(),
             source: Backing::Owned { _owner: owner },
+            derived: Derived::default(),
         }
     }
 
@@ -283,6 +292,7 @@ impl Buffer {
             ptr: block.ptr(),
             len,
             source: Backing::Block { block },
+            derived: Derived::default(),
         }
     }
 
@@ -291,6 +301,14 @@ impl Buffer {
         match &self.source {
             Backing::Block { block } => Some(&**block),
             _ => None,
+        }
+    }
+
+    /// Returns what is derived from the bytes, if nothing writes them but their sole owner.
+    pub(crate) fn derived(&self) -> Option<&Derived> {
+        match self.source {
+            Backing::Owned { .. } | Backing::Block { .. } => None,
+            _ => Some(&self.derived),
         }
     }
 
@@ -322,6 +340,7 @@ impl Buffer {
     #[inline]
     pub(crate) fn as_mut_ptr(&mut self) -> *mut u8 {
         debug_assert!(self.is_writable());
+        self.derived.clear();
         self.ptr.as_ptr()
     }
 }

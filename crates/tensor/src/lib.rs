@@ -14,6 +14,7 @@ mod allocation_log;
 mod allocator;
 mod arena;
 mod buffer;
+mod derived;
 mod dtype;
 mod format;
 #[cfg(feature = "mimalloc")]

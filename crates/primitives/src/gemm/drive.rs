@@ -181,6 +181,8 @@ impl<T: GemmElement> Right<'_, T> {
 #[derive(Clone, Copy)]
 pub(crate) enum Columns<'a, T: GemmElement> {
     Packed(Right<'a, T>),
+    /// Packed, but divided into blocks and tasks as if it were stored, so that sums have the same bits.
+    Kept(Right<'a, T>),
     /// Each task packs the panels that it uses.
     Stored(Stored<'a, T>),
 }
@@ -195,14 +197,14 @@ impl<T: GemmElement> Columns<'_, T> {
     /// Returns the number of rows and columns.
     pub(crate) fn size(&self) -> [usize; 2] {
         match self {
-            Columns::Packed(b) => [b.b.k(), b.n],
+            Columns::Packed(b) | Columns::Kept(b) => [b.b.k(), b.n],
             Columns::Stored(b) => b.size(),
         }
     }
 
     fn table(&self) -> &'static GemmTable<T> {
         match self {
-            Columns::Packed(b) => b.b.table(),
+            Columns::Packed(b) | Columns::Kept(b) => b.b.table(),
             Columns::Stored(b) => b.table(),
         }
     }
@@ -244,7 +246,7 @@ pub(crate) unsafe fn drive<T: GemmElement>(
     let fit = (block_a / k.clamp(1, BLOCK_K))
         .max(4 * max_mr)
         .next_multiple_of(max_mr);
-    let stored = matches!(b, Columns::Stored(_));
+    let stored = !matches!(b, Columns::Packed(_));
     let fit = if stored { fit.max(STORED_ROWS) } else { fit };
     let mut row_tasks = m.div_ceil(fit);
     let mut col_tasks = 1;
@@ -447,7 +449,7 @@ unsafe fn run_task<T: GemmElement>(
     let (mut packed, mut tile) = (Scratch::take(), Scratch::take());
     let blocks = match b {
         Columns::Packed(_) => count_blocks(n_offsets, run, rows.len(), table.kernels.len()),
-        Columns::Stored(_) => k.div_ceil(BLOCK_K).max(1),
+        Columns::Kept(_) | Columns::Stored(_) => k.div_ceil(BLOCK_K).max(1),
     };
     let limits = ep
         .act
@@ -471,7 +473,7 @@ unsafe fn run_task<T: GemmElement>(
                 .side
                 .map(|(s, ld)| (s[rows.start * ld + col..].as_ptr(), ld));
             let (right, next) = match &b {
-                Columns::Packed(b) => {
+                Columns::Packed(b) | Columns::Kept(b) => {
                     let next = b.ahead((panel + 1).min(cols.end - 1), block);
                     (b.panel(panel)[block.k * nr..].as_ptr(), next)
                 }

@@ -333,3 +333,28 @@ fn an_update_by_a_product_is_that_of_the_product_made_before() {
         }
     });
 }
+
+#[test]
+fn kept_matrices_make_the_same_bits() {
+    each_isa(|isa| {
+        for (m, n, k) in [
+            (1, 33, 300),
+            (2, 64, 700),
+            (7, 31, 129),
+            (32, 100, 900),
+            (64, 257, 800),
+        ] {
+            let s = GemmShape::dense(m, n, k, false, false);
+            let (a, b) = (noise(m * k, 1), noise(k * n, 2));
+            let packed = PackedB::from_rows(&Inline, &b, n, k, n);
+            let bias = noise(n, 3);
+            let ep = Epilogue::new(Some(&bias[..]), Activation::Relu);
+            for par in [&Inline as &dyn Parallelism, &TwoThreads] {
+                let mut outs = vec![vec![7.0; m * n]; 2];
+                gemm(par, &s, &a, &b, &mut outs[0], &ep);
+                gemm_kept(par, &a, k, m, &packed, &mut outs[1], n, &ep);
+                assert_eq!(outs[0], outs[1], "{isa:?}: {m} {n} {k}");
+            }
+        }
+    });
+}
