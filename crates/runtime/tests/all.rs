@@ -20,6 +20,7 @@ mod growing;
 mod host_programs;
 mod host_stress;
 mod int8;
+mod kept_products;
 mod kernels;
 mod mangled;
 mod pass_groups;

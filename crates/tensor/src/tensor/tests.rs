@@ -118,3 +118,41 @@ fn the_host_cannot_read_tensors_of_a_device() {
     }
     assert!(!Tensor::scalar(1.0f32).is_on_device());
 }
+
+#[test]
+fn derived_values_follow_their_elements() {
+    let sum = |t: &Tensor| t.derived([0, 0], || t.slice::<f32>().unwrap().iter().sum::<f32>());
+    let kept = |t: &Tensor| sum(t).as_deref().copied();
+    let mut base = Tensor::vector(&[1.0f32; 64]).unwrap();
+    assert_eq!([kept(&base), kept(&base)], [None, Some(64.0)]);
+    // Clones share the value, views at other positions have their own.
+    assert_eq!(kept(&base.clone()), Some(64.0));
+    let view = base.view(32, Shape::from([32])).unwrap();
+    assert_eq!([kept(&view), kept(&view)], [None, Some(32.0)]);
+    // A writer of a shared buffer copies it; the last owner writes in place.
+    let mut copy = base.clone();
+    copy.slice_mut::<f32>().unwrap()[0] = 3.0;
+    assert_eq!([kept(&copy), kept(&copy)], [None, Some(66.0)]);
+    assert_eq!(kept(&base), Some(64.0));
+    drop(view);
+    base.slice_mut::<f32>().unwrap()[63] = 5.0;
+    assert_eq!([kept(&base), kept(&base)], [None, Some(68.0)]);
+}
+
+#[test]
+fn derived_values_are_few() {
+    let base = Tensor::vector(&[1.0f32; 64]).unwrap();
+    let second = |key: usize| {
+        let make = || key;
+        [
+            base.derived([key, 0], make).is_some(),
+            base.derived([key, 0], make).is_some(),
+        ]
+    };
+    let made: Vec<[bool; 2]> = (0..5).map(second).collect();
+    assert_eq!(
+        made,
+        [[[false, true]; 4].as_slice(), &[[false, false]]].concat()
+    );
+    assert_eq!(Tensor::scalar(1.0f32).derived([0, 0], || 1), None);
+}
