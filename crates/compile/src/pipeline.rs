@@ -32,6 +32,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::fuse_update::PASS,
     passes::fuse_norm::PASS,
     passes::cluster::acyclic::PASS,
+    passes::fuse_sum::PASS,
     passes::elementwise::PASS,
     passes::mixed_precision::PASS,
     passes::bf16_products::PASS,
@@ -157,6 +158,7 @@ fn is_wanted(pass: &Pass, options: &Options) -> bool {
         passes::cluster::acyclic::NAME => {
             options.optimize && options.jit != Jit::Off && options.device.is_empty()
         }
+        passes::fuse_sum::NAME => options.optimize && options.device.is_empty(),
         passes::mixed_precision::NAME => options.optimize && !options.device.is_empty(),
         passes::bf16_products::NAME => options.optimize && options.device.is_empty(),
         _ => options.optimize,

@@ -67,16 +67,33 @@ pub fn product<T: gemm::GemmElement + Num>(
         finish_zeros(to, s.n, ep);
     } else if s.is_tiny() {
         tiny(s, a.slice()?, b.slice()?, to, ep);
-    } else if let Some(packed) = packed_before(ctx, s, b)? {
-        gemm_kept(ctx.par(), a.slice()?, s.lda, s.m, &packed, to, s.ldc, ep);
-    } else if !to.is_empty() {
-        gemm(ctx.par(), s, a.slice()?, b.slice()?, to, ep);
+    } else {
+        large_product(ctx, s, [a, b], to, ep)?;
     }
     Ok(out)
 }
 
+/// Writes the product of two matrices whose sizes are `s`, with any epilogue.
+///
+/// # Errors
+/// INTERNAL if the tensors are of another type.
+pub fn large_product<T: gemm::GemmElement + Element>(
+    ctx: &KernelCtx,
+    s: &GemmShape,
+    [a, b]: [&Tensor; 2],
+    to: &mut [T],
+    ep: &Epilogue<'_, T>,
+) -> Result<()> {
+    if let Some(packed) = packed_before(ctx, s, b)? {
+        gemm_kept(ctx.par(), a.slice()?, s.lda, s.m, &packed, to, s.ldc, ep);
+    } else if !to.is_empty() {
+        gemm(ctx.par(), s, a.slice()?, b.slice()?, to, ep);
+    }
+    Ok(())
+}
+
 /// Most rows of a product of which packing the right-hand matrix takes a large part.
-const FEW_ROWS: usize = 64;
+pub const FEW_ROWS: usize = 64;
 /// Least elements of a right-hand matrix that is kept packed.
 const KEPT_ELEMENTS: usize = 8 * 1024;
 

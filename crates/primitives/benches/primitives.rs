@@ -9,7 +9,7 @@ use divan::{Bencher, black_box};
 use ferroflow_primitives::conv::{Conv2dShape, PackedFilter, conv2d};
 use ferroflow_primitives::depthwise::{DepthwiseShape, depthwise2d};
 use ferroflow_primitives::gemm::{
-    Activation, BatchItem, Epilogue, GemmShape, PackedB, batch_gemm, gemm, gemm_packed,
+    Activation, BatchItem, Epilogue, GemmShape, PackedB, batch_gemm, gemm, gemm_add, gemm_packed,
 };
 use ferroflow_primitives::math::{BinaryOp, UnaryOp, binary, unary};
 use ferroflow_primitives::pool::{PoolAxis, PoolKind, pool2d};
@@ -122,6 +122,8 @@ fn packed_gemm(bencher: Bencher, [m, k, n]: [usize; 3], activation: Activation) 
     (128, 784, 512, false, false),
     (128, 512, 512, false, true),
     (784, 128, 512, true, false),
+    (320, 32, 1024, true, false),
+    (320, 256, 1024, true, false),
     (16, 512, 512, false, false),
     (1, 512, 512, false, false),
 ])]
@@ -139,6 +141,19 @@ fn gemm_unpacked(bencher: Bencher, (m, k, n, ta, tb): (usize, usize, usize, bool
                 &mut out,
                 &Epilogue::none(),
             );
+        });
+}
+
+/// m, k, n of products added to a matrix, transposed on the left: gradients of weights.
+#[divan::bench(args = [(320, 32, 1024), (320, 256, 1024), (512, 1024, 512)])]
+fn gemm_added(bencher: Bencher, (m, k, n): (usize, usize, usize)) {
+    let (x, y, mut out) = (numbers(m * k), numbers(k * n), numbers(m * n));
+    let shape = GemmShape::dense(m, n, k, true, false);
+    bencher
+        .counter(ItemsCount::new(2 * m * n * k))
+        .bench_local(|| {
+            let epilogue = Epilogue::none();
+            gemm_add(&*PAR, &shape, black_box(&x), &y, &mut out, &epilogue);
         });
 }
 

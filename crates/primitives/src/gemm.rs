@@ -18,7 +18,7 @@ mod update;
 pub use super::epilogue::{Activation, Epilogue};
 pub use pack::PackedB;
 use pack::Stored;
-pub use update::{MAX_UPDATE_K, gemm_update};
+pub use update::{MAX_UPDATE_K, gemm_add, gemm_update};
 
 use super::aligned::{Plain, Scratch, SendPtr};
 use super::bf16::{Bf16Weights, bf16_gemm};
@@ -249,7 +249,7 @@ pub fn gemm_packed<T: GemmElement>(
     }
     let out = Out::Matrix(SendPtr(out.as_mut_ptr()), ldc);
     // SAFETY: the size was just checked; `out` is exclusively borrowed.
-    unsafe { multiply(par, (a, lda), m, b.into(), out, ep) }
+    unsafe { multiply(par, (a, lda), m, b.into(), out, ep, false) }
 }
 
 /// Computes what [`gemm`] computes of `a` and the matrix that `b` was packed from, bit by bit: for a matrix that
@@ -275,10 +275,10 @@ pub fn gemm_kept<T: GemmElement>(
     assert!(b.n() > 1 && b.bf16().is_none(), "another kernel's matrix");
     let out = Out::Matrix(SendPtr(out.as_mut_ptr()), ldc);
     // SAFETY: the size was just checked; `out` is exclusively borrowed.
-    unsafe { multiply(par, (a, lda), m, Columns::Kept(b.into()), out, ep) }
+    unsafe { multiply(par, (a, lda), m, Columns::Kept(b.into()), out, ep, false) }
 }
 
-/// Like [`gemm_packed`], for a right side that may be unpacked.
+/// Like [`gemm_packed`], for a right side that may be unpacked; adds the product to `out` if `add`.
 ///
 /// # Safety
 /// As for [`drive`], for `out`.
@@ -289,6 +289,7 @@ unsafe fn multiply<T: GemmElement>(
     b: Columns<'_, T>,
     out: Out<'_, T>,
     ep: &Epilogue<'_, T>,
+    add: bool,
 ) {
     let [k, n] = b.size();
     check(a.len(), m, k, lda, "left-hand matrix");
@@ -303,7 +304,7 @@ unsafe fn multiply<T: GemmElement>(
             && m > 1,
     };
     // SAFETY: the sizes were just checked; for `out`, the caller's promise.
-    unsafe { drive(par, m, &rows, b, out, ep, false) }
+    unsafe { drive(par, m, &rows, b, out, ep, add) }
 }
 
 /// The sizes and layouts of a product: `out[m][n] = op(a) · op(b)`.
@@ -389,10 +390,10 @@ pub fn gemm<T: GemmElement>(
     }
     let out = Out::Matrix(SendPtr(out.as_mut_ptr()), s.ldc);
     // SAFETY: the size was checked; `out` is exclusively borrowed.
-    unsafe { multiply_into(par, s, a, b, out, ep) }
+    unsafe { multiply_into(par, s, a, b, out, ep, false) }
 }
 
-/// Like [`gemm`], with any kind of output.
+/// Like [`gemm`], with any kind of output, which it adds to if `add`.
 ///
 /// # Safety
 /// As for [`drive`], for `out`.
@@ -403,6 +404,7 @@ unsafe fn multiply_into<T: GemmElement>(
     b: &[T],
     out: Out<'_, T>,
     ep: &Epilogue<'_, T>,
+    add: bool,
 ) {
     let mut scratch = Scratch::take();
     let (a, lda) = match s.trans_a {
@@ -423,6 +425,7 @@ unsafe fn multiply_into<T: GemmElement>(
             Columns::Stored(Stored::new(s, b)),
             out,
             ep,
+            add,
         )
     }
 }

@@ -13,6 +13,7 @@ mod eager;
 mod examples;
 mod files;
 mod frozen_variables;
+mod fused_sums;
 mod fused_updates;
 mod gpu;
 mod gradients;

@@ -16,6 +16,7 @@ pub(crate) mod elementwise;
 pub(crate) mod fuse;
 pub(crate) mod fuse_norm;
 pub(crate) mod fuse_read;
+pub(crate) mod fuse_sum;
 pub(crate) mod fuse_update;
 pub(crate) mod identity;
 pub(crate) mod inline;

@@ -1,12 +1,12 @@
 //! AddN and AccumulateNV2 (TensorFlow: `core/kernels/aggregate_ops.cc`).
 
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::numeric::{Half, Num};
 use ferroflow_functors::unary::CHEAP;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::math::{self, BinaryOp};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{Complex32, Complex64, DType, Element, bf16, dispatch, f16};
+use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, bf16, dispatch, f16};
 
 macro_rules! accumulate {
     ($($ty:ty),*) => {$(
@@ -78,15 +78,19 @@ fn add_n(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     else Err(build.unsupported(dtype)))
 }
 
+/// Returns the error of input `i` of a node whose first input has another shape.
+#[cold]
+pub(crate) fn unequal_shapes(node: &str, first: &Shape, i: usize, shape: &Shape) -> Status {
+    invalid_argument!(
+        "Inputs to operation {node} of type AddN must have the same size and shape.  Input 0: {first} != input {i}: {shape}"
+    )
+}
+
 fn sum_inputs<T: Accumulate>(ctx: &mut KernelCtx) -> Result<()> {
     let shape = ctx.shape(0)?.clone();
     for i in 1..ctx.num_inputs() {
         if ctx.shape(i)? != &shape {
-            return Err(invalid_argument!(
-                "Inputs to operation {} of type AddN must have the same size and shape.  Input 0: {shape} != input {i}: {}",
-                ctx.node(),
-                ctx.shape(i)?
-            ));
+            return Err(unequal_shapes(ctx.node(), &shape, i, ctx.shape(i)?));
         }
     }
     let all: Vec<usize> = (0..ctx.num_inputs()).collect();
@@ -115,7 +119,7 @@ fn add_n_gradient(g: &mut GradientCtx) -> Result<()> {
 }
 
 /// Adds blocks of elements.
-trait Accumulate: Element {
+pub(crate) trait Accumulate: Element {
     /// `out[i] += x[i]` for every `x`.
     fn accumulate(out: &mut [Self], inputs: &[&[Self]]);
 }

@@ -1,9 +1,13 @@
 //! MatMul and _FusedMatMul (TensorFlow: `core/kernels/matmul_op_impl.h`, `matmul_op_fused.cc`).
 
+use crate::add_n::{Accumulate, unequal_shapes};
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::broadcast::{broadcast_partial, broadcast_shape, broadcast_tensor};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::indices::shape_of;
-use ferroflow_functors::matmul::{check_matrices, finish_zeros, incompatible, product, sizes};
+use ferroflow_functors::matmul::{
+    FEW_ROWS, check_matrices, finish_zeros, incompatible, large_product, product, sizes,
+};
 use ferroflow_functors::numeric::Num;
 use ferroflow_functors::prepack;
 use ferroflow_functors::product::MatMulElement;
@@ -11,7 +15,7 @@ use ferroflow_opdef::{
     Attrs, Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
 };
 use ferroflow_primitives::gemm::{
-    self, Activation, BatchItem, Epilogue, GemmShape, PackedB, gemm, gemm_packed,
+    self, Activation, BatchItem, Epilogue, GemmShape, PackedB, gemm, gemm_add, gemm_packed,
 };
 use ferroflow_primitives::math::UnaryOp;
 use ferroflow_tensor::{
@@ -39,12 +43,18 @@ pub(crate) const OPS: &[Op] = &[
          fused_ops: list(string) = []; epsilon: float = 0.0001; leakyrelu_alpha: float \
          = 0.2",
     )
-    .shape(mat_mul_shape)
+    .shape(fused_shape)
     .cost(Cost::Expensive)
     .kernel(fused_mat_mul),
 ];
 
 pub(crate) fn mat_mul_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let shape = product_shape(ctx)?;
+    ctx.set(0, shape);
+    Ok(())
+}
+
+fn product_shape(ctx: &ShapeCtx) -> Result<PartialShape> {
     let (a, b) = (ctx.with_rank(0, 2)?, ctx.with_rank(1, 2)?);
     let ta = ctx.attrs().bool("transpose_a")? as isize;
     let tb = ctx.attrs().bool("transpose_b")? as isize;
@@ -55,7 +65,16 @@ pub(crate) fn mat_mul_shape(ctx: &mut ShapeCtx) -> Result<()> {
             "Dimensions must be equal, but are {k} and {l}"
         ));
     }
-    ctx.set(0, PartialShape::of([a.dim(ta), b.dim(1 - tb)]));
+    Ok(PartialShape::of([a.dim(ta), b.dim(1 - tb)]))
+}
+
+fn fused_shape(ctx: &mut ShapeCtx) -> Result<()> {
+    let names = ctx.attrs().strs("fused_ops")?;
+    let mut shape = product_shape(ctx)?;
+    if names.iter().any(|n| Addend::broadcasts(n).is_some()) {
+        shape = broadcast_partial(&ctx.input(ctx.num_inputs() - 1), &shape)?;
+    }
+    ctx.set(0, shape);
     Ok(())
 }
 
@@ -95,10 +114,50 @@ fn packed_weights<'a>(build: &'a KernelBuild, transpose_a: bool) -> Option<&'a L
     (!GemmShape::dense(1, n, k, false, false).is_tiny()).then_some(weights)
 }
 
-/// The epilogue of a product: a bias (input 2 or a constant) and an activation.
+/// What follows a product: a bias (input 2 or a constant), and an activation or an addend.
 pub(crate) struct Tail<T> {
     bias: Bias<T>,
     act: Activation,
+    addend: Option<Addend>,
+}
+
+/// The tensor that a product is added to.
+#[derive(Clone, Copy)]
+struct Addend {
+    input: usize,
+    /// Whether its shape may differ from the product's, as inputs of AddV2 may and those of AddN may not.
+    broadcasts: bool,
+}
+
+impl Addend {
+    /// Returns whether inputs of this op broadcast, if it is a sum.
+    fn broadcasts(op: &str) -> Option<bool> {
+        match op {
+            "Add" => Some(true),
+            "AddN" => Some(false),
+            _ => None,
+        }
+    }
+
+    /// Returns the sum of the addend and a product.
+    fn add<T: Num + Accumulate>(self, ctx: &KernelCtx, product: Tensor) -> Result<Tensor> {
+        let addend = ctx.input(self.input)?;
+        let (x, y) = (addend.shape(), product.shape());
+        if !self.broadcasts && x != y {
+            return Err(unequal_shapes(ctx.node(), x, 1, y));
+        }
+        let shape = broadcast_shape(x, y)?;
+        let mut sum = match *y == shape {
+            true => product,
+            false => broadcast_tensor(ctx, &product, shape.clone())?,
+        };
+        let addend = match *x == shape {
+            true => addend.clone(),
+            false => broadcast_tensor(ctx, addend, shape)?,
+        };
+        T::accumulate(sum.slice_mut()?, &[addend.slice()?]);
+        Ok(sum)
+    }
 }
 
 enum Bias<T> {
@@ -112,6 +171,7 @@ impl<T> Default for Tail<T> {
         Tail {
             bias: Bias::None,
             act: Activation::None,
+            addend: None,
         }
     }
 }
@@ -199,12 +259,43 @@ struct Unpacked<T> {
     tail: Tail<T>,
 }
 
-impl<T: gemm::GemmElement + Num> OpKernel for Unpacked<T> {
+impl<T: gemm::GemmElement + Num + Accumulate> Unpacked<T> {
+    /// Returns the product added to a tensor of its shape, in the memory of that if possible.
+    fn sum(&self, ctx: &mut KernelCtx, s: &GemmShape, addend: usize) -> Result<Tensor> {
+        // Products of few rows may find the right-hand matrix packed, which takes longer than to add them.
+        let candidates: &[usize] = if s.m > FEW_ROWS { &[addend] } else { &[] };
+        let (mut out, forwarded) =
+            ctx.forward_or_alloc(candidates, T::DTYPE, shape_of([s.m, s.n])?)?;
+        let mut ep = self.tail.epilogue(ctx, s.n)?;
+        let (a, b, to) = (ctx.input(0)?, ctx.input(1)?, out.slice_mut::<T>()?);
+        if forwarded.is_some() {
+            gemm_add(ctx.par(), s, a.slice()?, b.slice()?, to, &ep);
+        } else {
+            ep.side = Some((ctx.slice::<T>(addend)?, s.n));
+            large_product(ctx, s, [a, b], to, &ep)?;
+        }
+        Ok(out)
+    }
+}
+
+impl<T: gemm::GemmElement + Num + Accumulate> OpKernel for Unpacked<T> {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         let s = sizes(a, b, self.ta, self.tb)?;
-        let ep = self.tail.epilogue(ctx, s.n)?;
-        let out = product(ctx, &s, [a, b], &ep)?;
+        let out = match self.tail.addend {
+            Some(Addend { input, .. })
+                if ctx.shape(input)?.dims() == [s.m, s.n] && s.k > 0 && !s.is_tiny() =>
+            {
+                self.sum(ctx, &s, input)?
+            }
+            addend => {
+                let product = product(ctx, &s, [a, b], &self.tail.epilogue(ctx, s.n)?)?;
+                match addend {
+                    Some(addend) => addend.add::<T>(ctx, product)?,
+                    None => product,
+                }
+            }
+        };
         ctx.set_output(0, out)
     }
 
@@ -213,15 +304,24 @@ impl<T: gemm::GemmElement + Num> OpKernel for Unpacked<T> {
     }
 }
 
-/// Returns the bias and activation of the attr `fused_ops`.
+/// Returns the bias, and activation or addend of the attr `fused_ops`.
 fn fused_tail(attrs: &Attrs, bias: Option<Vec<f32>>) -> Result<Tail<f32>> {
     let ops = attrs.strs("fused_ops")?;
     let (bias, rest) = match ops.split_first() {
         Some((&"BiasAdd", rest)) => (bias.map_or(Bias::Input, Bias::Constant), rest),
         _ => (Bias::None, &ops[..]),
     };
+    let has_bias = !matches!(bias, Bias::None);
+    let addend = match rest {
+        [op] => Addend::broadcasts(op).map(|broadcasts| Addend {
+            input: 2 + usize::from(has_bias),
+            broadcasts,
+        }),
+        _ => None,
+    };
     let act = match rest {
         [] => Activation::None,
+        _ if addend.is_some() => Activation::None,
         ["Relu"] => Activation::Relu,
         ["Relu6"] => Activation::Relu6,
         ["Elu"] => UnaryOp::Elu(1.0).into(),
@@ -238,13 +338,13 @@ fn fused_tail(attrs: &Attrs, bias: Option<Vec<f32>>) -> Result<Tail<f32>> {
         }
     };
     let n_args = attrs.int("num_args")?;
-    let wanted = i64::from(!matches!(bias, Bias::None));
+    let wanted = i64::from(has_bias) + i64::from(addend.is_some());
     if n_args != wanted {
         return Err(invalid_argument!(
             "Fused MatMul must have {wanted} extra arguments, but has {n_args}"
         ));
     }
-    Ok(Tail { bias, act })
+    Ok(Tail { bias, act, addend })
 }
 
 fn fused_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
@@ -259,7 +359,8 @@ fn fused_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
                 None => None,
             };
             let tail = fused_tail(build.attrs, bias)?;
-            Ok(match packed_weights(build, ta) {
+            let weights = packed_weights(build, ta).filter(|_| tail.addend.is_none());
+            Ok(match weights {
                 Some(w) => Box::new(Packed::<f32>::new(build, w, tb, tail)?),
                 None => Box::new(Unpacked { ta, tb, tail }),
             })
@@ -272,6 +373,11 @@ fn fused_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
 /// Computes product, bias and activation in `f32`, rounded once.
 fn fused_halves(ta: bool, tb: bool, attrs: &Attrs, dtype: DType) -> Result<Box<dyn OpKernel>> {
     let tail = fused_tail(attrs, None)?;
+    if tail.addend.is_some() {
+        return Err(ferroflow_base::unimplemented_error!(
+            "Sums of {dtype} are not fused into products"
+        ));
+    }
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
         let s = sizes(a, b, ta, tb)?;

@@ -318,7 +318,17 @@ fn an_update_by_a_product_is_that_of_the_product_made_before() {
                 }
                 let out = Out::Matrix(SendPtr(product.as_mut_ptr()), n);
                 // SAFETY: the product has this size.
-                unsafe { multiply(&Inline, (&rows, k), m, packed, out, &Epilogue::none()) };
+                unsafe {
+                    multiply(
+                        &Inline,
+                        (&rows, k),
+                        m,
+                        packed,
+                        out,
+                        &Epilogue::none(),
+                        false,
+                    )
+                };
                 for par in [&Inline as &dyn Parallelism, &TwoThreads] {
                     let start = || [noise(m * n, 3), noise(m * n, 4), vec![0.0; m * n]];
                     let (mut want, mut got) = (start(), start());
@@ -354,6 +364,35 @@ fn kept_matrices_make_the_same_bits() {
                 gemm(par, &s, &a, &b, &mut outs[0], &ep);
                 gemm_kept(par, &a, k, m, &packed, &mut outs[1], n, &ep);
                 assert_eq!(outs[0], outs[1], "{isa:?}: {m} {n} {k}");
+            }
+        }
+    });
+}
+
+#[test]
+fn products_are_added_to_what_a_matrix_holds() {
+    each_isa(|isa| {
+        for (m, n, k) in [
+            (1, 1, 5),
+            (1, 100, 3),
+            (7, 31, 129),
+            (70, 33, 900),
+            (320, 65, 32),
+        ] {
+            for (ta, tb) in [(false, false), (false, true), (true, false), (true, true)] {
+                let s = GemmShape::dense(m, n, k, ta, tb);
+                let (a, b, bias) = (noise(m * k, 1), noise(n * k, 2), noise(n, 3));
+                let product = naive(&s, &a, &b);
+                for par in [&Inline as &dyn Parallelism, &TwoThreads] {
+                    let before = noise(m * n, 4);
+                    let mut out = before.clone();
+                    let ep = Epilogue::new(Some(&bias[..]), Activation::None);
+                    gemm_add(par, &s, &a, &b, &mut out, &ep);
+                    for (i, got) in out.iter().enumerate() {
+                        let want = product[i] + f64::from(before[i]) + f64::from(bias[i % n]);
+                        close(*got, want, k, &(isa, s));
+                    }
+                }
             }
         }
     });

@@ -1,4 +1,4 @@
-//! A product that is consumed as it is computed: [`gemm_update`].
+//! Products that change matrices: [`gemm_add`] adds to one, [`gemm_update`] is consumed as it is computed.
 
 use super::drive::{Out, TileSink};
 use super::{Epilogue, GemmElement, GemmShape, check, multiply_into};
@@ -9,6 +9,24 @@ use ferroflow_sync::Parallelism;
 
 /// The longest reduction of [`gemm_update`]: its sums must be complete after one block.
 pub const MAX_UPDATE_K: usize = super::drive::BLOCK_K;
+
+/// Computes `out = epilogue(out + op(a) · op(b))`.
+///
+/// # Panics
+/// If a slice is too short for its matrix.
+pub fn gemm_add<T: GemmElement>(
+    par: &dyn Parallelism,
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    out: &mut [T],
+    ep: &Epilogue<'_, T>,
+) {
+    check(out.len(), s.m, s.n, s.ldc, "output");
+    let out = Out::Matrix(SendPtr(out.as_mut_ptr()), s.ldc);
+    // SAFETY: the size was checked; `out` is exclusively borrowed and initialized.
+    unsafe { multiply_into(par, s, a, b, out, ep, true) }
+}
 
 /// Calls `rule(values, product)` for each element of the dense matrices `values`, where the product
 /// is the corresponding element of `op(a) · op(b)`, which is never stored as a whole: `s.ldc` must
@@ -38,7 +56,7 @@ pub fn gemm_update<T: GemmElement, F: Fn([&mut T; N], T) + Sync, const N: usize>
         isa: Isa::current(),
     };
     // SAFETY: the values were checked and are exclusively borrowed, and tiles do not overlap.
-    unsafe { multiply_into(par, s, a, b, Out::Tiles(&update), &Epilogue::none()) };
+    unsafe { multiply_into(par, s, a, b, Out::Tiles(&update), &Epilogue::none(), false) };
 }
 
 /// Values updated tile by tile.

@@ -1,0 +1,175 @@
+//! Fuses matrix products into the sums that read them, as `_FusedMatMul` with `Add` (TensorFlow: contraction, bias and
+//! addition in `grappler/optimizers/remapper.cc`).
+//!
+//! The gradient of a matrix that is used more than once, as in each iteration of a loop, is such a sum. The kernel adds
+//! the product to the other terms as it is computed, in their memory if nothing else reads them.
+//!
+//! The sum waits for what the product waited for. Nodes that waited for the product wait for its inputs instead, as in
+//! the pass `control_only`.
+
+use crate::pass::FUSED_SUFFIX;
+use crate::passes::control_only::{wait_for, waiting};
+use crate::view::{View, has_dead_outputs, same_shape};
+use crate::{Pass, PassCtx};
+use ferroflow_base::Result;
+use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch};
+use ferroflow_opdef::AttrValue;
+use ferroflow_tensor::{DType, PartialShape};
+use smallvec::SmallVec;
+
+pub(crate) const PASS: Pass = Pass {
+    name: NAME,
+    about: "fuses matrix products into the sums that read them",
+    run,
+};
+
+pub(crate) const NAME: &str = "fuse_sum";
+
+/// A sum of products and at most one other term.
+struct Sum {
+    id: NodeId,
+    /// The term that the first product is added to.
+    first: Output,
+    terms: SmallVec<[Term; 2]>,
+}
+
+/// A product that only a sum reads.
+struct Term {
+    product: NodeId,
+    /// What the product and Identities after it wait for.
+    controls: Vec<NodeId>,
+    /// Whether nodes wait for the product.
+    has_waiting: bool,
+}
+
+fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    let view = View::new(graph, ctx.shapes(graph)?);
+    let sums = graph.iter().filter_map(|(id, _)| sum(&view, id));
+    let sums: Vec<Sum> = sums.collect();
+    let mut patch = Patch::new();
+    for sum in sums {
+        fuse(graph, ctx, &mut patch, sum)?;
+    }
+    patch.apply(graph);
+    Ok(())
+}
+
+/// The sum `id`, if it has products to fuse.
+fn sum(view: &View, id: NodeId) -> Option<Sum> {
+    let node = view.node(id);
+    let is_sum = matches!(node.op(), "Add" | "AddV2" | "AddN");
+    if !is_sum || node.outputs[..] != [DType::Float] {
+        return None;
+    }
+    let (mut first, mut terms) = (None, SmallVec::new());
+    for input in &node.inputs {
+        match term(view, node, *input) {
+            Some(term) => terms.push(term),
+            // With more terms, nothing is read or written less.
+            None if first.replace(*input).is_some() => return None,
+            None => {}
+        }
+    }
+    if first.is_none() && !terms.is_empty() {
+        terms.remove(0);
+        first = Some(node.inputs[0]);
+    }
+    let first = first?;
+    let shape = view.shape(first);
+    // Errors name the shapes in the order of the inputs.
+    let in_order = first == node.inputs[0];
+    let fits = |t: &Term| {
+        let product = view.shape(Output::new(t.product, 0));
+        may_equal(&shape, &product) && (in_order || same_shape(&shape, &product))
+    };
+    (!terms.is_empty() && terms.iter().all(fits)).then_some(Sum { id, first, terms })
+}
+
+/// Whether two shapes are equal as far as known, and the second one is a matrix's.
+fn may_equal(shape: &PartialShape, product: &PartialShape) -> bool {
+    let Some(dims) = shape.dims() else {
+        return true;
+    };
+    let of_product = product.dims().unwrap_or(&[None, None]);
+    let pairs = dims.iter().zip(of_product);
+    dims.len() == 2 && { pairs }.all(|(a, b)| a.is_none() || b.is_none() || a == b)
+}
+
+/// The product that `input` of `sum` is, if nothing else reads it.
+fn term(view: &View, sum: &Node, input: Output) -> Option<Term> {
+    let (graph, mut from, mut controls) = (view.graph, input, Vec::new());
+    let product = loop {
+        let of = graph.node(from.node);
+        if of.device != sum.device || graph.is_target(from.node) {
+            return None;
+        }
+        controls.extend(of.controls.iter().copied());
+        match of.op() {
+            "Identity" if view.consumers.of(from.node).len() == 1 => from = *of.inputs.first()?,
+            "MatMul" if of.outputs[..] == [DType::Float] => break of,
+            "_FusedMatMul" if adds_bias_only(of) => break of,
+            _ => return None,
+        }
+    };
+    let readers = view.consumers.of(from.node);
+    let has_waiting = readers.iter().any(|(_, slot)| slot.is_none());
+    if readers.iter().filter(|(_, slot)| slot.is_some()).count() != 1 {
+        return None;
+    }
+    let inputs = || product.inputs.iter().map(|i| graph.node(i.node));
+    // Only one side of a Switch comes, which a control edge cannot name.
+    if has_waiting && inputs().any(has_dead_outputs) {
+        return None;
+    }
+    // A constant on the right is packed once, for MatMul.
+    let is_packed = inputs().nth(1)?.class() == NodeClass::Const;
+    (!is_packed || product.attrs.bool("transpose_a").ok()?).then_some(Term {
+        product: from.node,
+        controls,
+        has_waiting,
+    })
+}
+
+fn adds_bias_only(node: &Node) -> bool {
+    let names = node.attrs.strs("fused_ops");
+    node.outputs[..] == [DType::Float] && names.is_ok_and(|names| names[..] == ["BiasAdd"])
+}
+
+fn fuse(graph: &mut Graph, ctx: &PassCtx, patch: &mut Patch, sum: Sum) -> Result<()> {
+    let node = graph.node(sum.id).clone();
+    let op = if node.op() == "AddN" { "AddN" } else { "Add" };
+    let (mut addend, last) = (sum.first, sum.terms.len() - 1);
+    for (i, term) in sum.terms.into_iter().enumerate() {
+        let product = graph.node(term.product).clone();
+        let mut fused = added(ctx, &product, addend, op)?;
+        if i < last {
+            let name = format!("{}{FUSED_SUFFIX}", product.name);
+            fused.name = graph.unique_name(&name);
+            wait_for(&mut fused, term.controls);
+            addend = Output::new(patch.add(graph, fused)?, 0);
+        } else {
+            let node = patch.edit(graph, sum.id);
+            (node.def, node.attrs, node.inputs) = (fused.def, fused.attrs, fused.inputs);
+            wait_for(node, term.controls);
+        }
+        if term.has_waiting {
+            *patch.edit(graph, term.product) = waiting(&product, ctx)?;
+        }
+    }
+    Ok(())
+}
+
+/// The product with the addition of `addend`, as input of a node `op`.
+fn added(ctx: &PassCtx, product: &Node, addend: Output, op: &str) -> Result<Node> {
+    let mut node = product.clone();
+    let mut names = product.attrs.strs("fused_ops").unwrap_or_default();
+    names.push(op);
+    let names = AttrValue::strs(&names);
+    node.inputs.push(addend);
+    let n_args = node.inputs.len() as i64 - 2;
+    node.attrs.set("fused_ops", names);
+    node.attrs.set("num_args", AttrValue::Int(n_args));
+    node.def = ctx.def("_FusedMatMul")?;
+    node.def.complete_attrs(&mut node.attrs)?;
+    Ok(node)
+}
