@@ -16,6 +16,7 @@
 
 mod aligned;
 mod amx;
+pub mod batch_norm;
 pub mod bf16;
 pub mod columns;
 pub mod conv;

@@ -8,6 +8,7 @@ use ferroflow_functors::numeric::Ordered;
 use ferroflow_functors::unary::float_input;
 use ferroflow_functors::window::Layout;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::batch_norm;
 use ferroflow_primitives::math::{UnaryOp, scale_offset, unary};
 use ferroflow_primitives::rows::{ReduceOp, reduce_middle};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
@@ -235,15 +236,7 @@ impl BatchNorm {
         let n = x.num_elements() / channels;
         let mut mean = vec![0.0; channels];
         reduce_middle(par, ReduceOp::Mean, [1, n, channels], x.slice()?, &mut mean);
-        let negative: Vec<f32> = mean.iter().map(|m| -m).collect();
-        let ones = vec![1.0; channels];
-        let mut centered = Tensor::for_overwrite(DType::Float, x.shape().clone())?;
-        apply(par, x.slice()?, &ones, &negative, centered.slice_mut()?);
-        let centered = centered.slice::<f32>()?;
-        let mut variance = vec![0.0; channels];
-        let middle = [1, n, channels];
-        reduce_middle(par, ReduceOp::SumSquares, middle, centered, &mut variance);
-        variance.iter_mut().for_each(|v| *v /= n as f32);
+        let variance = variance(par, x.slice()?, &mean);
         let zeros = vec![0.0; channels];
         let (factor, offset) = affine(
             params[0].slice()?,
@@ -253,7 +246,11 @@ impl BatchNorm {
             self.epsilon,
         );
         let mut y = Tensor::for_overwrite(DType::Float, x.shape().clone())?;
-        apply(par, centered, &factor, &offset, y.slice_mut()?);
+        let (x, block) = (x.slice::<f32>()?, block(channels));
+        par_chunks_mut(par, y.slice_mut()?, block, 1, &|i, y| {
+            let x = &x[i * block..][..y.len()];
+            batch_norm::normalize(x, [&mean, &factor, &offset], y);
+        });
         let unbiased = n as f32 / (n - 1).max(1) as f32;
         let sample: Vec<f32> = variance.iter().map(|v| v * unbiased).collect();
         *sums = [
@@ -282,10 +279,30 @@ fn vector(n: usize, value: f32) -> Result<Tensor> {
     Ok(t)
 }
 
+/// Returns the number of elements of a block of rows.
+fn block(channels: usize) -> usize {
+    (BLOCK / channels.max(1)).max(1) * channels
+}
+
+/// Returns the variance of each channel of `x`, which is not empty.
+fn variance(par: &dyn Parallelism, x: &[f32], mean: &[f32]) -> Vec<f32> {
+    let (channels, block) = (mean.len(), block(mean.len()));
+    let mut partial = vec![0f32; x.len().div_ceil(block) * channels];
+    par_chunks_mut(par, &mut partial, channels, 1, &|i, sums| {
+        let block = i * block..((i + 1) * block).min(x.len());
+        batch_norm::centered_squares(&x[block], mean, sums);
+    });
+    let n = (x.len() / channels) as f64;
+    let sum = |c: usize| -> f64 {
+        let of_channel = partial.iter().skip(c).step_by(channels);
+        of_channel.map(|s| f64::from(*s)).sum()
+    };
+    (0..channels).map(|c| (sum(c) / n) as f32).collect()
+}
+
 /// Computes `y = x * factor + bias` for rows of channels.
 fn apply(par: &dyn Parallelism, x: &[f32], factor: &[f32], bias: &[f32], y: &mut [f32]) {
-    let c = factor.len();
-    let block = (BLOCK / c.max(1)).max(1) * c;
+    let block = block(factor.len());
     par_chunks_mut(par, y, block, 1, &|i, y| {
         scale_offset(&x[i * block..][..y.len()], factor, bias, y);
     });

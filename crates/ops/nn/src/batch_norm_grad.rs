@@ -7,6 +7,7 @@ use ferroflow_functors::numeric::{Num, Ordered};
 use ferroflow_functors::unary::float_input;
 use ferroflow_functors::window::Layout;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::batch_norm::{gradient, gradient_sums};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 
@@ -197,21 +198,9 @@ impl Moments<'_> {
         // mean.
         let mut partial = vec![0f32; rows.div_ceil((block / c.max(1)).max(1)) * 2 * c];
         par_chunks_mut(par, &mut partial, 2 * c, 1, &|i, sums| {
-            let end = ((i + 1) * block).min(x.len());
+            let block = i * block..((i + 1) * block).min(x.len());
             let (plain, weighted) = sums.split_at_mut(c);
-            let rows = dy[i * block..end].chunks_exact(c);
-            for (dy, x) in rows.zip(x[i * block..end].chunks_exact(c)) {
-                for ((((p, w), dy), x), m) in plain
-                    .iter_mut()
-                    .zip(&mut *weighted)
-                    .zip(dy)
-                    .zip(x)
-                    .zip(self.mean)
-                {
-                    *p += dy;
-                    *w += dy * (x - m);
-                }
-            }
+            gradient_sums([&dy[block.clone()], &x[block]], self.mean, plain, weighted);
         });
         let mut sums = vec![0f64; 2 * c];
         for partial in partial.chunks_exact((2 * c).max(1)) {
@@ -245,13 +234,9 @@ impl Moments<'_> {
         }
         let [factor, slope, bias] = &terms;
         par_chunks_mut(par, dx, block, 1, &|i, dx| {
-            let start = i * block;
-            let of = dx.chunks_exact_mut(c).zip(dy[start..].chunks_exact(c));
-            for ((dx, dy), x) in of.zip(x[start..].chunks_exact(c)) {
-                for j in 0..c {
-                    dx[j] = factor[j] * dy[j] + slope[j] * (x[j] - self.mean[j]) + bias[j];
-                }
-            }
+            let block = i * block..i * block + dx.len();
+            let params = [self.mean, factor, slope, bias];
+            gradient([&dy[block.clone()], &x[block]], params, dx);
         });
         let scale = weighted.iter().zip(&inverse).map(|(w, i)| (w * i) as f32);
         [scale.collect(), plain.iter().map(|s| *s as f32).collect()]

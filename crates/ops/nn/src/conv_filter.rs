@@ -6,7 +6,7 @@ use ferroflow_primitives::conv::{
     Conv3dShape, conv2d_filter_gradient_in_tiles, conv3d_filter_gradient, suits_filter_gradient,
     suits_filter_gradient_in_tiles,
 };
-use ferroflow_primitives::gemm::{Epilogue, GemmShape, gemm};
+use ferroflow_primitives::gemm::{Epilogue, GemmShape, gemm, gemm_add};
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 
 /// Numbers in the matrix of windows that is built at a time.
@@ -30,17 +30,20 @@ pub(crate) fn by_filter(
     if width == 0 || out_c == 0 || n_pixels == 0 {
         return;
     }
-    // A pixel of the output is a row; parts of windows outside the input stay zero.
-    let is_plain = offsets == 1
+    let is_pointwise = offsets == 1
         && (s.stride_d, p.stride_h, p.stride_w) == (1, 1, 1)
         && (s.in_d, p.in_h, p.in_w) == (s.out_d, p.out_h, p.out_w)
         && (s.pad_front, p.pad_top, p.pad_left) == (0, 0, 0);
+    if is_pointwise {
+        return by_channels(par, [in_c, out_c], x, dy, out);
+    }
     if [s.in_d, s.filter_d, s.out_d] == [1; 3] && suits_filter_gradient_in_tiles(p) {
         return conv2d_filter_gradient_in_tiles(par, p, x, dy, out);
     }
-    if !is_plain && suits_filter_gradient(s) {
+    if suits_filter_gradient(s) {
         return conv3d_filter_gradient(par, s, x, dy, out);
     }
+    // A pixel of the output is a row; parts of windows outside the input stay zero.
     let slab = (WINDOWS / width).clamp(64, n_pixels.max(64)).min(n_pixels);
     let n_slabs = n_pixels.div_ceil(slab);
     // Slabs are added up separately by each thread that may work on one.
@@ -52,19 +55,15 @@ pub(crate) fn by_filter(
     let size = width * out_c;
     let mut sums = vec![0f32; size * n_sums];
     par_chunks_mut(par, &mut sums, size, 1, &|lane, sum| {
-        let mut windows = vec![0f32; if is_plain { 0 } else { slab * width }];
+        let mut windows = vec![0f32; slab * width];
         let mut product = vec![0f32; size];
         for n in (lane..n_slabs).step_by(n_sums) {
             let start = n * slab;
             let rows = slab.min(n_pixels - start);
-            let left = if is_plain {
-                &x[start * in_c..][..rows * in_c]
-            } else {
-                for (i, row) in windows.chunks_exact_mut(width).take(rows).enumerate() {
-                    fill_row(s, start + i, x, row);
-                }
-                &windows[..rows * width]
-            };
+            for (i, row) in windows.chunks_exact_mut(width).take(rows).enumerate() {
+                fill_row(s, start + i, x, row);
+            }
+            let left = &windows[..rows * width];
             let right = &dy[start * out_c..][..rows * out_c];
             // The transposed product transposes the gradients, which are fewer than the windows.
             let shape = GemmShape::dense(out_c, width, rows, true, false);
@@ -74,10 +73,62 @@ pub(crate) fn by_filter(
         }
     });
     for sum in sums.chunks_exact(size) {
-        for (o, sum) in sum.chunks_exact(width).enumerate() {
-            for (out, sum) in out.chunks_exact_mut(out_c).zip(sum) {
-                out[o] += sum;
-            }
+        add_transposed(sum, width, out_c, out);
+    }
+}
+
+/// Adds the transpose of `sum[out_c][width]` to `out`.
+fn add_transposed(sum: &[f32], width: usize, out_c: usize, out: &mut [f32]) {
+    for (o, sum) in sum.chunks_exact(width).enumerate() {
+        for (out, sum) in out.chunks_exact_mut(out_c).zip(sum) {
+            out[o] += sum;
+        }
+    }
+}
+
+/// Elements of inputs and gradients that are multiplied at a time, to stay in the second-level cache.
+const PIXELS: usize = 1 << 16;
+/// Least pixels that are multiplied at a time: the length of the reductions.
+const MIN_PIXELS: usize = 256;
+/// Columns of a product that are computed at once.
+const LANES: usize = 16;
+
+/// Adds the filter gradient of a convolution of single pixels to `out`: `xᵀ · dy`.
+fn by_channels(
+    par: &dyn Parallelism,
+    [in_c, out_c]: [usize; 2],
+    x: &[f32],
+    dy: &[f32],
+    out: &mut [f32],
+) {
+    let n_pixels = dy.len() / out_c;
+    // Or its transpose, whichever has fewer empty columns, then whichever transposes less.
+    let work = |rows: usize, cols: usize| (rows * cols.next_multiple_of(LANES), rows);
+    let is_turned = work(out_c, in_c) < work(in_c, out_c);
+    let ((rows, left), (cols, right)) = match is_turned {
+        false => ((in_c, x), (out_c, dy)),
+        true => ((out_c, dy), (in_c, x)),
+    };
+    let n_slabs = n_pixels.div_ceil((PIXELS / (in_c + out_c)).max(MIN_PIXELS));
+    let n_sums = par.width().min(n_slabs);
+    let slab = n_pixels.div_ceil(n_slabs.next_multiple_of(n_sums));
+    let n_slabs = n_pixels.div_ceil(slab);
+    let inner: &dyn Parallelism = if n_sums > 1 { &Inline } else { par };
+    let size = in_c * out_c;
+    let mut sums = vec![0f32; size * n_sums];
+    par_chunks_mut(par, &mut sums, size, 1, &|lane, sum| {
+        for n in (lane..n_slabs).step_by(n_sums) {
+            let pixels = n * slab..((n + 1) * slab).min(n_pixels);
+            let shape = GemmShape::dense(rows, cols, pixels.len(), true, false);
+            let left = &left[pixels.start * rows..pixels.end * rows];
+            let right = &right[pixels.start * cols..pixels.end * cols];
+            gemm_add(inner, &shape, left, right, sum, &Epilogue::none());
+        }
+    });
+    for sum in sums.chunks_exact(size) {
+        match is_turned {
+            false => out.iter_mut().zip(sum).for_each(|(out, sum)| *out += sum),
+            true => add_transposed(sum, in_c, out_c, out),
         }
     }
 }

@@ -8,7 +8,7 @@
 use super::Conv3dShape;
 use crate::aligned::{Scratch, SendPtr};
 use crate::gemm::drive::{Out, RowSource, Tiles, drive};
-use crate::gemm::{Epilogue, GemmElement, PackedB, check};
+use crate::gemm::{Epilogue, GemmElement, PackedB, check, turn};
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 use std::ops::{AddAssign, Range};
 
@@ -99,6 +99,10 @@ impl TransposedInput {
         let p = &self.s.plane;
         let (in_c, stride) = (p.in_c, p.stride_w);
         let end = (self.line.saturating_sub(p.pad_left)).min(p.in_w);
+        if stride == 1 {
+            let to = &mut planes[to + p.pad_left..];
+            return turn(&Inline, row, in_c, [end, in_c], to, self.channel);
+        }
         for (block, planes) in planes.chunks_mut(TOGETHER * self.channel).enumerate() {
             for (x, pixel) in row.chunks_exact(in_c).take(end).enumerate() {
                 let x = x + p.pad_left;

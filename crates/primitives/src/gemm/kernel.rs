@@ -310,18 +310,21 @@ pub(crate) struct PackJob<T> {
     pub from: *const T,
     pub ld: usize,
     pub rows: usize,
+    /// Columns that exist; zeros follow them.
+    pub width: usize,
     pub to: *mut T,
 }
 
 /// Rows between the one that is copied and the one that is prefetched.
 const PACK_AHEAD: usize = 16;
 
-/// Copies rows of two vectors, one behind the other.
+/// Copies rows of at most two vectors, one behind the other.
 ///
 /// # Safety
-/// The rows can be read, and as many written.
+/// The rows can be read, and as many rows of two vectors written.
 #[inline(always)]
 pub(crate) unsafe fn pack_rows<L: Lanes>(l: L, j: &PackJob<L::T>) {
+    let (first, second) = (j.width.min(L::N), j.width.saturating_sub(L::N));
     for row in 0..j.rows {
         let from = j.from.wrapping_add(row * j.ld);
         let ahead = from.wrapping_add(PACK_AHEAD * j.ld);
@@ -330,8 +333,18 @@ pub(crate) unsafe fn pack_rows<L: Lanes>(l: L, j: &PackJob<L::T>) {
         // SAFETY: the caller's promise.
         unsafe {
             let to = j.to.add(row * 2 * L::N);
-            l.store(to, l.load(from));
-            l.store(to.add(L::N), l.load(from.add(L::N)));
+            if second == L::N {
+                l.store(to, l.load(from));
+                l.store(to.add(L::N), l.load(from.add(L::N)));
+                continue;
+            }
+            let part = |n: usize, at: usize| match n {
+                0 => l.zero(),
+                n if n == L::N => l.load(from.add(at)),
+                n => l.load_part(from.add(at), n),
+            };
+            l.store(to, part(first, 0));
+            l.store(to.add(L::N), part(second, L::N));
         }
     }
 }

@@ -250,7 +250,11 @@ impl<T: GemmElement> PackedB<T> {
         }
         // A row of all panels at a time, so that reads are contiguous; for many panels several
         // rows, so that writes are contiguous, too.
-        let rows = if panels <= MANY_PANELS { 1 } else { ROWS };
+        let rows = match panels {
+            1 => k.min(ROWS_OF_ONE),
+            2..=MANY_PANELS => 1,
+            _ => ROWS,
+        };
         let per_task = (16 * 1024 / (n * rows)).max(1);
         let table = self.table;
         parallel_for(par, k.div_ceil(rows), per_task, &|range| {
@@ -382,6 +386,8 @@ impl<'a, T: GemmElement> Stored<'a, T> {
 /// Rows packed together, if there are many panels.
 const ROWS: usize = 8;
 const MANY_PANELS: usize = 32;
+/// Rows packed together, if there is one panel.
+const ROWS_OF_ONE: usize = 128;
 
 /// Copies rows to a panel; `src` begins at its first column, after which there are `columns` in all.
 fn pack_block<T: GemmElement>(
@@ -396,16 +402,15 @@ fn pack_block<T: GemmElement>(
     let width = columns.min(nr);
     super::check(src.len(), rows, width, ld, "right-hand matrix");
     assert!(dst.len() >= rows * nr, "panel: too short");
-    if width == nr {
-        let (from, to) = (src.as_ptr(), dst.as_mut_ptr());
-        let job = PackJob { from, ld, rows, to };
-        // SAFETY: just checked.
-        return unsafe { (table.pack)(&job) };
-    }
-    for (row, dst) in dst.chunks_exact_mut(nr).take(rows).enumerate() {
-        dst[..width].copy_from_slice(&src[row * ld..][..width]);
-        dst[width..].fill(T::ZERO);
-    }
+    let job = PackJob {
+        from: src.as_ptr(),
+        ld,
+        rows,
+        width,
+        to: dst.as_mut_ptr(),
+    };
+    // SAFETY: just checked.
+    unsafe { (table.pack)(&job) };
 }
 
 /// Computes `dst[row][c] = src[c][row]` for `width` columns, the others zero.
