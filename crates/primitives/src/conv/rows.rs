@@ -100,11 +100,15 @@ impl<'a> Windows<'a> {
         [row / w / h / d, row / w / h % d, row / w % h, row % w]
     }
 
-    /// Returns whether the filter row at this output column is inside the input.
-    fn inside(&self, x: usize) -> bool {
+    /// Returns the output columns whose filter rows are inside the input.
+    fn inside(&self) -> Range<usize> {
         let w = &self.axes[2];
-        let x = w.start(x);
-        x >= 0 && x as usize + w.filter <= w.input
+        let first = w.pad.div_ceil(w.stride);
+        let end = match (w.input + w.pad).checked_sub(w.filter) {
+            Some(last) => (last / w.stride + 1).min(w.output),
+            None => 0,
+        };
+        first..end
     }
 }
 
@@ -140,11 +144,12 @@ impl RowSource<f32> for Windows<'_> {
         } else {
             &self.zeros
         };
+        let (inside, step) = (self.inside(), width.stride * self.pixel);
         let edges = if self.merged {
             let mut x = self.position(rows.start)[3];
             let mut n = 0;
             for _ in rows.clone() {
-                n += usize::from(!self.inside(x));
+                n += usize::from(!inside.contains(&x));
                 x = if x + 1 == width.output { 0 } else { x + 1 };
             }
             n
@@ -161,20 +166,25 @@ impl RowSource<f32> for Windows<'_> {
         let base = self.input.as_ptr().cast_mut();
         let line_len = width.input * self.pixel;
         tiles.each(|row, mr| {
-            for r in 0..mr {
+            let mut r = 0;
+            while r < mr {
                 let x = pos[3];
-                if self.merged && self.inside(x) {
+                if self.merged && inside.contains(&x) {
+                    let n = (mr - r).min(inside.end - x);
                     let start = width.start(x) as usize * self.pixel;
-                    let mut slot = row * n_offsets + r;
-                    for line in &lines {
-                        // Inside the line, since the whole window is.
-                        out[slot] = match line {
-                            Some(line) => SendPtr(base.wrapping_add(line + start)),
-                            None => pointer(zeros),
-                        };
-                        slot += mr;
+                    let slots = out[row * n_offsets..][..mr * n_offsets].chunks_exact_mut(mr);
+                    for (slots, line) in slots.zip(&lines) {
+                        let slots = slots[r..r + n].iter_mut().enumerate();
+                        match line {
+                            // Inside the line, since the windows are.
+                            Some(line) => slots.for_each(|(i, slot)| {
+                                *slot = SendPtr(base.wrapping_add(line + start + i * step));
+                            }),
+                            None => slots.for_each(|(_, slot)| *slot = pointer(zeros)),
+                        }
                     }
-                    self.next(&mut pos, &mut lines);
+                    self.advance(n, &mut pos, &mut lines);
+                    r += n;
                     continue;
                 }
                 let mut slots = out[row * n_offsets + r..].iter_mut().step_by(mr);
@@ -204,7 +214,8 @@ impl RowSource<f32> for Windows<'_> {
                         }
                     }
                 }
-                self.next(&mut pos, &mut lines);
+                self.advance(1, &mut pos, &mut lines);
+                r += 1;
             }
         });
     }
@@ -222,10 +233,10 @@ impl Windows<'_> {
         }
     }
 
-    /// Steps to the next output pixel.
-    fn next(&self, pos: &mut [usize; 4], lines: &mut [Option<usize>]) {
+    /// Steps `n` output pixels further, at most to the next row.
+    fn advance(&self, n: usize, pos: &mut [usize; 4], lines: &mut [Option<usize>]) {
         let [_, height, width] = &self.axes;
-        pos[3] += 1;
+        pos[3] += n;
         if pos[3] == width.output {
             let [n, z, y, _] = *pos;
             let row = ((n * self.axes[0].output + z) * height.output + y + 1) * width.output;

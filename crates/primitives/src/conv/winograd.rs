@@ -200,7 +200,10 @@ impl<'a> Grid<'a> {
     fn corner(&self, tile: usize) -> [usize; 3] {
         let (s, step, [rows, cols]) = (self.s, self.transform.step(), self.size());
         let (image, rest) = (tile / (rows * cols), tile % (rows * cols));
-        let at = |i: usize, tiles: usize, dilation: usize| i % tiles * step * dilation + i / tiles;
+        let at = |i: usize, tiles: usize, dilation: usize| match dilation {
+            1 => i * step,
+            _ => i % tiles * step * dilation + i / tiles,
+        };
         let (y, x) = (rest / cols, rest % cols);
         [image, at(y, self.rows, s.dil_h), at(x, self.cols, s.dil_w)]
     }
@@ -208,11 +211,39 @@ impl<'a> Grid<'a> {
     /// Returns a tile's output pixels, as far as they exist.
     fn outputs(&self, tile: usize) -> [Option<usize>; 16] {
         let ([image, y, x], s, step) = (self.corner(tile), self.s, self.transform.step());
-        std::array::from_fn(|i| {
-            let (y, x) = (y + i / step * s.dil_h, x + i % step * s.dil_w);
-            (i < step * step && y < s.out_h && x < s.out_w)
-                .then_some((image * s.out_h + y) * s.out_w + x)
-        })
+        let mut pixels = [None; 16];
+        for (i, pixels) in pixels.chunks_exact_mut(step).take(step).enumerate() {
+            let y = y + i * s.dil_h;
+            if y >= s.out_h {
+                break;
+            }
+            let line = (image * s.out_h + y) * s.out_w;
+            for (j, pixel) in pixels.iter_mut().enumerate() {
+                let x = x + j * s.dil_w;
+                *pixel = (x < s.out_w).then_some(line + x);
+            }
+        }
+        pixels
+    }
+
+    /// Sets `pixels` to the input pixels of a tile; those that do not exist are zeros.
+    fn inputs(&self, tile: usize, input: &[f32], pixels: &mut [SendPtr<f32>; 64]) {
+        let ([image, y, x], s, size) = (self.corner(tile), self.s, self.transform.tile);
+        let pointer = |pixel: &[f32]| SendPtr(pixel.as_ptr().cast_mut());
+        pixels[..size * size].fill(pointer(&ZEROS[..s.in_c]));
+        for (i, pixels) in pixels.chunks_exact_mut(size).take(size).enumerate() {
+            let y = (y + i * s.dil_h).wrapping_sub(s.pad_top);
+            if y >= s.in_h {
+                continue;
+            }
+            let line = &input[(image * s.in_h + y) * s.in_w * s.in_c..][..s.in_w * s.in_c];
+            for (j, pixel) in pixels.iter_mut().enumerate() {
+                let x = (x + j * s.dil_w).wrapping_sub(s.pad_left);
+                if x < s.in_w {
+                    *pixel = pointer(&line[x * s.in_c..][..s.in_c]);
+                }
+            }
+        }
     }
 
     /// Transforms the input of a tile.
@@ -227,28 +258,16 @@ impl<'a> Grid<'a> {
         dst: *mut f32,
         plane: usize,
     ) {
-        let ([image, y, x], s, transform) = (self.corner(tile), self.s, self.transform);
-        let pixels: [SendPtr<f32>; 64] = std::array::from_fn(|i| {
-            if i >= transform.planes() {
-                return SendPtr(std::ptr::null_mut());
-            }
-            let iy = (y + i / transform.tile * s.dil_h).wrapping_sub(s.pad_top);
-            let ix = (x + i % transform.tile * s.dil_w).wrapping_sub(s.pad_left);
-            let pixel = if iy < s.in_h && ix < s.in_w {
-                &input[((image * s.in_h + iy) * s.in_w + ix) * s.in_c..][..s.in_c]
-            } else {
-                &ZEROS[..s.in_c]
-            };
-            SendPtr(pixel.as_ptr().cast_mut())
-        });
+        let mut pixels = [SendPtr(std::ptr::null_mut()); 64];
+        self.inputs(tile, input, &mut pixels);
         let job = InputJob {
             pixels: pixels.as_ptr(),
-            n: s.in_c,
+            n: self.s.in_c,
             dst,
             plane,
         };
         // SAFETY: the pixels are checked slices; the rest is the caller's promise.
-        unsafe { (table.winograd_input[transform.index])(&job) };
+        unsafe { (table.winograd_input[self.transform.index])(&job) };
     }
 
     /// Transforms the gradient of a tile's output.
