@@ -5,6 +5,7 @@
 //! its position only, so the result does not depend on the threads.
 
 use ferroflow_primitives::philox::Philox;
+use ferroflow_primitives::vectorized;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{bf16, f16};
 use std::f64::consts::PI;
@@ -22,6 +23,14 @@ pub trait Distribution<T>: Sync {
     const STRIDE: u128 = 1;
     /// Fills a group, which may be truncated at the end of the tensor.
     fn group(&self, random: &mut Philox, out: &mut [T]);
+
+    /// Fills groups from the current block of `random` on; the last one may be truncated.
+    fn groups(&self, random: Philox, out: &mut [T]) {
+        for (i, group) in out.chunks_mut(Self::GROUP).enumerate() {
+            let mut random = random.skipped(i as u128 * Self::STRIDE);
+            self.group(&mut random, group);
+        }
+    }
 }
 
 /// Fills `out` from the stream's current block on.
@@ -33,10 +42,7 @@ pub fn fill<T: Send, D: Distribution<T>>(
 ) {
     par_chunks_mut(par, out, CHUNK, 1, &|i, chunk| {
         let first = (i * (CHUNK / D::GROUP)) as u128;
-        for (g, group) in chunk.chunks_mut(D::GROUP).enumerate() {
-            let mut random = random.skipped((first + g as u128) * D::STRIDE);
-            distribution.group(&mut random, group);
-        }
+        distribution.groups(random.skipped(first * D::STRIDE), chunk);
     });
 }
 
@@ -82,6 +88,9 @@ fn long([a, b, c, d]: [u32; 4]) -> [u64; 2] {
     [a as u64 | (b as u64) << 32, c as u64 | (d as u64) << 32]
 }
 
+/// Random numbers that are converted at a time.
+const BITS: usize = 512;
+
 /// Uniform in [0, 1).
 pub struct Uniform;
 
@@ -93,6 +102,17 @@ macro_rules! uniform {
             fn group(&self, random: &mut Philox, out: &mut [$ty]) {
                 let from: fn(u32) -> $ty = $from;
                 copy(out, &random.next_block().map(from));
+            }
+            fn groups(&self, mut random: Philox, out: &mut [$ty]) {
+                let mut bits = [0; BITS];
+                for out in out.chunks_mut(BITS) {
+                    let bits = &mut bits[..out.len()];
+                    random.fill(bits);
+                    vectorized(
+                        #[inline(always)]
+                        || out.iter_mut().zip(&*bits).for_each(|(o, &x)| *o = ($from)(x)),
+                    );
+                }
             }
         }
     )*};

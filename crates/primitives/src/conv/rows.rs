@@ -174,13 +174,13 @@ impl RowSource<f32> for Windows<'_> {
                     let start = width.start(x) as usize * self.pixel;
                     let slots = out[row * n_offsets..][..mr * n_offsets].chunks_exact_mut(mr);
                     for (slots, line) in slots.zip(&lines) {
-                        let slots = slots[r..r + n].iter_mut().enumerate();
+                        let slots = &mut slots[r..r + n];
                         match line {
                             // Inside the line, since the windows are.
-                            Some(line) => slots.for_each(|(i, slot)| {
+                            Some(line) => slots.iter_mut().enumerate().for_each(|(i, slot)| {
                                 *slot = SendPtr(base.wrapping_add(line + start + i * step));
                             }),
-                            None => slots.for_each(|(_, slot)| *slot = pointer(zeros)),
+                            None => slots.fill(pointer(zeros)),
                         }
                     }
                     self.advance(n, &mut pos, &mut lines);
