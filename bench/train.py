@@ -120,6 +120,33 @@ def graph_of(tf, name):
     return graph.as_graph_def()
 
 
+def saved(folder, name, graph, feeds):
+    """Writes a graph and its feeds."""
+    import numpy as np
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{name}.pb").write_bytes(graph)
+    np.savez(folder / f"{name}.npz", **feeds)
+
+
+def measured(options, name, graph, feeds):
+    """Returns the rows of the table for a graph: steps a second with one thread and two."""
+    rows = []
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory())
+        path = stack.enter_context(common.Feeds(feeds))
+        model = Path(folder) / "graph.pb"
+        model.write_bytes(graph)
+        for threads in [1, 2]:
+            args = (model, path, ["loss:0"], threads, options.seconds, "--init", "init", "--target", "train")
+            theirs, ours = [], []
+            for _ in range(ROUNDS):
+                theirs.append(1 / common.rival_bench(*args)["median_s"])
+                ours.append(1 / common.ferroflow_bench(options.ferroflow, *args)["median_s"])
+            rows.append([name, threads, f"{max(theirs):.1f}", f"{max(ours):.1f}", f"{max(ours) / max(theirs):.2f}"])
+    return rows
+
+
 def main():
     parser = common.parser(__doc__)
     parser.add_argument("--seconds", type=float, default=5)
@@ -136,24 +163,9 @@ def main():
                  "y:0": random.integers(0, 10, batch).astype("int32")}
         graph = graph_of(tf, name).SerializeToString()
         if options.keep:
-            options.keep.mkdir(parents=True, exist_ok=True)
-            (options.keep / f"{name}.pb").write_bytes(graph)
-            np.savez(options.keep / f"{name}.npz", **feeds)
-            continue
-        with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory())
-            path = stack.enter_context(common.Feeds(feeds))
-            model = Path(folder) / "graph.pb"
-            model.write_bytes(graph)
-            for threads in [1, 2]:
-                args = (model, path, ["loss:0"], threads, options.seconds,
-                        "--init", "init", "--target", "train")
-                theirs, ours = [], []
-                for _ in range(ROUNDS):
-                    theirs.append(1 / common.rival_bench(*args)["median_s"])
-                    ours.append(1 / common.ferroflow_bench(options.ferroflow, *args)["median_s"])
-                rows.append([f"{name}, batch {batch}", threads, f"{max(theirs):.1f}", f"{max(ours):.1f}",
-                             f"{max(ours) / max(theirs):.2f}"])
+            saved(options.keep, name, graph, feeds)
+        else:
+            rows += measured(options, f"{name}, batch {batch}", graph, feeds)
     if rows:
         print(f"{common.heading()}; steps a second\n")
         print(common.table(["network", "threads", "TensorFlow", "Ferroflow", "ratio"], rows))

@@ -104,6 +104,9 @@ macro_rules! uniform {
                 copy(out, &random.next_block().map(from));
             }
             fn groups(&self, mut random: Philox, out: &mut [$ty]) {
+                if out.len() <= <Self as Distribution<$ty>>::GROUP {
+                    return self.group(&mut random, out);
+                }
                 let mut bits = [0; BITS];
                 for out in out.chunks_mut(BITS) {
                     let bits = &mut bits[..out.len()];

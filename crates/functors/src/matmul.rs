@@ -93,9 +93,15 @@ pub fn large_product<T: gemm::GemmElement + Element>(
 }
 
 /// Most rows of a product of which packing the right-hand matrix takes a large part.
-pub const FEW_ROWS: usize = 64;
+const FEW_ROWS: usize = 64;
 /// Least elements of a right-hand matrix that is kept packed.
 const KEPT_ELEMENTS: usize = 8 * 1024;
+
+/// Returns whether the right-hand matrix of a product may be packed already.
+pub fn may_be_packed(s: &GemmShape) -> bool {
+    let has_few_rows = (1..=FEW_ROWS).contains(&s.m) && s.n > 1;
+    has_few_rows && !s.trans_a && !s.trans_b && s.k * s.n >= KEPT_ELEMENTS
+}
 
 /// Returns the right-hand matrix in the layout of the kernel, if an earlier product had the same one, as in the iterations
 /// of a loop and the steps of a session whose variables do not change.
@@ -104,8 +110,7 @@ fn packed_before<T: gemm::GemmElement + Element>(
     s: &GemmShape,
     b: &Tensor,
 ) -> Result<Option<Arc<PackedB<T>>>> {
-    let has_few_rows = (1..=FEW_ROWS).contains(&s.m) && s.n > 1;
-    if !has_few_rows || s.trans_a || s.trans_b || s.k * s.n < KEPT_ELEMENTS {
+    if !may_be_packed(s) {
         return Ok(None);
     }
     let rows = b.slice::<T>()?;

@@ -98,7 +98,8 @@ fn map<const K: usize, const P: usize>(
     });
 }
 
-/// Calls `$block::<W>(first channel)` for blocks of `W` channels, as wide as possible.
+/// Runs `$do` for blocks of channels, as wide as possible, with `$first` (a block's first channel) and the constant
+/// `$width` (their number).
 macro_rules! each_block {
     ($channels:expr, $first:ident, $width:ident, $do:block) => {{
         let mut $first = 0;

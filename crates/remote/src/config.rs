@@ -146,6 +146,7 @@ fn switched_off(rewriter: &RewriterConfig) -> Vec<String> {
                 "dilated_conv",
                 "fuse",
                 "fuse_read",
+                "fuse_sum",
                 "elementwise",
             ],
         ),
@@ -207,6 +208,18 @@ mod tests {
             loop_optimization: off,
             ..plain()
         };
+        let unmapped = RewriterConfig {
+            remapping: off,
+            ..plain()
+        };
+        let remapping = [
+            "remapper",
+            "dilated_conv",
+            "fuse",
+            "fuse_read",
+            "fuse_sum",
+            "elementwise",
+        ];
         let disabled = RewriterConfig {
             disable_meta_optimizer: true,
             ..plain()
@@ -216,6 +229,7 @@ mod tests {
             (Level::L0, plain(), false, &[]),
             (Level::L1, disabled, false, &[]),
             (Level::L1, some, true, &["constant_folding", "loop_vars"]),
+            (Level::L1, unmapped, true, &remapping),
         ] {
             let options = compile_options(&config(level, rewriter));
             assert_eq!(options.optimize, optimize);

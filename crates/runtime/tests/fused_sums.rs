@@ -11,6 +11,7 @@ const GRAPHS: &[&str] = &[
     "n Neg x\nout AddN p,n N=2",
     "n Neg x\nout AddN p,n,q N=3",
     "out AddN p,q N=2",
+    "n Neg x\nout AddN n,p,q N=3",
     "d BiasAdd p,row\nout AddV2 x,d",
     // A product that something waits for.
     "all NoOp ^p\ngated Identity p,^all\nn Neg x\nout AddV2 n,gated",
@@ -70,6 +71,8 @@ struct Row<'a> {
     size: [usize; 3],
     transposed: [bool; 2],
     x: &'a [usize],
+    /// Whether the graph has the shapes.
+    is_known: bool,
 }
 
 impl Row<'_> {
@@ -89,10 +92,24 @@ impl Row<'_> {
             ("x:0", matrix(self.x, 3)),
             ("row:0", matrix(&[n], 4)),
         ];
-        let mut text: String = ["a", "b", "x", "row"]
-            .iter()
-            .map(|name| format!("node {{ name: '{name}' op: 'Placeholder' attr {{ key: 'dtype' value {{ type: DT_FLOAT }} }} }}\n"))
-            .collect();
+        let placeholder = |name: &str, shape: &[usize]| {
+            let dims = shape.iter().map(|d| format!("dim {{ size: {d} }} "));
+            let shape = match self.is_known {
+                true => dims.collect(),
+                false => "unknown_rank: true".to_string(),
+            };
+            format!(
+                "node {{ name: '{name}' op: 'Placeholder' attr {{ key: 'dtype' value {{ type: DT_FLOAT }} }} \
+                 attr {{ key: 'shape' value {{ shape {{ {shape} }} }} }} }}\n"
+            )
+        };
+        let placeholders = [
+            placeholder("a", &a),
+            placeholder("b", &b),
+            placeholder("x", self.x),
+            placeholder("row", &[n]),
+        ];
+        let mut text = placeholders.concat();
         text += &node("p MatMul a,b turned", self.transposed);
         text += &node("q MatMul a,b turned", self.transposed);
         for line in graph.lines() {
@@ -146,20 +163,21 @@ fn sums_are_those_of_separate_nodes() {
         [64, 256, 90],
     ] {
         for transposed in TURNS {
-            let x = [size[0], size[1]];
-            Row {
-                size,
-                transposed,
-                x: &x,
+            for is_known in [false, true] {
+                Row {
+                    size,
+                    transposed,
+                    x: &[size[0], size[1]],
+                    is_known,
+                }
+                .check();
             }
-            .check();
         }
     }
 }
 
 #[test]
 fn terms_of_other_shapes_broadcast_or_fail_as_separate_nodes_do() {
-    let size = [6, 20, 30];
     for x in [
         &[20][..],
         &[],
@@ -170,10 +188,26 @@ fn terms_of_other_shapes_broadcast_or_fail_as_separate_nodes_do() {
         &[7, 20],
     ] {
         Row {
-            size,
+            size: [6, 20, 30],
             transposed: [true, false],
             x,
+            is_known: false,
         }
         .check();
     }
+}
+
+#[test]
+fn factors_that_do_not_fit_are_the_error_of_the_product() {
+    let row = Row {
+        size: [6, 20, 30],
+        transposed: [false, false],
+        x: &[6, 20],
+        is_known: false,
+    };
+    let graph = "r MatMul p,b turned\nout AddV2 x,r";
+    let [apart, fused] = [&["fuse_sum"][..], &[]].map(|off| row.run(graph, off, 1));
+    let error = fused.expect_err("[6,20] times [30,20]");
+    assert!(error.contains("{{node r}} = MatMul"), "{error}");
+    assert_eq!(Err(error), apart.map(|_| ()));
 }

@@ -9,7 +9,7 @@
 
 use crate::pass::FUSED_SUFFIX;
 use crate::passes::control_only::{wait_for, waiting};
-use crate::view::{View, has_dead_outputs, same_shape};
+use crate::view::{View, has_dead_outputs};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch};
@@ -24,6 +24,9 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 pub(crate) const NAME: &str = "fuse_sum";
+
+/// The attr with the name of the product, for its errors.
+const PRODUCT: &str = "_product";
 
 /// A sum of products and at most one other term.
 struct Sum {
@@ -76,23 +79,26 @@ fn sum(view: &View, id: NodeId) -> Option<Sum> {
     }
     let first = first?;
     let shape = view.shape(first);
-    // Errors name the shapes in the order of the inputs.
-    let in_order = first == node.inputs[0];
+    // Errors name the shapes in the order of the inputs, and all terms of a sum.
+    let must_equal = first != node.inputs[0] || node.inputs.len() > 2;
     let fits = |t: &Term| {
         let product = view.shape(Output::new(t.product, 0));
-        may_equal(&shape, &product) && (in_order || same_shape(&shape, &product))
+        match must_equal {
+            true => shape.num_elements().is_some() && shape == product,
+            false => may_equal(&shape, &product),
+        }
     };
     (!terms.is_empty() && terms.iter().all(fits)).then_some(Sum { id, first, terms })
 }
 
-/// Whether two shapes are equal as far as known, and the second one is a matrix's.
+/// Whether a shape may be that of a product.
 fn may_equal(shape: &PartialShape, product: &PartialShape) -> bool {
     let Some(dims) = shape.dims() else {
         return true;
     };
     let of_product = product.dims().unwrap_or(&[None, None]);
-    let pairs = dims.iter().zip(of_product);
-    dims.len() == 2 && { pairs }.all(|(a, b)| a.is_none() || b.is_none() || a == b)
+    let differ = |(a, b): (&Option<usize>, &Option<usize>)| a.is_some() && b.is_some() && a != b;
+    dims.len() == 2 && !dims.iter().zip(of_product).any(differ)
 }
 
 /// The product that `input` of `sum` is, if nothing else reads it.
@@ -117,8 +123,10 @@ fn term(view: &View, sum: &Node, input: Output) -> Option<Term> {
         return None;
     }
     let inputs = || product.inputs.iter().map(|i| graph.node(i.node));
-    // Only one side of a Switch comes, which a control edge cannot name.
-    if has_waiting && inputs().any(has_dead_outputs) {
+    // Only one side of a Switch comes, which a control edge cannot name; what waits for a product of a variable may be
+    // about to write the variable, which then would have to be copied.
+    let is_variable = |n: &Node| n.class() == NodeClass::ReadVariable;
+    if has_waiting && inputs().any(|n| has_dead_outputs(n) || is_variable(n)) {
         return None;
     }
     // A constant on the right is packed once, for MatMul.
@@ -169,6 +177,8 @@ fn added(ctx: &PassCtx, product: &Node, addend: Output, op: &str) -> Result<Node
     let n_args = node.inputs.len() as i64 - 2;
     node.attrs.set("fused_ops", names);
     node.attrs.set("num_args", AttrValue::Int(n_args));
+    let name = product.name.trim_end_matches(FUSED_SUFFIX);
+    node.attrs.set(PRODUCT, AttrValue::str(name));
     node.def = ctx.def("_FusedMatMul")?;
     node.def.complete_attrs(&mut node.attrs)?;
     Ok(node)

@@ -6,7 +6,7 @@ use ferroflow_functors::broadcast::{broadcast_partial, broadcast_shape, broadcas
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::indices::shape_of;
 use ferroflow_functors::matmul::{
-    FEW_ROWS, check_matrices, finish_zeros, incompatible, large_product, product, sizes,
+    check_matrices, finish_zeros, incompatible, large_product, may_be_packed, product, sizes,
 };
 use ferroflow_functors::numeric::Num;
 use ferroflow_functors::prepack;
@@ -15,7 +15,8 @@ use ferroflow_opdef::{
     Attrs, Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
 };
 use ferroflow_primitives::gemm::{
-    self, Activation, BatchItem, Epilogue, GemmShape, PackedB, gemm, gemm_add, gemm_packed,
+    self, Activation, BatchItem, Epilogue, GemmShape, MAX_UPDATE_K, PackedB, gemm, gemm_add,
+    gemm_packed,
 };
 use ferroflow_primitives::math::UnaryOp;
 use ferroflow_tensor::{
@@ -69,10 +70,16 @@ fn product_shape(ctx: &ShapeCtx) -> Result<PartialShape> {
 }
 
 fn fused_shape(ctx: &mut ShapeCtx) -> Result<()> {
-    let names = ctx.attrs().strs("fused_ops")?;
     let mut shape = product_shape(ctx)?;
-    if names.iter().any(|n| Addend::broadcasts(n).is_some()) {
-        shape = broadcast_partial(&ctx.input(ctx.num_inputs() - 1), &shape)?;
+    // The kernel refuses fewer inputs.
+    if let Some(addend) = Addend::of(&ctx.attrs().strs("fused_ops")?)
+        && addend.input < ctx.num_inputs()
+    {
+        let other = ctx.input(addend.input);
+        shape = match addend.broadcasts {
+            true => broadcast_partial(&other, &shape)?,
+            false => ctx.merge(&other, &shape)?,
+        };
     }
     ctx.set(0, shape);
     Ok(())
@@ -88,7 +95,7 @@ fn mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let weights = packed_weights(build, ta);
         return dispatch!(dtype, T in [f32, f64] => Ok(match weights {
             Some(w) => Box::new(Packed::<T>::new(build, w, tb, Tail::default())?),
-            None => Box::new(Unpacked::<T> { ta, tb, tail: Tail::default() }),
+            None => Box::new(Unpacked::<T> { ta, tb, tail: Tail::default(), product: None }),
         }), else Err(build.unsupported(dtype)));
     }
     dispatch!(dtype, T in [f16, bf16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] =>
@@ -130,13 +137,22 @@ struct Addend {
 }
 
 impl Addend {
-    /// Returns whether inputs of this op broadcast, if it is a sum.
-    fn broadcasts(op: &str) -> Option<bool> {
-        match op {
-            "Add" => Some(true),
-            "AddN" => Some(false),
-            _ => None,
-        }
+    /// Returns the addend of the attr `fused_ops`, if any.
+    fn of(fused_ops: &[&str]) -> Option<Addend> {
+        let (n_before, op) = match fused_ops {
+            ["BiasAdd", op] => (1, op),
+            [op] => (0, op),
+            _ => return None,
+        };
+        let broadcasts = match *op {
+            "Add" => true,
+            "AddN" => false,
+            _ => return None,
+        };
+        Some(Addend {
+            input: 2 + n_before,
+            broadcasts,
+        })
     }
 
     /// Returns the sum of the addend and a product.
@@ -257,13 +273,18 @@ struct Unpacked<T> {
     ta: bool,
     tb: bool,
     tail: Tail<T>,
+    /// The node that was the product, if a sum has taken its place.
+    product: Option<String>,
 }
 
 impl<T: gemm::GemmElement + Num + Accumulate> Unpacked<T> {
     /// Returns the product added to a tensor of its shape, in the memory of that if possible.
     fn sum(&self, ctx: &mut KernelCtx, s: &GemmShape, addend: usize) -> Result<Tensor> {
-        // Products of few rows may find the right-hand matrix packed, which takes longer than to add them.
-        let candidates: &[usize] = if s.m > FEW_ROWS { &[addend] } else { &[] };
+        // A right-hand matrix that may be packed already is not packed again: that saves more than adding in place.
+        // Sums of several blocks, and with a bias, would be rounded in another order there.
+        let is_in_place =
+            !may_be_packed(s) && s.k <= MAX_UPDATE_K && matches!(self.tail.bias, Bias::None);
+        let candidates: &[usize] = if is_in_place { &[addend] } else { &[] };
         let (mut out, forwarded) =
             ctx.forward_or_alloc(candidates, T::DTYPE, shape_of([s.m, s.n])?)?;
         let mut ep = self.tail.epilogue(ctx, s.n)?;
@@ -281,7 +302,10 @@ impl<T: gemm::GemmElement + Num + Accumulate> Unpacked<T> {
 impl<T: gemm::GemmElement + Num + Accumulate> OpKernel for Unpacked<T> {
     fn compute(&self, ctx: &mut KernelCtx) -> Result<()> {
         let (a, b) = (ctx.input(0)?, ctx.input(1)?);
-        let s = sizes(a, b, self.ta, self.tb)?;
+        let s = sizes(a, b, self.ta, self.tb).map_err(|e| match &self.product {
+            Some(node) => e.at_node(node, "MatMul"),
+            None => e,
+        })?;
         let out = match self.tail.addend {
             Some(Addend { input, .. })
                 if ctx.shape(input)?.dims() == [s.m, s.n] && s.k > 0 && !s.is_tiny() =>
@@ -312,13 +336,7 @@ fn fused_tail(attrs: &Attrs, bias: Option<Vec<f32>>) -> Result<Tail<f32>> {
         _ => (Bias::None, &ops[..]),
     };
     let has_bias = !matches!(bias, Bias::None);
-    let addend = match rest {
-        [op] => Addend::broadcasts(op).map(|broadcasts| Addend {
-            input: 2 + usize::from(has_bias),
-            broadcasts,
-        }),
-        _ => None,
-    };
+    let addend = Addend::of(&ops);
     let act = match rest {
         [] => Activation::None,
         _ if addend.is_some() => Activation::None,
@@ -354,7 +372,8 @@ fn fused_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     );
     match build.output(0)? {
         DType::Float => {
-            let bias = match build.constant(2) {
+            let has_bias = build.attrs.strs("fused_ops")?.first() == Some(&"BiasAdd");
+            let bias = match build.constant(2).filter(|_| has_bias) {
                 Some(b) => Some(b.get()?.slice::<f32>()?.to_vec()),
                 None => None,
             };
@@ -362,7 +381,15 @@ fn fused_mat_mul(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             let weights = packed_weights(build, ta).filter(|_| tail.addend.is_none());
             Ok(match weights {
                 Some(w) => Box::new(Packed::<f32>::new(build, w, tb, tail)?),
-                None => Box::new(Unpacked { ta, tb, tail }),
+                None => {
+                    let product = build.attrs.str("_product").ok().map(String::from);
+                    Box::new(Unpacked {
+                        ta,
+                        tb,
+                        tail,
+                        product,
+                    })
+                }
             })
         }
         dtype @ (DType::Half | DType::Bfloat16) => fused_halves(ta, tb, build.attrs, dtype),

@@ -279,9 +279,22 @@ fn vector(n: usize, value: f32) -> Result<Tensor> {
     Ok(t)
 }
 
+/// Rows that are summed in single precision.
+const SUMMED: usize = 512;
+
 /// Returns the number of elements of a block of rows.
-fn block(channels: usize) -> usize {
-    (BLOCK / channels.max(1)).max(1) * channels
+pub(crate) fn block(channels: usize) -> usize {
+    (BLOCK / channels.max(1)).clamp(1, SUMMED) * channels
+}
+
+/// Adds up the rows of sums of all blocks.
+pub(crate) fn totals(partial: &[f32], columns: usize) -> Vec<f64> {
+    let mut sums = vec![0f64; columns];
+    for partial in partial.chunks_exact(columns.max(1)) {
+        let pairs = sums.iter_mut().zip(partial);
+        pairs.for_each(|(sum, x)| *sum += f64::from(*x));
+    }
+    sums
 }
 
 /// Returns the variance of each channel of `x`, which is not empty.
@@ -293,11 +306,8 @@ fn variance(par: &dyn Parallelism, x: &[f32], mean: &[f32]) -> Vec<f32> {
         batch_norm::centered_squares(&x[block], mean, sums);
     });
     let n = (x.len() / channels) as f64;
-    let sum = |c: usize| -> f64 {
-        let of_channel = partial.iter().skip(c).step_by(channels);
-        of_channel.map(|s| f64::from(*s)).sum()
-    };
-    (0..channels).map(|c| (sum(c) / n) as f32).collect()
+    let sums = totals(&partial, channels);
+    sums.iter().map(|sum| (sum / n) as f32).collect()
 }
 
 /// Computes `y = x * factor + bias` for rows of channels.

@@ -1,6 +1,7 @@
 //! FusedBatchNormGrad, versions 1 to 3, and BatchNormWithGlobalNormalizationGrad (TensorFlow:
 //! `core/kernels/fused_batch_norm_op.cc` and `batch_norm_op.cc`).
 
+use crate::batch_norm::{block, totals};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::numeric::{Num, Ordered};
@@ -98,9 +99,6 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(global),
 ];
 
-/// Elements per block.
-const BLOCK: usize = 16 * 1024;
-
 fn batch_norm_shape(ctx: &mut ShapeCtx) -> Result<()> {
     let layout = Layout::of(ctx.attrs())?;
     let x = ctx.merge(&ctx.input(0), &ctx.input(1))?;
@@ -193,21 +191,16 @@ impl Moments<'_> {
         dx: &mut [f32],
     ) -> [Vec<f32>; 2] {
         let c = self.mean.len();
-        let (rows, block) = (x.len() / c.max(1), (BLOCK / c.max(1)).max(1) * c);
+        let (rows, block) = (x.len() / c.max(1), block(c));
         // For each block the sums of the gradient, and of the gradient times the distance from the
         // mean.
-        let mut partial = vec![0f32; rows.div_ceil((block / c.max(1)).max(1)) * 2 * c];
+        let mut partial = vec![0f32; x.len().div_ceil(block.max(1)) * 2 * c];
         par_chunks_mut(par, &mut partial, 2 * c, 1, &|i, sums| {
             let block = i * block..((i + 1) * block).min(x.len());
             let (plain, weighted) = sums.split_at_mut(c);
             gradient_sums([&dy[block.clone()], &x[block]], self.mean, plain, weighted);
         });
-        let mut sums = vec![0f64; 2 * c];
-        for partial in partial.chunks_exact((2 * c).max(1)) {
-            sums.iter_mut()
-                .zip(partial)
-                .for_each(|(s, p)| *s += *p as f64);
-        }
+        let sums = totals(&partial, 2 * c);
         let (plain, weighted) = sums.split_at(c);
         let inverse: Vec<f64> = self
             .variance

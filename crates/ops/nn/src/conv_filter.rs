@@ -110,11 +110,13 @@ fn by_channels(
         true => ((out_c, dy), (in_c, x)),
     };
     let n_slabs = n_pixels.div_ceil((PIXELS / (in_c + out_c)).max(MIN_PIXELS));
-    let n_sums = par.width().min(n_slabs);
+    let size = in_c * out_c;
+    // The sums should not be larger than what they are computed from.
+    let fit = (in_c + out_c).saturating_mul(n_pixels) / size;
+    let n_sums = par.width().min(n_slabs).min(fit.max(1));
     let slab = n_pixels.div_ceil(n_slabs.next_multiple_of(n_sums));
     let n_slabs = n_pixels.div_ceil(slab);
     let inner: &dyn Parallelism = if n_sums > 1 { &Inline } else { par };
-    let size = in_c * out_c;
     let mut sums = vec![0f32; size * n_sums];
     par_chunks_mut(par, &mut sums, size, 1, &|lane, sum| {
         for n in (lane..n_slabs).step_by(n_sums) {
@@ -125,11 +127,13 @@ fn by_channels(
             gemm_add(inner, &shape, left, right, sum, &Epilogue::none());
         }
     });
-    for sum in sums.chunks_exact(size) {
-        match is_turned {
-            false => out.iter_mut().zip(sum).for_each(|(out, sum)| *out += sum),
-            true => add_transposed(sum, in_c, out_c, out),
-        }
+    let (sum, others) = sums.split_at_mut(size);
+    for other in others.chunks_exact(size) {
+        sum.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
+    }
+    match is_turned {
+        false => out.copy_from_slice(sum),
+        true => add_transposed(sum, in_c, out_c, out),
     }
 }
 
@@ -146,4 +150,41 @@ fn fill_row(s: &Conv3dShape, i: usize, x: &[f32], row: &mut [f32]) {
         next = offset + 1;
     });
     row[next * c..].fill(0.0);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflow_sync::Pool;
+
+    #[test]
+    fn single_pixels_of_any_number_of_channels() {
+        let numbers = |n: usize, seed: usize| -> Vec<f32> {
+            let number = |i: usize| ((i * 37 + seed * 11) % 101) as f32 / 50.0 - 1.0;
+            (0..n).map(number).collect()
+        };
+        let pool = Pool::new(2);
+        for [pixels, in_c, out_c] in [
+            [1, 1, 1],
+            [700, 3, 40],
+            [1500, 40, 3],
+            [1030, 17, 33],
+            [5000, 16, 16],
+            [300, 200, 180],
+        ] {
+            let (x, dy) = (numbers(pixels * in_c, 1), numbers(pixels * out_c, 2));
+            for par in [&Inline as &dyn Parallelism, &pool] {
+                let mut out = vec![0.0; in_c * out_c];
+                by_channels(par, [in_c, out_c], &x, &dy, &mut out);
+                for (i, got) in out.iter().enumerate() {
+                    let (c, o) = (i / out_c, i % out_c);
+                    let term = |p: usize| f64::from(x[p * in_c + c]) * f64::from(dy[p * out_c + o]);
+                    let want: f64 = (0..pixels).map(term).sum();
+                    let error = (f64::from(*got) - want).abs();
+                    let what = [pixels, in_c, out_c, par.width()];
+                    assert!(error < 1e-5 * pixels as f64, "{got} for {want}: {what:?}");
+                }
+            }
+        }
+    }
 }

@@ -79,7 +79,7 @@ impl TransposedInput {
                     match z.zip(y) {
                         Some((z, y)) => {
                             let row = ((image * s.in_d + z) * p.in_h + y) * p.in_w * p.in_c;
-                            self.turn(&input[row..][..p.in_w * p.in_c], to, planes);
+                            self.turn_line(&input[row..][..p.in_w * p.in_c], to, planes);
                         }
                         None => {
                             for channel in planes.chunks_exact_mut(self.channel) {
@@ -94,7 +94,7 @@ impl TransposedInput {
     }
 
     /// Writes a line of the input to position `to` of each channel.
-    fn turn<T: GemmElement>(&self, row: &[T], to: usize, planes: &mut [T]) {
+    fn turn_line<T: GemmElement>(&self, row: &[T], to: usize, planes: &mut [T]) {
         const TOGETHER: usize = 16;
         let p = &self.s.plane;
         let (in_c, stride) = (p.in_c, p.stride_w);
