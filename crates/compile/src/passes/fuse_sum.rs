@@ -9,6 +9,7 @@
 
 use crate::pass::FUSED_SUFFIX;
 use crate::passes::control_only::{wait_for, waiting};
+use crate::passes::fuse_update::product_behind;
 use crate::view::{View, has_dead_outputs};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
@@ -103,44 +104,36 @@ fn may_equal(shape: &PartialShape, product: &PartialShape) -> bool {
 
 /// The product that `input` of `sum` is, if nothing else reads it.
 fn term(view: &View, sum: &Node, input: Output) -> Option<Term> {
-    let (graph, mut from, mut controls) = (view.graph, input, Vec::new());
-    let product = loop {
-        let of = graph.node(from.node);
-        if of.device != sum.device || graph.is_target(from.node) {
-            return None;
-        }
-        controls.extend(of.controls.iter().copied());
-        match of.op() {
-            "Identity" if view.consumers.of(from.node).len() == 1 => from = *of.inputs.first()?,
-            "MatMul" if of.outputs[..] == [DType::Float] => break of,
-            "_FusedMatMul" if adds_bias_only(of) => break of,
-            _ => return None,
-        }
-    };
-    let readers = view.consumers.of(from.node);
-    let has_waiting = readers.iter().any(|(_, slot)| slot.is_none());
-    if readers.iter().filter(|(_, slot)| slot.is_some()).count() != 1 {
-        return None;
-    }
-    let inputs = || product.inputs.iter().map(|i| graph.node(i.node));
+    let (graph, consumers) = (view.graph, &view.consumers);
+    let (product, controls) = product_behind(graph, consumers, sum, input, &is_product)?;
+    let mut readers = consumers.of(product).iter();
+    let has_waiting = readers.any(|(_, slot)| slot.is_none());
+    let mut inputs = graph
+        .node(product)
+        .inputs
+        .iter()
+        .map(|i| graph.node(i.node));
     // Only one side of a Switch comes, which a control edge cannot name; what waits for a product of a variable may be
     // about to write the variable, which then would have to be copied.
     let is_variable = |n: &Node| n.class() == NodeClass::ReadVariable;
-    if has_waiting && inputs().any(|n| has_dead_outputs(n) || is_variable(n)) {
+    if has_waiting && inputs.any(|n| has_dead_outputs(n) || is_variable(n)) {
         return None;
     }
-    // A constant on the right is packed once, for MatMul.
-    let is_packed = inputs().nth(1)?.class() == NodeClass::Const;
-    (!is_packed || product.attrs.bool("transpose_a").ok()?).then_some(Term {
-        product: from.node,
+    Some(Term {
+        product,
         controls,
         has_waiting,
     })
 }
 
-fn adds_bias_only(node: &Node) -> bool {
-    let names = node.attrs.strs("fused_ops");
-    node.outputs[..] == [DType::Float] && names.is_ok_and(|names| names[..] == ["BiasAdd"])
+/// Whether a node is a product of floats, perhaps with a bias.
+fn is_product(node: &Node) -> bool {
+    let adds_only_bias = || {
+        let names = node.attrs.strs("fused_ops");
+        names.is_ok_and(|names| names[..] == ["BiasAdd"])
+    };
+    node.outputs[..] == [DType::Float]
+        && (node.op() == "MatMul" || node.op() == "_FusedMatMul" && adds_only_bias())
 }
 
 fn fuse(graph: &mut Graph, ctx: &PassCtx, patch: &mut Patch, sum: Sum) -> Result<()> {

@@ -13,7 +13,7 @@ use crate::passes::control_only::{wait_for, waiting};
 use crate::view::{has_dead_outputs, moves_values};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Consumers, Graph, NodeClass, NodeId, Patch};
+use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, Output, Patch};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::DType;
 
@@ -116,39 +116,50 @@ fn update(graph: &Graph, consumers: &Consumers, id: NodeId) -> Option<Update> {
     let node = graph.node(id);
     let known = OPTIMIZERS.iter().find(|(op, ..)| *op == node.op());
     let (_, gradient, op) = *known?;
-    let mut from = *node.inputs.get(gradient)?;
+    let from = *node.inputs.get(gradient)?;
+    let is_product = |n: &Node| n.op() == "MatMul" && n.outputs[..] == [DType::Float];
+    let (id_of_product, controls) = product_behind(graph, consumers, node, from, &is_product)?;
+    // Only one side of a Switch comes, which a control edge cannot name.
+    let inputs = &graph.node(id_of_product).inputs;
+    let beside_switch = inputs.iter().any(|i| has_dead_outputs(graph.node(i.node)));
+    (!beside_switch).then_some(Update {
+        optimizer: id,
+        op,
+        gradient,
+        product: id_of_product,
+        controls,
+    })
+}
+
+/// The product that `from` is, behind Identities, if `reader` alone reads it; with what these nodes wait for.
+pub(crate) fn product_behind(
+    graph: &Graph,
+    consumers: &Consumers,
+    reader: &Node,
+    mut from: Output,
+    is_product: &dyn Fn(&Node) -> bool,
+) -> Option<(NodeId, Vec<NodeId>)> {
     let mut controls = Vec::new();
-    loop {
+    let product = loop {
         let of = graph.node(from.node);
-        if of.device != node.device || graph.is_target(from.node) {
+        if of.device != reader.device || graph.is_target(from.node) {
             return None;
         }
         controls.extend(of.controls.iter().copied());
-        let readers = consumers.of(from.node);
-        match of.op() {
-            "Identity" if readers.len() == 1 => from = *of.inputs.first()?,
-            "MatMul" if of.outputs[..] == [DType::Float] => break,
-            _ => return None,
+        if is_product(of) {
+            break of;
         }
-    }
-    let product = graph.node(from.node);
-    // Only one side of a Switch comes, which a control edge cannot name.
-    let beside_switch = product
-        .inputs
-        .iter()
-        .any(|i| has_dead_outputs(graph.node(i.node)));
+        if of.op() != "Identity" || consumers.of(from.node).len() != 1 {
+            return None;
+        }
+        from = *of.inputs.first()?;
+    };
     // A constant on the right is packed once, for MatMul.
     let right = graph.node(product.inputs.get(1)?.node);
     if right.class() == NodeClass::Const && !product.attrs.bool("transpose_a").ok()? {
         return None;
     }
-    let of_product = consumers.of(from.node).iter();
-    let is_read_once = of_product.filter(|(_, slot)| slot.is_some()).count() == 1;
-    (is_read_once && !beside_switch).then_some(Update {
-        optimizer: id,
-        op,
-        gradient,
-        product: from.node,
-        controls,
-    })
+    let readers = consumers.of(from.node).iter();
+    let is_read_once = readers.filter(|(_, slot)| slot.is_some()).count() == 1;
+    is_read_once.then_some((from.node, controls))
 }

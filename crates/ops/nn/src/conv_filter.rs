@@ -6,8 +6,10 @@ use ferroflow_primitives::conv::{
     Conv3dShape, conv2d_filter_gradient_in_tiles, conv3d_filter_gradient, suits_filter_gradient,
     suits_filter_gradient_in_tiles,
 };
-use ferroflow_primitives::gemm::{Epilogue, GemmShape, gemm, gemm_add};
+use ferroflow_primitives::gemm::{Epilogue, GemmShape, gemm_add};
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
+use std::iter::StepBy;
+use std::ops::Range;
 
 /// Numbers in the matrix of windows that is built at a time.
 const WINDOWS: usize = 1 << 18;
@@ -46,35 +48,52 @@ pub(crate) fn by_filter(
     // A pixel of the output is a row; parts of windows outside the input stay zero.
     let slab = (WINDOWS / width).clamp(64, n_pixels.max(64)).min(n_pixels);
     let n_slabs = n_pixels.div_ceil(slab);
-    // Slabs are added up separately by each thread that may work on one.
-    let n_sums = if n_slabs > 1 {
-        par.width().min(n_slabs)
-    } else {
-        1
-    };
-    let size = width * out_c;
+    let sum = sum_of_slabs(
+        par,
+        [n_slabs, usize::MAX],
+        width * out_c,
+        &|inner, slabs, sum| {
+            let mut windows = vec![0f32; slab * width];
+            for n in slabs {
+                let start = n * slab;
+                let rows = slab.min(n_pixels - start);
+                for (i, row) in windows.chunks_exact_mut(width).take(rows).enumerate() {
+                    fill_row(s, start + i, x, row);
+                }
+                let left = &windows[..rows * width];
+                let right = &dy[start * out_c..][..rows * out_c];
+                // The transposed product transposes the gradients, which are fewer than the windows.
+                let shape = GemmShape::dense(out_c, width, rows, true, false);
+                gemm_add(inner, &shape, right, left, sum, &Epilogue::none());
+            }
+        },
+    );
+    add_transposed(&sum, width, out_c, out);
+}
+
+/// Adds some slabs to a sum.
+type AddSlabs<'a> = dyn Fn(&dyn Parallelism, StepBy<Range<usize>>, &mut [f32]) + Sync + 'a;
+
+/// Returns what `add` adds of all slabs to `size` zeros. They are added up separately by each thread that may work on
+/// one, at most `most` of them; where that is one, `add` computes in parallel.
+fn sum_of_slabs(
+    par: &dyn Parallelism,
+    [n_slabs, most]: [usize; 2],
+    size: usize,
+    add: &AddSlabs,
+) -> Vec<f32> {
+    let n_sums = par.width().min(n_slabs).min(most);
+    let inner: &dyn Parallelism = if n_sums > 1 { &Inline } else { par };
     let mut sums = vec![0f32; size * n_sums];
     par_chunks_mut(par, &mut sums, size, 1, &|lane, sum| {
-        let mut windows = vec![0f32; slab * width];
-        let mut product = vec![0f32; size];
-        for n in (lane..n_slabs).step_by(n_sums) {
-            let start = n * slab;
-            let rows = slab.min(n_pixels - start);
-            for (i, row) in windows.chunks_exact_mut(width).take(rows).enumerate() {
-                fill_row(s, start + i, x, row);
-            }
-            let left = &windows[..rows * width];
-            let right = &dy[start * out_c..][..rows * out_c];
-            // The transposed product transposes the gradients, which are fewer than the windows.
-            let shape = GemmShape::dense(out_c, width, rows, true, false);
-            let inner: &dyn Parallelism = if n_sums > 1 { &Inline } else { par };
-            gemm(inner, &shape, right, left, &mut product, &Epilogue::none());
-            sum.iter_mut().zip(&product).for_each(|(s, p)| *s += p);
-        }
+        add(inner, (lane..n_slabs).step_by(n_sums), sum);
     });
-    for sum in sums.chunks_exact(size) {
-        add_transposed(sum, width, out_c, out);
+    let (sum, others) = sums.split_at_mut(size);
+    for other in others.chunks_exact(size) {
+        sum.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
     }
+    sums.truncate(size);
+    sums
 }
 
 /// Adds the transpose of `sum[out_c][width]` to `out`.
@@ -116,10 +135,8 @@ fn by_channels(
     let n_sums = par.width().min(n_slabs).min(fit.max(1));
     let slab = n_pixels.div_ceil(n_slabs.next_multiple_of(n_sums));
     let n_slabs = n_pixels.div_ceil(slab);
-    let inner: &dyn Parallelism = if n_sums > 1 { &Inline } else { par };
-    let mut sums = vec![0f32; size * n_sums];
-    par_chunks_mut(par, &mut sums, size, 1, &|lane, sum| {
-        for n in (lane..n_slabs).step_by(n_sums) {
+    let sum = sum_of_slabs(par, [n_slabs, n_sums], size, &|inner, slabs, sum| {
+        for n in slabs {
             let pixels = n * slab..((n + 1) * slab).min(n_pixels);
             let shape = GemmShape::dense(rows, cols, pixels.len(), true, false);
             let left = &left[pixels.start * rows..pixels.end * rows];
@@ -127,13 +144,9 @@ fn by_channels(
             gemm_add(inner, &shape, left, right, sum, &Epilogue::none());
         }
     });
-    let (sum, others) = sums.split_at_mut(size);
-    for other in others.chunks_exact(size) {
-        sum.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
-    }
     match is_turned {
-        false => out.copy_from_slice(sum),
-        true => add_transposed(sum, in_c, out_c, out),
+        false => out.copy_from_slice(&sum),
+        true => add_transposed(&sum, in_c, out_c, out),
     }
 }
 
