@@ -12,7 +12,7 @@ const MAX_DEPTH: u32 = 100_000;
 
 /// The use of a call's results.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Phase {
+pub(crate) enum Phase {
     /// They are the node's outputs.
     #[default]
     Plain,
@@ -24,23 +24,36 @@ enum Phase {
 
 /// A call in progress.
 #[derive(Default)]
-struct Call {
-    frame: u32,
-    iter: u32,
+pub(crate) struct Call {
+    pub(crate) frame: u32,
+    pub(crate) iter: u32,
     /// The calling node.
-    caller: Option<TaggedNode>,
+    pub(crate) caller: Option<TaggedNode>,
     depth: u32,
-    phase: Phase,
-    results: Vec<Option<Tensor>>,
+    pub(crate) phase: Phase,
+    pub(crate) results: Vec<Option<Tensor>>,
     /// Variables of a While.
-    vars: Vec<Option<Tensor>>,
+    pub(crate) vars: Vec<Option<Tensor>>,
+    /// The iterations of the condition and the body, if both run by schedules: they serve the whole loop.
+    pub(crate) in_place: Option<[u32; 2]>,
 }
 
 /// All calls of a step, with those that can be reused. The first is the step itself.
 #[derive(Default)]
 pub(crate) struct Calls {
-    all: Vec<Call>,
+    pub(crate) all: Vec<Call>,
     free: Vec<u32>,
+}
+
+impl Call {
+    /// Takes the result of a condition.
+    pub(crate) fn take_condition(&mut self) -> Result<bool> {
+        match self.results.first_mut().map(Option::take) {
+            Some(Some(t)) if t.is_on_device() => is_true(&t.on_host()?),
+            Some(Some(t)) => is_true(&t),
+            _ => Err(internal!("the condition has no result")),
+        }
+    }
 }
 
 impl Calls {
@@ -77,7 +90,7 @@ impl Calls {
     }
 }
 
-fn prepare_results(results: &mut Vec<Option<Tensor>>, plan: &Plan, frame: usize) {
+pub(crate) fn prepare_results(results: &mut Vec<Option<Tensor>>, plan: &Plan, frame: usize) {
     let frame = &plan.frames[frame];
     debug_assert!(results.iter().all(Option::is_none));
     results.resize(frame.n_results, None);
@@ -120,8 +133,11 @@ impl StepState {
         if is_loop {
             call.phase = Phase::Cond;
             std::mem::swap(&mut call.vars, &mut args);
-            let iter = self.start_phase(env, id, frame, Phase::Cond);
             self.args = args;
+            if self.begin_in_place(env, id, item.node) {
+                return Ok(());
+            }
+            let iter = self.start_phase(env, id, frame, Phase::Cond);
             self.release_started(env, iter)
         } else {
             call.phase = Phase::Plain;
@@ -160,7 +176,8 @@ impl StepState {
         frame: FrameIdx,
         args: &mut [Option<Tensor>],
     ) -> u32 {
-        let iter = self.new_iteration(env.plan, frame, Owner::Call(id), 0);
+        let is_scheduled = env.uses_schedule(&env.plan.frames[frame.index()]);
+        let iter = self.new_iteration(env.plan, frame, Owner::Call(id), 0, is_scheduled);
         self.iterations[iter as usize].outstanding = 1;
         let call = &mut self.calls.all[id as usize];
         (call.frame, call.iter) = (frame.index() as u32, iter);
@@ -194,6 +211,19 @@ impl StepState {
         iter
     }
 
+    /// Fails if a result of a call is missing.
+    pub(crate) fn check_results(&self, env: &Env, id: u32) -> Result<()> {
+        let call = &self.calls.all[id as usize];
+        let (Some(missing), Some(caller)) =
+            (call.results.iter().position(Option::is_none), call.caller)
+        else {
+            return Ok(());
+        };
+        let name = &env.plan.frames[call.frame as usize].name;
+        let error = invalid_argument!("Retval[{missing}] of function '{name}' does not have value");
+        Err(env.at_node(caller.node, error))
+    }
+
     /// Ends a call whose iteration is done. Returns the iteration of which one thing less is
     /// outstanding: the caller's, or that of the next phase.
     pub(crate) fn end_call(&mut self, env: &Env, id: u32) -> Result<u32> {
@@ -201,39 +231,45 @@ impl StepState {
         let Some(caller) = call.caller else {
             return Ok(ROOT);
         };
-        let (iter, phase) = (call.iter, call.phase);
-        if let Some(missing) = call.results.iter().position(Option::is_none) {
-            let name = &env.plan.frames[call.frame as usize].name;
-            let error =
-                invalid_argument!("Retval[{missing}] of function '{name}' does not have value");
-            return Err(env.at_node(caller.node, error));
+        let (iter, phase, in_place) = (call.iter, call.phase, call.in_place.take());
+        if in_place.is_none() {
+            self.check_results(env, id)?;
         }
-        self.free_iteration(iter);
         let node = caller.node;
-        if let Action::While { cond, body } = env.plan.nodes[node.index()].action {
+        if let Some(iterations) = in_place {
+            // The condition has been false.
+            for iter in iterations {
+                self.free_iteration(iter);
+            }
+            let call = &mut self.calls.all[id as usize];
+            call.results.clear();
+            std::mem::swap(&mut call.results, &mut call.vars);
+        } else if let Action::While { cond, body } = env.plan.nodes[node.index()].action {
+            self.free_iteration(iter);
             let call = &mut self.calls.all[id as usize];
             if phase == Phase::Body {
                 std::mem::swap(&mut call.results, &mut call.vars);
                 return Ok(self.start_phase(env, id, cond, Phase::Cond));
             }
-            let go_on = match call.results.first_mut().map(Option::take) {
-                Some(Some(t)) => t
-                    .on_host()
-                    .and_then(|t| is_true(&t))
-                    .map_err(|e| env.at_node(node, e))?,
-                _ => return Err(internal!("the condition has no result")),
-            };
-            if go_on {
+            if call.take_condition().map_err(|e| env.at_node(node, e))? {
                 return Ok(self.start_phase(env, id, body, Phase::Body));
             }
             std::mem::swap(&mut call.results, &mut call.vars);
+        } else {
+            self.free_iteration(iter);
         }
         let call = &mut self.calls.all[id as usize];
         for (output, result) in self.outputs.iter_mut().zip(&mut call.results) {
             *output = result.take().into();
         }
         self.calls.free.push(id);
-        self.propagate::<true>(env, node, caller.iter);
+        match self.iterations[caller.iter as usize].is_scheduled {
+            true => {
+                self.deliver::<true>(env, node, caller.iter);
+                self.resume_schedule(caller.iter);
+            }
+            false => self.propagate::<true>(env, node, caller.iter),
+        }
         Ok(caller.iter)
     }
 }

@@ -27,10 +27,7 @@ impl StepState {
                 self.propagate::<true>(env, item.node, item.iter);
             }
             Action::Switch | Action::SwitchN => {
-                let to = self.chosen_output(plan, node, first);
-                let to = to.map_err(|e| env.at_node(item.node, e))?;
-                self.slots[first + 1].clear();
-                self.outputs[to] = take(plan, &mut self.slots[first]);
+                self.choose_output(env, item, node, first)?;
                 self.propagate::<true>(env, item.node, item.iter);
             }
             Action::Merge => {
@@ -68,18 +65,51 @@ impl StepState {
                 self.propagate::<true>(env, item.node, item.iter);
             }
             Action::Trigger => self.propagate::<true>(env, item.node, item.iter),
-            Action::Call(frame) | Action::While { cond: frame, .. } => {
-                let args = self.take_args(plan, node, first, 0);
-                return self.begin_call(env, item, *frame, args);
-            }
-            action @ (Action::If { .. } | Action::Case(_)) => {
-                let function = self.chosen_branch(plan, action, first);
-                let function = function.map_err(|e| env.at_node(item.node, e))?;
-                return self.begin_branch(env, item, first, function);
+            Action::Call(_) | Action::While { .. } | Action::If { .. } | Action::Case(_) => {
+                return self.start_call(env, item);
             }
             Action::Arg(_) | Action::Kernel(_) | Action::Recv(_) => {}
         }
         self.release(env, item.iter)
+    }
+
+    /// Calls the function of a Call or While, or that which the first input of an If or Case selects.
+    pub(crate) fn start_call(&mut self, env: &Env, item: TaggedNode) -> Result<()> {
+        let node = &env.plan.nodes[item.node.index()];
+        let slot = self.iterations[item.iter as usize].slot_base + node.first_slot;
+        let first = slot as usize;
+        match &node.action {
+            Action::Call(frame) | Action::While { cond: frame, .. } => {
+                let args = self.take_args(env.plan, node, first, 0);
+                self.begin_call(env, item, *frame, args)
+            }
+            action => {
+                let function = self.chosen_branch(env.plan, action, first);
+                let function = function.map_err(|e| env.at_node(item.node, e))?;
+                self.begin_branch(env, item, first, function)
+            }
+        }
+    }
+
+    /// Takes the value of a Switch into the output that is chosen.
+    pub(crate) fn choose_output(
+        &mut self,
+        env: &Env,
+        item: TaggedNode,
+        node: &Node,
+        first: usize,
+    ) -> Result<()> {
+        let to = self.chosen_output(env.plan, node, first);
+        let to = to.map_err(|e| env.at_node(item.node, e))?;
+        self.slots[first + 1].clear();
+        self.outputs[to] = take(env.plan, &mut self.slots[first]);
+        Ok(())
+    }
+
+    /// Takes a value out of its slot; constants stay and are shared.
+    #[inline]
+    pub(crate) fn take_slot(&mut self, plan: &Plan, slot: usize) -> Value {
+        take(plan, &mut self.slots[slot])
     }
 
     /// Delivers `value`, which is empty if dead, to the Merge at the end of `edge`; its slots begin at

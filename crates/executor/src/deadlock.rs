@@ -23,7 +23,8 @@ impl StepState {
     #[cold]
     fn diagnose(&self, plan: &Plan, result: usize) -> Status {
         let mut waiting = Vec::new();
-        for it in &self.iterations {
+        // What runs by a schedule never waits.
+        for it in self.iterations.iter().filter(|it| !it.is_scheduled) {
             let frame = &plan.frames[it.frame.index()];
             for local in 0..frame.pending.len() {
                 let idx = NodeIdx::new(frame.first_node as usize + local);

@@ -6,7 +6,7 @@ use ferroflow_base::{Result, Status};
 use ferroflow_opdef::{
     Functions, KernelCtx, NodeInfo, OpKernel, Rendezvous, Resources, StepServices, Value,
 };
-use ferroflow_program::{FrameIdx, NodeIdx, Plan};
+use ferroflow_program::{Frame, FrameIdx, NodeIdx, Plan};
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::Tensor;
 use std::sync::Arc;
@@ -61,6 +61,8 @@ pub(crate) struct Env<'a> {
     memory: Option<&'a StepMemory>,
     /// Whether there is a trace, a runner or planned memory: one check for each node.
     is_watched: bool,
+    /// Whether nodes may run by static schedules: neither a trace nor a runner watches them.
+    in_order: bool,
     /// Whether expensive nodes may run on other threads.
     pub(crate) dispatches: bool,
     /// Whether those that compute do, besides those that wait.
@@ -99,6 +101,7 @@ impl<'a> Env<'a> {
             runner: with.runner.map(|runner| &**runner),
             memory: None,
             is_watched: with.trace.is_some() || with.runner.is_some(),
+            in_order: with.trace.is_none() && with.runner.is_none(),
             dispatches,
             offloads: with.runner.is_none_or(|runner| runner.offloads()),
         }
@@ -109,6 +112,15 @@ impl<'a> Env<'a> {
     pub(crate) fn set_memory(&mut self, memory: Option<&'a StepMemory>) {
         self.memory = memory;
         self.is_watched |= memory.is_some();
+    }
+
+    /// Whether an iteration of `frame` that begins now runs by its static schedule.
+    #[inline]
+    pub(crate) fn uses_schedule(&self, frame: &Frame) -> bool {
+        match &frame.schedule {
+            Some(schedule) => self.in_order && !(self.dispatches && schedule.has_expensive),
+            None => false,
+        }
     }
 
     /// Calls the kernel of `node`. An error names the node.

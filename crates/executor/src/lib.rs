@@ -18,9 +18,11 @@ mod kernel;
 mod loops;
 mod memory;
 mod offloaded;
+mod schedule;
 mod send_recv;
 mod state;
 mod trace;
+mod while_in_place;
 
 pub use dataflow::Executor;
 pub use kernel::{NodeRunner, RunArgs};

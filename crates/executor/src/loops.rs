@@ -4,7 +4,7 @@ use crate::kernel::Env;
 use crate::state::{Owner, StepState, TaggedNode};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::Value;
-use ferroflow_program::{FrameIdx, FrameKind, NodeIdx};
+use ferroflow_program::{Action, Frame, FrameIdx, FrameKind, NodeIdx, StaticSchedule};
 use ferroflow_tensor::Tensor;
 use std::collections::VecDeque;
 
@@ -26,6 +26,8 @@ pub(crate) struct Loop {
     dead_exits: Vec<NodeIdx>,
     /// Exits that were alive.
     live_exits: Vec<NodeIdx>,
+    /// Whether a NextIteration of the iteration at hand was alive, if the loop runs by its schedule.
+    pub(crate) continues: bool,
 }
 
 /// All loops of a step, with those that can be reused.
@@ -48,7 +50,7 @@ impl Loops {
 }
 
 impl StepState {
-    fn loop_mut(&mut self, id: u32) -> &mut Loop {
+    pub(crate) fn loop_mut(&mut self, id: u32) -> &mut Loop {
         &mut self.loops.all[id as usize]
     }
 
@@ -63,7 +65,8 @@ impl StepState {
             self.loops.all.push(Loop::default());
             (self.loops.all.len() - 1) as u32
         });
-        let first = self.new_iteration(env.plan, frame, Owner::Loop(id), 0);
+        let is_scheduled = env.uses_schedule(&env.plan.frames[frame.index()]);
+        let first = self.new_iteration(env.plan, frame, Owner::Loop(id), 0, is_scheduled);
         let new = self.loop_mut(id);
         (new.frame, new.parent) = (Some(frame), parent);
         (new.first, new.pending_enters) = (0, env.plan.frames[frame.index()].n_enters);
@@ -74,7 +77,7 @@ impl StepState {
         Ok(id)
     }
 
-    /// Passes `outputs[0]` of an Enter into its loop.
+    /// Passes `outputs[0]` of an Enter into its loop. Returns whether the loop runs by its schedule and is ready now.
     pub(crate) fn enter(
         &mut self,
         env: &Env,
@@ -82,7 +85,7 @@ impl StepState {
         frame: FrameIdx,
         is_constant: bool,
         alive: bool,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         let id = self.loop_entered(env, item.iter, frame)?;
         let lp = &mut self.loops.all[id as usize];
         lp.pending_enters = lp.pending_enters.saturating_sub(1);
@@ -100,21 +103,89 @@ impl StepState {
             }
         }
         // The loop may be done by now: nothing happens in it when all that enters is dead.
-        let front = self.loops.all[id as usize].window.front().copied();
-        match front {
-            Some(front) if self.iterations[front as usize].outstanding == 0 => {
-                self.finish_iterations(env, front)
+        let lp = &self.loops.all[id as usize];
+        let (front, waits) = (lp.window.front().copied(), lp.pending_enters > 0);
+        match front.map(|front| (front, &self.iterations[front as usize])) {
+            Some((_, it)) if it.is_scheduled && waits => Ok(false),
+            Some((front, it)) if it.is_scheduled => {
+                self.resume_schedule(front);
+                Ok(true)
             }
-            _ => Ok(()),
+            Some((front, it)) if it.outstanding == 0 => {
+                self.finish_iterations(env, front)?;
+                Ok(false)
+            }
+            _ => Ok(false),
         }
     }
 
     fn propagate_liveness(&mut self, env: &Env, from: NodeIdx, iter: u32, alive: bool) {
-        if alive {
-            self.propagate::<true>(env, from, iter);
-        } else {
-            self.propagate::<false>(env, from, iter);
+        let is_scheduled = self.iterations[iter as usize].is_scheduled;
+        match (alive, is_scheduled) {
+            (true, false) => self.propagate::<true>(env, from, iter),
+            (false, false) => self.propagate::<false>(env, from, iter),
+            (true, true) => self.deliver::<true>(env, from, iter),
+            (false, true) => self.deliver::<false>(env, from, iter),
         }
+    }
+
+    /// Begins the next iteration of a loop that runs by its schedule, in place. False if no NextIteration was alive.
+    pub(crate) fn repeat_scheduled(
+        &mut self,
+        env: &Env,
+        id: u32,
+        iter: u32,
+        frame: &Frame,
+    ) -> bool {
+        let lp = &mut self.loops.all[id as usize];
+        if !std::mem::take(&mut lp.continues) {
+            return false;
+        }
+        lp.first += 1;
+        let n_invariants = lp.invariants.len();
+        let it = &mut self.iterations[iter as usize];
+        it.number += 1;
+        it.cursor = 0;
+        self.reset_pending(iter, frame);
+        for i in 0..n_invariants {
+            let (node, value) = self.loop_mut(id).invariants[i].clone();
+            let alive = value.is_some();
+            self.outputs[0] = value.into();
+            self.propagate_liveness(env, node, iter, alive);
+        }
+        true
+    }
+
+    /// Ends a loop that runs by its schedule, whose last iteration is `iter`.
+    pub(crate) fn end_scheduled_loop(
+        &mut self,
+        env: &Env,
+        id: u32,
+        iter: u32,
+        schedule: &StaticSchedule,
+    ) -> Result<()> {
+        let lp = self.loop_mut(id);
+        let (parent, frame) = (lp.parent, lp.frame);
+        let mut live = std::mem::take(&mut lp.live_exits);
+        lp.invariants.clear();
+        lp.window.clear();
+        for &node in &schedule.order {
+            let is_exit = matches!(env.plan.nodes[node.index()].action, Action::Exit);
+            if is_exit && !live.contains(&node) {
+                self.propagate_liveness(env, node, parent, false);
+            }
+        }
+        live.clear();
+        self.loop_mut(id).live_exits = live;
+        self.iterations[iter as usize].outstanding -= 1;
+        self.free_iteration(iter);
+        self.loops.free.push(id);
+        let it = &mut self.iterations[parent as usize];
+        it.children.retain(|(f, _)| Some(*f) != frame);
+        if it.is_scheduled {
+            self.resume_schedule(parent);
+        }
+        self.release(env, parent)
     }
 
     /// Passes `outputs[0]` of a live NextIteration on.
@@ -155,7 +226,7 @@ impl StepState {
         let frame = lp.frame.unwrap_or(FrameIdx::new(0));
         lp.dead_exits.clear();
         let held = std::mem::take(&mut self.outputs[0]);
-        let iter = self.new_iteration(env.plan, frame, Owner::Loop(id), number);
+        let iter = self.new_iteration(env.plan, frame, Owner::Loop(id), number, false);
         self.loop_mut(id).window.push_back(iter);
         for i in 0..self.loop_mut(id).invariants.len() {
             let (node, value) = self.loop_mut(id).invariants[i].clone();
@@ -182,7 +253,7 @@ impl StepState {
         }
         lp.live_exits.push(item.node);
         let parent = lp.parent;
-        self.propagate::<true>(env, item.node, parent);
+        self.propagate_liveness(env, item.node, parent, true);
         Ok(())
     }
 
@@ -236,7 +307,7 @@ impl StepState {
         let mut live = std::mem::take(&mut lp.live_exits);
         lp.invariants.clear();
         for node in dead.drain(..).filter(|n| !live.contains(n)) {
-            self.propagate::<false>(env, node, parent);
+            self.propagate_liveness(env, node, parent, false);
         }
         live.clear();
         let lp = self.loop_mut(id);

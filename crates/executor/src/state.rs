@@ -15,7 +15,7 @@ use crate::offloaded::OffloadedNode;
 use ferroflow_base::{Result, Status, internal, resource_exhausted};
 use ferroflow_opdef::{Cost, OpKernel, Value};
 use ferroflow_program::{
-    Action, DEAD, Edge, EdgeKind, FrameIdx, MergeEvent, MergeState, Node, NodeIdx, Plan,
+    Action, DEAD, Edge, EdgeKind, Frame, FrameIdx, MergeEvent, MergeState, Node, NodeIdx, Plan,
 };
 use ferroflow_tensor::Tensor;
 use smallvec::SmallVec;
@@ -65,6 +65,9 @@ pub(crate) struct Iteration {
     pub(crate) frame: FrameIdx,
     /// 0 for calls.
     pub(crate) number: u64,
+    /// Whether its nodes run by the frame's static schedule; if so, how many have run.
+    pub(crate) is_scheduled: bool,
+    pub(crate) cursor: u32,
     /// Loops that were entered from here: frame, position in `loops`.
     pub(crate) children: SmallVec<[(FrameIdx, u32); 1]>,
 }
@@ -81,7 +84,7 @@ pub(crate) struct StepState {
     pub(crate) calls: crate::calls::Calls,
     pub(crate) loops: crate::loops::Loops,
     /// Ready nodes to run at once, depth first.
-    inexpensive: Vec<TaggedNode>,
+    pub(crate) inexpensive: Vec<TaggedNode>,
     /// Ready nodes that may run elsewhere.
     expensive: Vec<TaggedNode>,
     /// Ready nodes with a dead input, and a node that it came from.
@@ -99,6 +102,11 @@ pub(crate) struct StepState {
 /// The iteration of the root call.
 pub(crate) const ROOT: u32 = 0;
 
+/// Whether an iteration of `frame` reads its range of `pending`.
+fn needs_pending(frame: &Frame, is_scheduled: bool) -> bool {
+    !is_scheduled || frame.schedule.as_ref().is_some_and(|s| s.has_dead)
+}
+
 impl StepState {
     /// The state before the first step.
     pub(crate) fn new(plan: &Plan) -> Self {
@@ -109,7 +117,7 @@ impl StepState {
         };
         let root = FrameIdx::new(0);
         let call = state.calls.add_root(plan.root().n_results);
-        state.new_iteration(plan, root, Owner::Call(call), 0);
+        state.new_iteration(plan, root, Owner::Call(call), 0, false);
         state
     }
 
@@ -131,8 +139,13 @@ impl StepState {
                 root.args.len()
             ));
         }
-        self.pending[..root.pending.len()].copy_from_slice(&root.pending);
-        self.iterations[ROOT as usize].outstanding = 1;
+        let frame = &mut self.iterations[ROOT as usize];
+        frame.outstanding = 1;
+        frame.cursor = 0;
+        frame.is_scheduled = env.uses_schedule(root);
+        if needs_pending(root, frame.is_scheduled) {
+            self.pending[..root.pending.len()].copy_from_slice(&root.pending);
+        }
         self.calls.reset_root(env.plan);
         self.begin_function(env, FrameIdx::new(0), ROOT, args.into_iter().map(Some));
         self.iterations[ROOT as usize].outstanding -= 1;
@@ -147,8 +160,11 @@ impl StepState {
         iter: u32,
         args: impl IntoIterator<Item = Option<Tensor>>,
     ) {
-        let plan = env.plan;
-        let frame = &plan.frames[frame.index()];
+        let frame = &env.plan.frames[frame.index()];
+        if self.iterations[iter as usize].is_scheduled {
+            self.deliver_args(env, frame, iter, args);
+            return self.resume_schedule(iter);
+        }
         // Roots run in plan order: the stack pops from its end.
         for &node in frame.roots.iter().rev() {
             self.schedule(env, TaggedNode { node, iter });
@@ -196,13 +212,16 @@ impl StepState {
         frame: FrameIdx,
         owner: Owner,
         number: u64,
+        is_scheduled: bool,
     ) -> u32 {
         let template = &plan.frames[frame.index()];
         if let Some(id) = self.free[frame.index()].pop() {
             let it = &mut self.iterations[id as usize];
-            let first = it.pending_base.wrapping_add(template.first_node) as usize;
-            self.pending[first..first + template.pending.len()].copy_from_slice(&template.pending);
             (it.owner, it.number) = (owner, number);
+            (it.is_scheduled, it.cursor) = (is_scheduled, 0);
+            if needs_pending(template, is_scheduled) {
+                self.reset_pending(id, template);
+            }
             return id;
         }
         let id = self.iterations.len() as u32;
@@ -213,11 +232,20 @@ impl StepState {
             owner,
             frame,
             number,
+            is_scheduled,
+            cursor: 0,
             children: SmallVec::new(),
         });
         self.slots.extend_from_slice(&template.slots);
         self.pending.extend_from_slice(&template.pending);
         id
+    }
+
+    /// Sets the counts of an iteration to what they are at its beginning.
+    pub(crate) fn reset_pending(&mut self, iter: u32, template: &Frame) {
+        let base = self.iterations[iter as usize].pending_base;
+        let first = base.wrapping_add(template.first_node) as usize;
+        self.pending[first..first + template.pending.len()].copy_from_slice(&template.pending);
     }
 
     /// Returns an iteration to the free list.
@@ -251,9 +279,12 @@ impl StepState {
     /// Runs a node in place and passes its outputs on.
     #[inline]
     pub(crate) fn run(&mut self, env: &Env, item: TaggedNode) -> Result<()> {
+        if self.iterations[item.iter as usize].is_scheduled {
+            return self.run_schedule(env, item.iter);
+        }
         let node = &env.plan.nodes[item.node.index()];
         match &node.action {
-            Action::Kernel(kernel) => self.run_kernel(env, item, node, &**kernel)?,
+            Action::Kernel(kernel) => self.run_kernel::<false>(env, item, node, &**kernel)?,
             _ if env.trace.is_some() => {
                 let it = &self.iterations[item.iter as usize];
                 let (place, start) = ((it.frame, it.number), Instant::now());
@@ -267,7 +298,7 @@ impl StepState {
     }
 
     #[inline(always)]
-    fn run_kernel(
+    pub(crate) fn run_kernel<const SCHEDULED: bool>(
         &mut self,
         env: &Env,
         item: TaggedNode,
@@ -287,14 +318,20 @@ impl StepState {
                 };
                 env.compute(kernel, item.node, place, inputs, output)?;
                 inputs.iter_mut().for_each(Value::clear);
-                self.propagate_forwarded(env, item, at);
+                match SCHEDULED {
+                    true => self.deliver_forwarded(env, item, at),
+                    false => self.propagate_forwarded(env, item, at),
+                }
             }
             None => {
                 let inputs = &mut self.slots[inputs];
                 let outputs = &mut self.outputs[..node.n_outputs as usize];
                 env.compute(kernel, item.node, place, inputs, outputs)?;
                 inputs.iter_mut().for_each(Value::clear);
-                self.propagate::<true>(env, item.node, item.iter);
+                match SCHEDULED {
+                    true => self.deliver::<true>(env, item.node, item.iter),
+                    false => self.propagate::<true>(env, item.node, item.iter),
+                }
             }
         }
         Ok(())
@@ -375,7 +412,7 @@ impl StepState {
 
     /// The value of `self.outputs` that `edge` carries.
     #[inline(always)]
-    fn carried(&mut self, edge: &Edge) -> Value {
+    pub(crate) fn carried(&mut self, edge: &Edge) -> Value {
         let output = &mut self.outputs[edge.output as usize];
         match edge.last {
             true => std::mem::take(output),

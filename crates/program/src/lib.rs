@@ -14,5 +14,5 @@ pub mod mlir;
 pub use dataflow::{
     Action, Body, BodyAction, BodyFrame, BodyNode, DEAD, Edge, EdgeKind, ForwardSlot, Frame,
     FrameIdx, FrameKind, KernelEntry, MakeKernel, MergeEvent, MergeState, Node, NodeIdx, OpSegment,
-    Plan, Source,
+    Plan, Source, StaticSchedule,
 };

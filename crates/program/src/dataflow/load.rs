@@ -193,6 +193,7 @@ impl Loader<'_> {
         let mut plan = layout.plan;
         plan.set_edges(layout.edges);
         plan.count_enters();
+        plan.schedule_frames();
         for (name, function) in &body.functions {
             let loaded = match self.loaded.get(&Arc::as_ptr(function)) {
                 Some(loaded) => loaded.clone(),
@@ -308,6 +309,7 @@ impl<'a> Layout<'a> {
             args: vec![None; source.n_args],
             n_results: source.results.len(),
             const_results: Vec::new(),
+            schedule: None,
         };
         for &i in &source.nodes {
             self.node(i, &mut frame, function)?;

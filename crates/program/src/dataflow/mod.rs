@@ -6,6 +6,7 @@ mod load;
 mod merge;
 mod op_segment;
 mod plan;
+mod static_schedule;
 #[cfg(test)]
 mod tests;
 mod verify;
@@ -18,3 +19,4 @@ pub use load::MakeKernel;
 pub use merge::{MergeEvent, MergeState};
 pub use op_segment::OpSegment;
 pub use plan::{DEAD, Edge, EdgeKind, ForwardSlot, Frame, Node, Plan};
+pub use static_schedule::StaticSchedule;

@@ -1,6 +1,7 @@
 //! The loaded form of a body: flat arrays, no pointers between nodes.
 
 use super::body::{Action, FrameKind, NodeIdx};
+use super::static_schedule::StaticSchedule;
 use ferroflow_opdef::{Cost, NodeInfo, OpKernel, Value};
 use ferroflow_tensor::Tensor;
 use std::collections::BTreeMap;
@@ -119,6 +120,8 @@ pub struct Frame {
     pub n_results: usize,
     /// Results that are constants: (result, constant).
     pub const_results: Vec<(u32, u32)>,
+    /// The order in which one thread runs its nodes, if it does not depend on values.
+    pub schedule: Option<StaticSchedule>,
 }
 
 impl Frame {

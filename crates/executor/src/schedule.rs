@@ -1,0 +1,294 @@
+//! Iterations that run by the static schedule of their frame: their nodes run in its order, and no edge is counted.
+//!
+//! Such an iteration has one outstanding: itself, or the call or loop that it waits for. It stops where a function is called or a loop begins, and is ready
+//! again, behind that node, when these have ended. Its range of `pending` only says which nodes are dead.
+
+use crate::kernel::Env;
+use crate::state::{Owner, StepState, TaggedNode};
+use ferroflow_base::{Result, internal};
+use ferroflow_opdef::Value;
+use ferroflow_program::{Action, DEAD, EdgeKind, Frame, Node, NodeIdx, StaticSchedule};
+use ferroflow_tensor::Tensor;
+
+/// Nodes, or iterations, between two checks of the cancellation token.
+const CANCEL_INTERVAL: u32 = 256;
+
+/// What comes behind a node.
+#[derive(PartialEq, Eq)]
+enum Next {
+    /// The node behind it in the schedule.
+    Node,
+    /// A call or a loop, at whose end the iteration goes on.
+    Suspended,
+}
+
+impl StepState {
+    /// Delivers the arguments of a function that runs by its schedule.
+    #[inline]
+    pub(crate) fn deliver_args(
+        &mut self,
+        env: &Env,
+        frame: &Frame,
+        iter: u32,
+        args: impl IntoIterator<Item = Option<Tensor>>,
+    ) {
+        for (arg, value) in frame.args.iter().zip(args) {
+            if let Some(node) = *arg {
+                self.deliver_output(env, TaggedNode { node, iter }, value.into());
+            }
+        }
+    }
+
+    /// Makes an iteration ready to go on.
+    pub(crate) fn resume_schedule(&mut self, iter: u32) {
+        self.iterations[iter as usize].outstanding += 1;
+        let node = NodeIdx::new(0);
+        self.inexpensive.push(TaggedNode { node, iter });
+    }
+
+    /// Runs an iteration up to its next call or loop, or to its end; a loop, to its end.
+    pub(crate) fn run_schedule(&mut self, env: &Env, mut iter: u32) -> Result<()> {
+        for n in 1_u32.. {
+            if n % CANCEL_INTERVAL == 0 {
+                env.services.cancel.check()?;
+            }
+            let frame = &env.plan.frames[self.iterations[iter as usize].frame.index()];
+            let schedule = frame.schedule.as_ref();
+            let schedule = schedule.ok_or_else(|| internal!("the frame has no schedule"))?;
+            let next = match schedule.has_dead {
+                true => self.run_nodes::<true>(env, iter, schedule)?,
+                false => self.run_nodes::<false>(env, iter, schedule)?,
+            };
+            if next == Next::Suspended {
+                return Ok(());
+            }
+            match self.iterations[iter as usize].owner {
+                Owner::Call(id) => match self.next_phase(env, id)? {
+                    Some(next) => iter = next,
+                    None => return self.release(env, iter),
+                },
+                Owner::Loop(id) => {
+                    if !self.repeat_scheduled(env, id, iter, frame) {
+                        return self.end_scheduled_loop(env, id, iter, schedule);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run_nodes<const MAY_BE_DEAD: bool>(
+        &mut self,
+        env: &Env,
+        iter: u32,
+        schedule: &StaticSchedule,
+    ) -> Result<Next> {
+        let it = &self.iterations[iter as usize];
+        let (start, pending_base) = (it.cursor as usize, it.pending_base);
+        for (at, &idx) in schedule.order.iter().enumerate().skip(start) {
+            if at as u32 % CANCEL_INTERVAL == CANCEL_INTERVAL - 1 {
+                env.services.cancel.check()?;
+            }
+            let (node, item) = (&env.plan.nodes[idx.index()], TaggedNode { node: idx, iter });
+            let pending = pending_base.wrapping_add(idx.index() as u32) as usize;
+            if MAY_BE_DEAD && self.pending[pending] & DEAD != 0 {
+                if self.skip_dead(env, item, at)? == Next::Suspended {
+                    return Ok(Next::Suspended);
+                }
+                continue;
+            }
+            if let Action::Kernel(kernel) = &node.action {
+                self.run_kernel::<true>(env, item, node, &**kernel)?;
+            } else if self.route(env, item, node, at)? == Next::Suspended {
+                return Ok(Next::Suspended);
+            }
+        }
+        Ok(Next::Node)
+    }
+
+    /// Runs a node without a kernel, number `at` of the schedule.
+    fn route(&mut self, env: &Env, item: TaggedNode, node: &Node, at: usize) -> Result<Next> {
+        let first = (self.iterations[item.iter as usize].slot_base + node.first_slot) as usize;
+        let slots = first..first + node.n_inputs as usize;
+        match &node.action {
+            Action::Forward if node.n_inputs == 1 => {
+                let value = self.take_slot(env.plan, first);
+                self.deliver_output(env, item, value);
+            }
+            Action::Forward => {
+                for (i, slot) in slots.enumerate() {
+                    self.outputs[i] = self.take_slot(env.plan, slot);
+                }
+                self.deliver::<true>(env, item.node, item.iter);
+            }
+            Action::Switch | Action::SwitchN => {
+                self.choose_output(env, item, node, first)?;
+                self.deliver::<true>(env, item.node, item.iter);
+            }
+            Action::Merge => self.route_merge(env, item, node, first)?,
+            Action::Const(c) => {
+                let value = env.plan.consts.get(*c as usize).cloned();
+                self.deliver_output(env, item, value.into());
+            }
+            Action::Enter { .. } => {
+                self.outputs[0] = self.take_slot(env.plan, first);
+                return self.enter_scheduled(env, item, true, at);
+            }
+            Action::Exit => {
+                self.outputs[0] = self.take_slot(env.plan, first);
+                self.exit(env, item)?;
+            }
+            Action::NextIteration => {
+                self.outputs[0] = self.take_slot(env.plan, first);
+                if let Owner::Loop(id) = self.iterations[item.iter as usize].owner {
+                    self.loop_mut(id).continues = true;
+                }
+                // The Merges of the loop, which come first, have taken their inputs.
+                self.deliver::<true>(env, item.node, item.iter);
+            }
+            Action::Trigger => self.deliver::<true>(env, item.node, item.iter),
+            Action::Call(_) | Action::While { .. } | Action::If { .. } | Action::Case(_) => {
+                self.iterations[item.iter as usize].cursor = at as u32 + 1;
+                self.start_call(env, item)?;
+                return Ok(Next::Suspended);
+            }
+            Action::Arg(_) | Action::Kernel(_) | Action::Send(_) | Action::Recv(_) => {
+                return Err(internal!("the node is not part of a schedule"));
+            }
+        }
+        Ok(Next::Node)
+    }
+
+    /// Forwards the live input of a Merge; it is dead if there is none.
+    fn route_merge(
+        &mut self,
+        env: &Env,
+        item: TaggedNode,
+        node: &Node,
+        first: usize,
+    ) -> Result<()> {
+        let slots = &mut self.slots[first..first + node.n_inputs as usize];
+        let Some(live) = slots.iter().position(|s| !matches!(s, Value::Empty)) else {
+            self.deliver::<false>(env, item.node, item.iter);
+            return Ok(());
+        };
+        let value = std::mem::take(&mut slots[live]);
+        slots.iter_mut().for_each(Value::clear);
+        if node.n_outputs == 1 {
+            self.deliver_output(env, item, value);
+        } else {
+            self.outputs[0] = value;
+            self.outputs[1] = Value::Tensor(Tensor::scalar(live as i32));
+            self.deliver::<true>(env, item.node, item.iter);
+        }
+        Ok(())
+    }
+
+    /// Passes `outputs[0]` of an Enter into its loop; the last one starts it.
+    fn enter_scheduled(
+        &mut self,
+        env: &Env,
+        item: TaggedNode,
+        alive: bool,
+        at: usize,
+    ) -> Result<Next> {
+        let Action::Enter { frame, is_constant } = env.plan.nodes[item.node.index()].action else {
+            return Err(internal!("the node is no Enter"));
+        };
+        self.iterations[item.iter as usize].cursor = at as u32 + 1;
+        Ok(match self.enter(env, item, frame, is_constant, alive)? {
+            true => {
+                // The loop counts in its place.
+                self.iterations[item.iter as usize].outstanding -= 1;
+                Next::Suspended
+            }
+            false => Next::Node,
+        })
+    }
+
+    /// Passes on that a node is dead.
+    #[inline(never)]
+    fn skip_dead(&mut self, env: &Env, item: TaggedNode, at: usize) -> Result<Next> {
+        let node = &env.plan.nodes[item.node.index()];
+        let first = (self.iterations[item.iter as usize].slot_base + node.first_slot) as usize;
+        let slots = first..first + node.n_inputs as usize;
+        match node.action {
+            // Neither dies of a dead input.
+            Action::Trigger | Action::Merge => return self.route(env, item, node, at),
+            _ => self.slots[slots].iter_mut().for_each(Value::clear),
+        }
+        match node.action {
+            Action::Enter { .. } => {
+                self.outputs[0].clear();
+                return self.enter_scheduled(env, item, false, at);
+            }
+            // The loop's end looks at the Exits that were alive.
+            Action::Exit | Action::NextIteration => {}
+            _ => self.deliver::<false>(env, item.node, item.iter),
+        }
+        Ok(Next::Node)
+    }
+
+    /// Hands the only output of a live node to its consumers.
+    #[inline]
+    pub(crate) fn deliver_output(&mut self, env: &Env, from: TaggedNode, value: Value) {
+        match env.plan.nodes[from.node.index()].forward_slot.get() {
+            None => {
+                self.outputs[0] = value;
+                self.deliver::<true>(env, from.node, from.iter);
+            }
+            Some(slot) => {
+                let at = (self.iterations[from.iter as usize].slot_base + slot) as usize;
+                self.slots[at] = value;
+                self.deliver_forwarded(env, from, at);
+            }
+        }
+    }
+
+    /// Copies the only output of a node from slot `at`, its last reader's, to the others.
+    #[inline(always)]
+    pub(crate) fn deliver_forwarded(&mut self, env: &Env, from: TaggedNode, at: usize) {
+        let node = &env.plan.nodes[from.node.index()];
+        if node.n_edges == 1 {
+            return;
+        }
+        let slot_base = self.iterations[from.iter as usize].slot_base;
+        for edge in env.plan.edges_of(node) {
+            if edge.kind == EdgeKind::Data && !edge.last {
+                self.slots[(slot_base + edge.slot) as usize] = self.slots[at].clone();
+            }
+        }
+    }
+
+    /// [`StepState::propagate`] in an iteration that runs by its schedule.
+    #[inline]
+    pub(crate) fn deliver<const ALIVE: bool>(&mut self, env: &Env, from: NodeIdx, iter: u32) {
+        let node = &env.plan.nodes[from.index()];
+        let it = &self.iterations[iter as usize];
+        let (slot_base, pending_base, owner) = (it.slot_base, it.pending_base, it.owner);
+        for edge in env.plan.edges_of(node) {
+            let at = pending_base.wrapping_add(edge.node.index() as u32) as usize;
+            match edge.kind {
+                EdgeKind::Data | EdgeKind::MergeData => match self.carried(edge) {
+                    Value::Tensor(t) if ALIVE => {
+                        self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(t);
+                    }
+                    _ if edge.kind == EdgeKind::Data => self.pending[at] |= DEAD,
+                    _ => {}
+                },
+                EdgeKind::Control if !ALIVE => self.pending[at] |= DEAD,
+                EdgeKind::Result => {
+                    let value = self.carried(edge);
+                    if ALIVE && let Owner::Call(call) = owner {
+                        let value = value.into_tensor();
+                        self.calls.set_result(call, edge.slot as usize, value);
+                    }
+                }
+                EdgeKind::Control | EdgeKind::Trigger | EdgeKind::MergeControl => {}
+            }
+        }
+        // Outputs without readers must not outlive the node.
+        let outputs = &mut self.outputs[..node.n_outputs as usize];
+        outputs.iter_mut().for_each(Value::clear);
+    }
+}

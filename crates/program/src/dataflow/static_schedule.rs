@@ -1,0 +1,276 @@
+//! Static schedules: the order in which one thread runs the nodes of a frame, found when the plan is made.
+//!
+//! The order is that of an engine which runs ready nodes depth first. Where a frame has one, an engine runs its
+//! nodes without counting edges. Dead nodes are skipped, so conditionals need no other order; a loop runs, all
+//! iterations one after the other, behind the last of its Enters.
+
+use super::body::{Action, FrameIdx, FrameKind, NodeIdx};
+use super::plan::{Edge, EdgeKind, Frame, Node, Plan};
+use ferroflow_opdef::Cost;
+use std::collections::HashMap;
+
+/// The order of a frame's nodes.
+pub struct StaticSchedule {
+    /// The nodes but for Args. The Merges that begin an iteration of a loop come first.
+    pub order: Vec<NodeIdx>,
+    /// Whether a node can be dead.
+    pub has_dead: bool,
+    /// Whether a node, also of the loops and functions that it leads to, is worth a task of its own.
+    pub has_expensive: bool,
+}
+
+impl Plan {
+    /// Finds the schedules of all frames, once their edges are known.
+    pub(super) fn schedule_frames(&mut self) {
+        let arrivals = Arrivals::of(self);
+        // A loop's frame comes behind the one that it is entered from.
+        for f in (0..self.frames.len()).rev() {
+            let walk = Walk::new(self, FrameIdx::new(f), &arrivals);
+            self.frames[f].schedule = walk.and_then(Walk::finish);
+        }
+        self.count_callees();
+    }
+
+    /// A frame that leads to one with expensive nodes, or without schedule, has expensive nodes, too.
+    fn count_callees(&mut self) {
+        let mut callers = vec![Vec::new(); self.frames.len()];
+        for (f, frame) in self.frames.iter().enumerate() {
+            for node in &self.nodes[frame.nodes()] {
+                for callee in callees(&node.action) {
+                    callers[callee.index()].push(f);
+                }
+            }
+        }
+        let is_expensive = |f: &Frame| f.schedule.as_ref().is_none_or(|s| s.has_expensive);
+        let mut expensive: Vec<usize> = (0..self.frames.len())
+            .filter(|f| is_expensive(&self.frames[*f]))
+            .collect();
+        while let Some(callee) = expensive.pop() {
+            for &caller in &callers[callee] {
+                if let Some(schedule) = &mut self.frames[caller].schedule
+                    && !std::mem::replace(&mut schedule.has_expensive, true)
+                {
+                    expensive.push(caller);
+                }
+            }
+        }
+    }
+}
+
+/// The frames that a node calls or enters.
+fn callees<K>(action: &Action<K>) -> Vec<FrameIdx> {
+    match action {
+        &Action::Enter { frame, .. } => vec![frame],
+        &Action::Call(frame) => vec![frame],
+        &Action::If {
+            then_branch,
+            else_branch,
+        } => vec![then_branch, else_branch],
+        Action::Case(branches) => branches.to_vec(),
+        &Action::While { cond, body } => vec![cond, body],
+        _ => Vec::new(),
+    }
+}
+
+/// What arrives at Merges and loops.
+struct Arrivals {
+    /// The edges into each Merge.
+    merges: Vec<u32>,
+    /// The Enters and NextIterations that lead into each loop.
+    sources: HashMap<FrameIdx, Vec<NodeIdx>>,
+}
+
+impl Arrivals {
+    fn of(plan: &Plan) -> Arrivals {
+        let mut merges = vec![0; plan.nodes.len()];
+        for edge in &plan.edges {
+            if matches!(edge.kind, EdgeKind::MergeData | EdgeKind::MergeControl) {
+                merges[edge.node.index()] += 1;
+            }
+        }
+        let mut sources = HashMap::<_, Vec<_>>::new();
+        for (f, frame) in plan.frames.iter().enumerate() {
+            for i in frame.nodes() {
+                let into = match plan.nodes[i].action {
+                    Action::Enter { frame, .. } => frame,
+                    Action::NextIteration => FrameIdx::new(f),
+                    _ => continue,
+                };
+                sources.entry(into).or_default().push(NodeIdx::new(i));
+            }
+        }
+        Arrivals { merges, sources }
+    }
+}
+
+/// A run of a frame without values.
+struct Walk<'a> {
+    plan: &'a Plan,
+    first: usize,
+    /// Edges that are missing, by position in the frame.
+    pending: Vec<u32>,
+    ready: Vec<NodeIdx>,
+    order: Vec<NodeIdx>,
+    /// Enters of each loop that are missing.
+    enters: Vec<(FrameIdx, u32)>,
+    n_args: usize,
+    has_dead: bool,
+    has_expensive: bool,
+}
+
+impl<'a> Walk<'a> {
+    /// Starts where a call or an iteration does. `None` if the order depends on values.
+    fn new(plan: &'a Plan, index: FrameIdx, arrivals: &Arrivals) -> Option<Walk<'a>> {
+        let frame = &plan.frames[index.index()];
+        let nodes = &plan.nodes[frame.nodes()];
+        let mut walk = Walk {
+            plan,
+            first: frame.first_node as usize,
+            pending: frame.pending.clone(),
+            ready: Vec::new(),
+            order: Vec::with_capacity(nodes.len()),
+            enters: Vec::new(),
+            n_args: frame.args.iter().flatten().count(),
+            has_dead: false,
+            has_expensive: false,
+        };
+        for (i, node) in nodes.iter().enumerate() {
+            // A Merge runs when all its edges have arrived.
+            if matches!(node.action, Action::Merge) {
+                walk.pending[i] = arrivals.merges[walk.first + i];
+            }
+        }
+        nodes.iter().all(|node| walk.admits(node)).then_some(())?;
+        match frame.kind {
+            FrameKind::Function => {
+                walk.ready.extend(frame.roots.iter().rev());
+                for arg in frame.args.iter().flatten() {
+                    walk.deliver(*arg)?;
+                }
+            }
+            // A root inside a loop never runs.
+            FrameKind::Loop { .. } if !frame.roots.is_empty() => return None,
+            FrameKind::Loop { .. } => walk.begin_iteration(arrivals.sources.get(&index)?)?,
+        }
+        Some(walk)
+    }
+
+    fn position(&self, node: NodeIdx) -> Option<usize> {
+        let at = node.index().checked_sub(self.first)?;
+        (at < self.pending.len()).then_some(at)
+    }
+
+    /// Whether a node can be part of a schedule.
+    fn admits(&mut self, node: &Node) -> bool {
+        match &node.action {
+            Action::Kernel(_) => {
+                self.has_expensive |= matches!(node.cost, Cost::Expensive | Cost::Async);
+                true
+            }
+            Action::Switch | Action::SwitchN | Action::Merge => {
+                self.has_dead = true;
+                true
+            }
+            &Action::Enter { frame, .. } => {
+                let inner = &self.plan.frames[frame.index()];
+                self.has_dead = true;
+                if self.enters.iter().all(|(f, _)| *f != frame) {
+                    self.enters.push((frame, inner.n_enters));
+                }
+                inner.schedule.is_some()
+            }
+            Action::Call(_) | Action::If { .. } | Action::Case(_) | Action::While { .. } => true,
+            Action::Arg(_) | Action::Const(_) | Action::Forward | Action::Trigger => true,
+            Action::Exit | Action::NextIteration => true,
+            Action::Send(_) | Action::Recv(_) => false,
+        }
+    }
+
+    /// Makes the Merges of loop variables ready, and delivers what enters every iteration.
+    fn begin_iteration(&mut self, sources: &[NodeIdx]) -> Option<()> {
+        let mut from_outside = vec![0; self.pending.len()];
+        for source in sources {
+            let node = &self.plan.nodes[source.index()];
+            let is_constant =
+                matches!(node.action, Action::Enter { is_constant, .. } if is_constant);
+            for edge in self.plan.edges_of(node) {
+                match edge.kind {
+                    EdgeKind::MergeData if !is_constant => {
+                        from_outside[self.position(edge.node)?] += 1;
+                    }
+                    EdgeKind::Data | EdgeKind::Control | EdgeKind::Trigger if is_constant => {
+                        self.arrived(edge)?;
+                    }
+                    _ => return None,
+                }
+            }
+        }
+        for at in (0..from_outside.len()).filter(|at| from_outside[*at] > 0) {
+            // What it forwards must not depend on the iteration's own nodes.
+            (self.pending[at] == from_outside[at]).then_some(())?;
+            self.pending[at] = 0;
+            self.order.push(NodeIdx::new(self.first + at));
+        }
+        for i in 0..self.order.len() {
+            self.deliver(self.order[i])?;
+        }
+        Some(())
+    }
+
+    /// Passes on the outputs of a node, which arrive in the frame.
+    fn deliver(&mut self, node: NodeIdx) -> Option<()> {
+        let plan = self.plan;
+        plan.edges_of(&plan.nodes[node.index()])
+            .iter()
+            .filter(|edge| edge.kind != EdgeKind::Result)
+            .try_for_each(|edge| self.arrived(edge))
+    }
+
+    fn arrived(&mut self, edge: &Edge) -> Option<()> {
+        let at = self.position(edge.node)?;
+        self.pending[at] = self.pending[at].checked_sub(1)?;
+        if self.pending[at] == 0 {
+            self.ready.push(edge.node);
+        }
+        Some(())
+    }
+
+    /// Runs every node. `None` if one never gets ready.
+    fn finish(mut self) -> Option<StaticSchedule> {
+        let plan = self.plan;
+        while let Some(node) = self.ready.pop() {
+            self.order.push(node);
+            match plan.nodes[node.index()].action {
+                Action::Enter { frame, .. } => self.enter(frame)?,
+                // They arrive in another iteration, or where the loop was entered.
+                Action::NextIteration | Action::Exit => {}
+                _ => self.deliver(node)?,
+            }
+        }
+        let is_complete = self.order.len() + self.n_args == self.pending.len()
+            && self.enters.iter().all(|(_, missing)| *missing == 0);
+        is_complete.then_some(StaticSchedule {
+            order: self.order,
+            has_dead: self.has_dead,
+            has_expensive: self.has_expensive,
+        })
+    }
+
+    /// One of a loop's Enters; with the last one the loop runs.
+    fn enter(&mut self, frame: FrameIdx) -> Option<()> {
+        let missing = self.enters.iter_mut().find(|(f, _)| *f == frame);
+        let (_, missing) = missing?;
+        *missing = missing.checked_sub(1)?;
+        if *missing > 0 {
+            return Some(());
+        }
+        let plan = self.plan;
+        let inner = &plan.frames[frame.index()];
+        for node in &inner.schedule.as_ref()?.order {
+            if matches!(plan.nodes[node.index()].action, Action::Exit) {
+                self.deliver(*node)?;
+            }
+        }
+        Some(())
+    }
+}
