@@ -4,7 +4,7 @@
 use crate::kernel::Env;
 use crate::state::{Owner, ROOT, StepState, TaggedNode};
 use ferroflow_base::{Result, internal, invalid_argument, resource_exhausted};
-use ferroflow_program::{Action, FrameIdx, Plan};
+use ferroflow_program::{Action, Frame, FrameIdx, Plan};
 use ferroflow_tensor::Tensor;
 
 /// Deepest nesting of calls.
@@ -90,10 +90,16 @@ impl Calls {
     }
 }
 
-pub(crate) fn prepare_results(results: &mut Vec<Option<Tensor>>, plan: &Plan, frame: usize) {
+fn prepare_results(results: &mut Vec<Option<Tensor>>, plan: &Plan, frame: usize) {
     let frame = &plan.frames[frame];
     debug_assert!(results.iter().all(Option::is_none));
     results.resize(frame.n_results, None);
+    set_const_results(results, plan, frame);
+}
+
+/// Sets the results that are constants.
+#[inline]
+pub(crate) fn set_const_results(results: &mut [Option<Tensor>], plan: &Plan, frame: &Frame) {
     for &(result, constant) in &frame.const_results {
         results[result as usize] = plan.consts.get(constant as usize).cloned();
     }

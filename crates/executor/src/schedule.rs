@@ -46,7 +46,7 @@ impl StepState {
         self.inexpensive.push(TaggedNode { node, iter });
     }
 
-    /// Runs an iteration up to its next call or loop, or to its end; a loop, to its end.
+    /// Runs an iteration, with what it calls and what called it, as far as that is possible by schedules.
     pub(crate) fn run_schedule(&mut self, env: &Env, mut iter: u32) -> Result<()> {
         for n in 1_u32.. {
             if n % CANCEL_INTERVAL == 0 {
@@ -59,19 +59,26 @@ impl StepState {
                 true => self.run_nodes::<true>(env, iter, schedule)?,
                 false => self.run_nodes::<false>(env, iter, schedule)?,
             };
-            if next == Next::Suspended {
-                return Ok(());
-            }
-            match self.iterations[iter as usize].owner {
-                Owner::Call(id) => match self.next_phase(env, id)? {
-                    Some(next) => iter = next,
-                    None => return self.release(env, iter),
-                },
-                Owner::Loop(id) => {
-                    if !self.repeat_scheduled(env, id, iter, frame) {
-                        return self.end_scheduled_loop(env, id, iter, schedule);
-                    }
+            if next == Next::Node {
+                let owner = self.iterations[iter as usize].owner;
+                match owner {
+                    Owner::Call(id) => match self.next_phase(env, id)? {
+                        Some(next) => {
+                            iter = next;
+                            continue;
+                        }
+                        None => self.release(env, iter)?,
+                    },
+                    Owner::Loop(id) if self.repeat_scheduled(env, id, iter, frame) => continue,
+                    Owner::Loop(id) => self.end_scheduled_loop(env, id, iter, schedule)?,
                 }
+            }
+            // What it called, or what called it.
+            let iterations = &self.iterations;
+            let is_scheduled = |item: &mut TaggedNode| iterations[item.iter as usize].is_scheduled;
+            match self.inexpensive.pop_if(is_scheduled) {
+                Some(item) => iter = item.iter,
+                None => break,
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! While nodes whose condition and body run by static schedules: the same two iterations serve the whole loop, and
 //! one phase follows the other without the list of ready nodes.
 
-use crate::calls::{Phase, prepare_results};
+use crate::calls::{Phase, set_const_results};
 use crate::kernel::Env;
 use crate::state::{Owner, StepState, TaggedNode};
 use ferroflow_base::{Result, internal};
@@ -14,9 +14,12 @@ impl StepState {
             return false;
         };
         let is_scheduled = |f: FrameIdx| env.uses_schedule(&env.plan.frames[f.index()]);
-        if !is_scheduled(cond) || !is_scheduled(body) {
+        // The result of the condition has its place where the first of the body has.
+        let n_results = env.plan.frames[body.index()].n_results;
+        if !is_scheduled(cond) || !is_scheduled(body) || n_results == 0 {
             return false;
         }
+        self.calls.all[id as usize].results.resize(n_results, None);
         let iterations =
             [cond, body].map(|f| self.new_iteration(env.plan, f, Owner::Call(id), 0, true));
         self.calls.all[id as usize].in_place = Some(iterations);
@@ -33,7 +36,9 @@ impl StepState {
         let (Some([cond, body]), Some(caller)) = (call.in_place, call.caller) else {
             return Ok(None);
         };
-        self.check_results(env, id)?;
+        if call.phase == Phase::Body || matches!(call.results.first(), Some(None)) {
+            self.check_results(env, id)?;
+        }
         let call = &mut self.calls.all[id as usize];
         let (from, to, phase) = match call.phase {
             Phase::Cond => {
@@ -65,7 +70,7 @@ impl StepState {
         }
         let call = &mut self.calls.all[id as usize];
         (call.frame, call.iter, call.phase) = (index as u32, iter, phase);
-        prepare_results(&mut call.results, env.plan, index);
+        set_const_results(&mut call.results, env.plan, frame);
         let mut vars = std::mem::take(&mut call.vars);
         if phase == Phase::Cond {
             // The condition gets copies.
