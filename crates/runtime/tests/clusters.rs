@@ -1,8 +1,11 @@
 //! Random loops and groups of ops of scalars, nested and with conditionals, result in the same with and without machine
 //! code, errors included.
 
-use ferroflow_runtime::{CompileJit, CompileOptions, Session, SessionOptions, Tensor};
+use ferroflow_runtime::{
+    ChromeTrace, CompileJit, CompileOptions, RunOptions, Session, SessionOptions, Tensor,
+};
 use ferroflow_testkit::random::Rng;
+use std::sync::Arc;
 
 const OPS: &[&str] = &[
     "AddV2",
@@ -155,9 +158,19 @@ pub(crate) fn run(
     fetches: &[&str],
     jit: CompileJit,
 ) -> Vec<Result<Vec<i32>, String>> {
+    run_with(text, xs, fetches, jit, &RunOptions::default())
+}
+
+fn run_with(
+    text: &str,
+    xs: &[i32],
+    fetches: &[&str],
+    jit: CompileJit,
+    with: &RunOptions,
+) -> Vec<Result<Vec<i32>, String>> {
     let session = Session::from_text(text, options(jit)).expect("valid");
     let step = |x: &i32| {
-        let results = session.run(&[("x:0", Tensor::scalar(*x))], fetches, &[]);
+        let results = session.run_with(&[("x:0", Tensor::scalar(*x))], fetches, &[], with);
         let results =
             results.map_err(|e| format!("{:?} {} {:?}", e.code(), e.message(), e.node()))?;
         let value = |t: &Tensor| t.to_scalar().map_err(|e| e.to_string());
@@ -166,7 +179,8 @@ pub(crate) fn run(
     xs.iter().map(step).collect()
 }
 
-/// Checks that a graph results in the same with and without machine code; returns the number of errors and of results.
+/// Checks that a graph results in the same with and without machine code, and if its nodes run when their inputs arrive,
+/// as they do if a trace watches, instead of by schedules; returns the number of errors and of results.
 /// With several nodes that fail, which of them does first is open.
 #[track_caller]
 pub(crate) fn check(
@@ -177,19 +191,28 @@ pub(crate) fn check(
     compares_errors: bool,
 ) -> [usize; 2] {
     let text = format!("versions {{ producer: 2474 }}\n{nodes}");
-    let run = |jit| {
-        let mut results = run(&text, xs, fetches, jit);
+    let run = |jit, with: &RunOptions, compares_errors: bool| {
+        let mut results = run_with(&text, xs, fetches, jit, with);
         if !compares_errors {
             let errors = results.iter_mut().filter_map(|r| r.as_mut().err());
             errors.for_each(String::clear);
         }
         results
     };
-    let expected = run(CompileJit::Off);
+    let plain = RunOptions::default();
+    let expected = run(CompileJit::Off, &plain, compares_errors);
     for jit in [CompileJit::On, CompileJit::Auto] {
-        let got = run(jit);
+        let got = run(jit, &plain, compares_errors);
         assert_eq!(got, expected, "seed {seed}, {jit:?}\n{text}");
     }
+    // Iterations then overlap: another node may fail first.
+    let traced = RunOptions {
+        trace: Some(Arc::new(ChromeTrace::default())),
+        ..RunOptions::default()
+    };
+    let got = run(CompileJit::Off, &traced, false);
+    let by_schedules = run(CompileJit::Off, &plain, false);
+    assert_eq!(got, by_schedules, "seed {seed}, traced\n{text}");
     let n_errors = expected.iter().filter(|r| r.is_err()).count();
     [n_errors, expected.len() - n_errors]
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::bef::codec::{Codec, Decoder, Encoder};
 use ferroflow_base::Result;
-use ferroflow_opdef::{AttrValue, Attrs, Cost, FuncRef, NodeInfo};
+use ferroflow_opdef::{AttrValue, Attrs, Cost, FuncRef, KernelCtx, NodeInfo, OpKernel};
 use ferroflow_tensor::{DType, LazyTensor, PartialShape, Tensor};
 use std::sync::Arc;
 
@@ -327,4 +327,77 @@ fn damaged_bodies_are_errors() {
         }
     }
     assert!(n_decoded > 1000, "{n_decoded}");
+}
+
+/// The orders of the frames of a changed body, by ops; "-" where the order depends on values.
+#[track_caller]
+fn check_schedules(change: impl FnOnce(&mut Body), expect: &[&str]) {
+    let mut body = body();
+    change(&mut body);
+    let kernel: Box<dyn Fn() -> Result<Box<dyn OpKernel>>> =
+        Box::new(|| Ok(Box::new(|_: &mut KernelCtx| Ok(()))));
+    let plan = body.load_with(&|_, _| kernel()).expect("valid");
+    let order = |frame: &Frame| match &frame.schedule {
+        None => "-".to_string(),
+        Some(schedule) => {
+            let ops = schedule.order.iter().map(|n| &*plan.info[n.index()].op);
+            let marks = [
+                (schedule.has_dead, "dead"),
+                (schedule.has_expensive, "expensive"),
+            ];
+            let marks = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark);
+            ops.chain(marks).collect::<Vec<_>>().join(" ")
+        }
+    };
+    let orders: Vec<String> = plan.frames.iter().map(order).collect();
+    assert_eq!(orders, expect);
+}
+
+#[test]
+fn frames_have_schedules() {
+    let inside = "Merge Switch Exit NextIteration dead";
+    let main = "Add Enter Map Case If While dead";
+    check_schedules(|_| {}, &[main, "", "", inside]);
+    let expensive = |b: &mut Body| node_of(b, "Map").cost = Cost::Expensive;
+    check_schedules(
+        expensive,
+        &["Add Enter Map Case If While dead expensive", "", "", inside],
+    );
+    let in_callee = |b: &mut Body| {
+        let mut slow = kernel("Slow", vec![], Attrs::default());
+        slow.cost = Cost::Async;
+        b.add(FrameIdx::new(1), slow);
+    };
+    check_schedules(
+        in_callee,
+        &[
+            "Add Enter Map Case If While dead expensive",
+            "Slow expensive",
+            "",
+            inside,
+        ],
+    );
+    // What a transfer delivers may be dead.
+    let receives = |b: &mut Body| {
+        let recv = node("Recv", Action::Recv("k".into()), vec![], 1);
+        b.add(FrameIdx::new(3), recv);
+    };
+    check_schedules(receives, &["-", "", "", "-"]);
+    let waits = |b: &mut Body| {
+        let mut waits = kernel("Waits", vec![], Attrs::default());
+        let at = |b: &Body, op: &str| {
+            let found = b.nodes.iter().position(|n| n.info.op == op);
+            NodeIdx::new(found.expect("an op of the body"))
+        };
+        waits.controls.push(at(b, "Switch"));
+        let waits = b.add(FrameIdx::new(3), waits);
+        node_of(b, "NextIteration").controls.push(waits);
+    };
+    let longer = "Merge Switch Waits NextIteration Exit dead";
+    check_schedules(waits, &[main, "", "", longer]);
+    // Nothing in an iteration starts it.
+    let rootless = |b: &mut Body| {
+        b.add(FrameIdx::new(3), kernel("Root", vec![], Attrs::default()));
+    };
+    check_schedules(rootless, &["-", "", "", "-"]);
 }
