@@ -203,6 +203,9 @@ impl StepState {
             )
         };
         if let Action::Switch = node.action {
+            if let Some(to) = choice.inline_scalar::<bool>() {
+                return Ok(usize::from(to));
+            }
             let to = choice.to_scalar::<bool>().map_err(|_| scalar(choice))?;
             return Ok(usize::from(to));
         }

@@ -59,8 +59,9 @@ pub(crate) struct Env<'a> {
     pub(crate) trace: Option<&'a dyn TraceSink>,
     runner: Option<&'a dyn NodeRunner>,
     memory: Option<&'a StepMemory>,
-    /// Whether there is a trace, a runner or planned memory: one check for each node.
-    is_watched: bool,
+    /// Nodes up to here are watched: all by a trace or a runner, those of the root frame by planned memory. One check for
+    /// each node.
+    n_watched: usize,
     /// Whether nodes may run by static schedules: neither a trace nor a runner watches them.
     in_order: bool,
     /// Whether expensive nodes may run on other threads.
@@ -87,6 +88,7 @@ impl<'a> Env<'a> {
         id: u64,
         dispatches: bool,
     ) -> Env<'a> {
+        let is_watched = with.trace.is_some() || with.runner.is_some();
         Env {
             plan,
             services: StepServices {
@@ -100,8 +102,11 @@ impl<'a> Env<'a> {
             trace: with.trace.map(|trace| &**trace),
             runner: with.runner.map(|runner| &**runner),
             memory: None,
-            is_watched: with.trace.is_some() || with.runner.is_some(),
-            in_order: with.trace.is_none() && with.runner.is_none(),
+            n_watched: match is_watched {
+                true => usize::MAX,
+                false => 0,
+            },
+            in_order: !is_watched,
             dispatches,
             offloads: with.runner.is_none_or(|runner| runner.offloads()),
         }
@@ -111,7 +116,9 @@ impl<'a> Env<'a> {
     #[inline]
     pub(crate) fn set_memory(&mut self, memory: Option<&'a StepMemory>) {
         self.memory = memory;
-        self.is_watched |= memory.is_some();
+        if memory.is_some() {
+            self.n_watched = self.n_watched.max(self.plan.root().pending.len());
+        }
     }
 
     /// Whether an iteration of `frame` that begins now runs by its static schedule.
@@ -133,7 +140,7 @@ impl<'a> Env<'a> {
         inputs: &mut [Value],
         outputs: &mut [Value],
     ) -> Result<()> {
-        if self.is_watched {
+        if node.index() < self.n_watched {
             seldom();
             return self.watched_compute(kernel, node, place, inputs, outputs);
         }
