@@ -18,6 +18,7 @@ mod kernel;
 mod loops;
 mod memory;
 mod offloaded;
+mod propagate;
 mod schedule;
 mod send_recv;
 mod state;
