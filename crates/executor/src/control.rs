@@ -27,7 +27,8 @@ impl StepState {
                 self.propagate::<true>(env, item.node, item.iter);
             }
             Action::Switch | Action::SwitchN => {
-                self.choose_output(env, item, node, first)?;
+                let (output, value) = self.choose_output(env, item, node, first)?;
+                self.outputs[usize::from(output)] = value;
                 self.propagate::<true>(env, item.node, item.iter);
             }
             Action::Merge => {
@@ -91,19 +92,19 @@ impl StepState {
         }
     }
 
-    /// Takes the value of a Switch into the output that is chosen.
+    /// Takes the inputs of a Switch; returns the output that is chosen, and its value.
+    #[inline]
     pub(crate) fn choose_output(
         &mut self,
         env: &Env,
         item: TaggedNode,
         node: &Node,
         first: usize,
-    ) -> Result<()> {
+    ) -> Result<(u16, Value)> {
         let to = self.chosen_output(env.plan, node, first);
         let to = to.map_err(|e| env.at_node(item.node, e))?;
         self.slots[first + 1].clear();
-        self.outputs[to] = take(env.plan, &mut self.slots[first]);
-        Ok(())
+        Ok((to as u16, take(env.plan, &mut self.slots[first])))
     }
 
     /// Takes a value out of its slot; constants stay and are shared.

@@ -34,7 +34,7 @@ impl StepState {
     ) {
         for (arg, value) in frame.args.iter().zip(args) {
             if let Some(node) = *arg {
-                self.deliver_output(env, TaggedNode { node, iter }, value.into());
+                self.deliver_value(env, TaggedNode { node, iter }, 0, value.into());
             }
         }
     }
@@ -99,6 +99,10 @@ impl StepState {
             let (node, item) = (&env.plan.nodes[idx.index()], TaggedNode { node: idx, iter });
             let pending = pending_base.wrapping_add(idx.index() as u32) as usize;
             if MAY_BE_DEAD && self.pending[pending] & DEAD != 0 {
+                // The Exits of a loop that goes on, most often.
+                if matches!(node.action, Action::Exit) {
+                    continue;
+                }
                 if self.skip_dead(env, item, at)? == Next::Suspended {
                     return Ok(Next::Suspended);
                 }
@@ -114,13 +118,14 @@ impl StepState {
     }
 
     /// Runs a node without a kernel, number `at` of the schedule.
+    #[inline]
     fn route(&mut self, env: &Env, item: TaggedNode, node: &Node, at: usize) -> Result<Next> {
         let first = (self.iterations[item.iter as usize].slot_base + node.first_slot) as usize;
         let slots = first..first + node.n_inputs as usize;
         match &node.action {
             Action::Forward if node.n_inputs == 1 => {
                 let value = self.take_slot(env.plan, first);
-                self.deliver_output(env, item, value);
+                self.deliver_value(env, item, 0, value);
             }
             Action::Forward => {
                 for (i, slot) in slots.enumerate() {
@@ -129,13 +134,13 @@ impl StepState {
                 self.deliver::<true>(env, item.node, item.iter);
             }
             Action::Switch | Action::SwitchN => {
-                self.choose_output(env, item, node, first)?;
-                self.deliver::<true>(env, item.node, item.iter);
+                let (output, value) = self.choose_output(env, item, node, first)?;
+                self.deliver_value(env, item, output, value);
             }
             Action::Merge => self.route_merge(env, item, node, first)?,
             Action::Const(c) => {
                 let value = env.plan.consts.get(*c as usize).cloned();
-                self.deliver_output(env, item, value.into());
+                self.deliver_value(env, item, 0, value.into());
             }
             Action::Enter { .. } => {
                 self.outputs[0] = self.take_slot(env.plan, first);
@@ -146,12 +151,12 @@ impl StepState {
                 self.exit(env, item)?;
             }
             Action::NextIteration => {
-                self.outputs[0] = self.take_slot(env.plan, first);
+                let value = self.take_slot(env.plan, first);
                 if let Owner::Loop(id) = self.iterations[item.iter as usize].owner {
                     self.loop_mut(id).continues = true;
                 }
                 // The Merges of the loop, which come first, have taken their inputs.
-                self.deliver::<true>(env, item.node, item.iter);
+                self.deliver_value(env, item, 0, value);
             }
             Action::Trigger => self.deliver::<true>(env, item.node, item.iter),
             Action::Call(_) | Action::While { .. } | Action::If { .. } | Action::Case(_) => {
@@ -167,6 +172,7 @@ impl StepState {
     }
 
     /// Forwards the live input of a Merge; it is dead if there is none.
+    #[inline]
     fn route_merge(
         &mut self,
         env: &Env,
@@ -182,7 +188,7 @@ impl StepState {
         let value = std::mem::take(&mut slots[live]);
         slots.iter_mut().for_each(Value::clear);
         if node.n_outputs == 1 {
-            self.deliver_output(env, item, value);
+            self.deliver_value(env, item, 0, value);
         } else {
             self.outputs[0] = value;
             self.outputs[1] = Value::Tensor(Tensor::scalar(live as i32));
@@ -236,18 +242,39 @@ impl StepState {
         Ok(Next::Node)
     }
 
-    /// Hands the only output of a live node to its consumers.
+    /// Hands `value`, an output of a live node, to its consumers; its other outputs, if any, are dead.
     #[inline]
-    pub(crate) fn deliver_output(&mut self, env: &Env, from: TaggedNode, value: Value) {
-        match env.plan.nodes[from.node.index()].forward_slot.get() {
-            None => {
-                self.outputs[0] = value;
-                self.deliver::<true>(env, from.node, from.iter);
-            }
-            Some(slot) => {
-                let at = (self.iterations[from.iter as usize].slot_base + slot) as usize;
-                self.slots[at] = value;
-                self.deliver_forwarded(env, from, at);
+    pub(crate) fn deliver_value(
+        &mut self,
+        env: &Env,
+        from: TaggedNode,
+        output: u16,
+        mut value: Value,
+    ) {
+        let node = &env.plan.nodes[from.node.index()];
+        let it = &self.iterations[from.iter as usize];
+        let (slot_base, pending_base, owner) = (it.slot_base, it.pending_base, it.owner);
+        for edge in env.plan.edges_of(node) {
+            let is_carried = edge.output == output;
+            let mut carried = || match edge.last {
+                true => std::mem::take(&mut value),
+                false => value.clone(),
+            };
+            match edge.kind {
+                EdgeKind::Data | EdgeKind::MergeData if is_carried => {
+                    self.slots[(slot_base + edge.slot) as usize] = carried();
+                }
+                EdgeKind::Data => {
+                    let at = pending_base.wrapping_add(edge.node.index() as u32);
+                    self.pending[at as usize] |= DEAD;
+                }
+                EdgeKind::Result if is_carried => {
+                    if let Owner::Call(call) = owner {
+                        let value = carried().into_tensor();
+                        self.calls.set_result(call, edge.slot as usize, value);
+                    }
+                }
+                _ => {}
             }
         }
     }

@@ -76,7 +76,7 @@ impl StepState {
             // The condition gets copies.
             for (arg, var) in frame.args.iter().zip(&vars) {
                 if let Some(node) = *arg {
-                    self.deliver_output(env, TaggedNode { node, iter }, var.clone().into());
+                    self.deliver_value(env, TaggedNode { node, iter }, 0, var.clone().into());
                 }
             }
         } else {
