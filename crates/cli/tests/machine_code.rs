@@ -1,5 +1,6 @@
 //! Compiled models with machine code, which only processes with the key run.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -50,9 +51,9 @@ fn files_hold_machine_code_for_those_with_the_key() {
     let (model, plain, sealed) = (path("loop.pbtxt"), path("plain.bef"), path("sealed.bef"));
     let (key, other, bad) = (path("key"), path("other"), path("bad"));
     std::fs::write(&model, LOOP).expect("a model");
-    std::fs::write(&key, "000102030405060708090a0b0c0d0e0f\n").expect("a key");
-    std::fs::write(&other, "0f0e0d0c0b0a09080706050403020100\n").expect("a key");
-    std::fs::write(&bad, "secret").expect("no key");
+    write_private(&key, "000102030405060708090a0b0c0d0e0f\n");
+    write_private(&other, "0f0e0d0c0b0a09080706050403020100\n");
+    write_private(&bad, "secret");
     let name = |path: &Path| path.to_string_lossy().into_owned();
     for (file, key) in [(&plain, None), (&sealed, Some(&*key))] {
         let made = ferroflow(&["compile", &name(&model), "-o", &name(file)], key);
@@ -67,14 +68,29 @@ fn files_hold_machine_code_for_those_with_the_key() {
             assert!(out.contains("4095"), "{out}");
         }
     }
-    let error = ferroflow(
-        &["run", &name(&sealed), "--feed", "n=1", "--feed", "x=1"],
-        Some(&bad),
-    );
-    let error = error.expect_err("no key");
-    assert!(
-        error.contains("INVALID_ARGUMENT") && error.contains("is not a key for machine code"),
-        "{error}"
-    );
+    let refused = |key: &Path, why: &str| {
+        let args = ["run", &name(&sealed), "--feed", "n=1", "--feed", "x=1"];
+        let error = ferroflow(&args, Some(key)).expect_err("no key");
+        let parts = ["INVALID_ARGUMENT", "is not a key for machine code", why];
+        assert!(parts.iter().all(|part| error.contains(part)), "{error}");
+    };
+    refused(&bad, "32 hexadecimal digits");
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::Permissions::from_mode(0o640);
+        std::fs::set_permissions(&key, mode).expect("own file");
+        refused(&key, "others can access it");
+    }
     std::fs::remove_dir_all(&folder).expect("the folder");
+}
+
+/// Writes a file that only its owner can access.
+fn write_private(path: &Path, text: &str) {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let mut file = options.open(path).expect("a new file");
+    file.write_all(text.as_bytes()).expect("written");
 }

@@ -9,8 +9,11 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::Cluster;
 use siphasher::sip128::SipHasher24;
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 use std::path::Path;
 use std::sync::OnceLock;
+use subtle::ConstantTimeEq;
 
 /// What code of this version of the crate begins with: another one may call it in other ways.
 const MAGIC: &str = concat!("ferroflow code ", env!("CARGO_PKG_VERSION"), " 1");
@@ -23,10 +26,10 @@ const VARIABLE: &str = "FERROFLOW_CODE_KEY";
 pub struct CodeKey([u8; 16]);
 
 impl CodeKey {
-    /// Reads a key, 32 hexadecimal digits.
+    /// Reads a key, 32 hexadecimal digits, from a file that only its owner can access.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT if the file is not readable or is not a key.
+    /// INVALID_ARGUMENT if the file is not readable or is not a key, or if others can access it.
     pub fn from_file(path: &Path) -> Result<CodeKey> {
         let bad = |why: &dyn std::fmt::Display| {
             invalid_argument!(
@@ -34,7 +37,13 @@ impl CodeKey {
                 path.display()
             )
         };
-        let text = std::fs::read_to_string(path).map_err(|e| bad(&e))?;
+        let mut file = File::open(path).map_err(|e| bad(&e))?;
+        let mode = mode_for_others(&file).map_err(|e| bad(&e))?;
+        if mode != 0 {
+            return Err(bad(&"others can access it (`chmod 600` ends that)"));
+        }
+        let mut text = String::new();
+        file.read_to_string(&mut text).map_err(|e| bad(&e))?;
         let digits = text.trim();
         let is_key = digits.len() == 32 && digits.bytes().all(|b| b.is_ascii_hexdigit());
         let key = u128::from_str_radix(digits, 16).ok().filter(|_| is_key);
@@ -63,6 +72,18 @@ impl CodeKey {
         message.extend_from_slice(code);
         SipHasher24::new_with_key(&self.0).hash(&message).as_bytes()
     }
+}
+
+/// The permissions of a file that the group and others have.
+#[cfg(unix)]
+fn mode_for_others(file: &File) -> std::io::Result<u32> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(file.metadata()?.mode() & 0o077)
+}
+
+#[cfg(not(unix))]
+fn mode_for_others(_: &File) -> std::io::Result<u32> {
+    Ok(0)
 }
 
 /// The machine and the layout that code is made for, and the optional instructions that it may have.
@@ -98,7 +119,9 @@ impl Code {
     /// another machine or version.
     pub fn unseal(program: &Cluster, bytes: &[u8], key: &CodeKey) -> Option<Code> {
         let (bytes, seal) = bytes.split_last_chunk::<SEAL>()?;
-        if key.seal(&program.to_string(), bytes) != *seal {
+        // In constant time: how long a refusal takes says nothing about the seal.
+        let own = key.seal(&program.to_string(), bytes);
+        if !bool::from(own.ct_eq(seal)) {
             return None;
         }
         let mut lines = bytes.splitn(5, |b| *b == b'\n');
