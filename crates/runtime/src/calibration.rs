@@ -10,6 +10,7 @@ use ferroflow_graph::{PlacedGraph, Signature};
 use ferroflow_program::bef::Port;
 use ferroflow_tensor::{DType, Tensor};
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// How products and convolutions of a compiled model run on 8-bit codes.
@@ -23,10 +24,14 @@ pub struct Calibration {
     pub two_codes: bool,
 }
 
-/// Rows of a batch that are observed together: all tensors of a step are kept until its end.
+/// Most rows of a batch that are observed together.
 const ROWS: usize = 4;
-/// Rows of a batch of which products are corrected together.
+/// Bytes of what is observed in a step, which is kept until its end; a single row may have more.
+const KEPT_BYTES: usize = 512 << 20;
+/// Most rows of a batch of which products are corrected together.
 const CORRECTED_ROWS: usize = 32;
+/// Bytes of all tensors of such a step. Few of them are in memory at once.
+const CORRECTED_BYTES: usize = 4 << 30;
 
 /// Fewest rows of all feeds by which products are corrected.
 const MIN_CORRECTED_ROWS: usize = 16;
@@ -62,19 +67,25 @@ impl Session {
             steps: &calibration.feeds,
         };
         let mut sums: BTreeMap<String, Channels> = BTreeMap::new();
-        self.observe(&observed, Int8::Observe, ROWS, &mut |name, result, _| {
-            ranges.add(name, range(result.slice()?));
-            sums.entry(name.to_string()).or_default().add(result, 1)
-        })?;
+        let row_bytes = self.observe(
+            &observed,
+            Int8::Observe,
+            [1, ROWS],
+            &mut |name, result, _| {
+                ranges.add(name, range(result.slice()?));
+                sums.entry(name.to_string()).or_default().add(result, 1)
+            },
+        )?;
         for (name, sums) in sums {
             ranges.set_means(&name, &sums.means());
         }
         let mut sums: BTreeMap<String, Channels> = BTreeMap::new();
         let correct = Int8::Correct(Arc::new(ranges.clone()));
+        let rows = (CORRECTED_BYTES / row_bytes.max(1)).clamp(1, CORRECTED_ROWS);
         self.observe(
             &observed,
             correct,
-            CORRECTED_ROWS,
+            [rows, rows],
             &mut |name, result, rows| sums.entry(name.to_string()).or_default().add(result, rows),
         )?;
         for (name, sums) in sums {
@@ -87,14 +98,15 @@ impl Session {
     }
 
     /// Calls `note` with the name and the value of each tensor that the pass `int8` makes a result, and with the
-    /// number of rows that it was computed of.
+    /// number of rows that it was computed of: of a batch, at first `rows[0]`, then as many as [`KEPT_BYTES`] allow, up to
+    /// `rows[1]`. Returns the most bytes that the tensors of a row have.
     fn observe(
         &self,
         observed: &Observed<'_>,
         int8: Int8,
-        rows: usize,
+        rows: [usize; 2],
         note: &mut dyn FnMut(&str, &Tensor, usize) -> Result<()>,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let (signature, feeds) = (observed.signature, observed.feeds);
         let options = Options {
             int8,
@@ -123,8 +135,17 @@ impl Session {
         let engine = Engine::One(Executor::new(Arc::new(plan)));
         let given = feeds.iter().map(Feed::of_port).collect();
         let callable = Callable::new(engine, Frozen::default(), signature, given);
+        let ([mut rows, most], mut row_bytes) = (rows, 1);
         for step in observed.steps {
-            for args in pieces(step, feeds, rows)? {
+            let n = batch_size(step, feeds);
+            let (mut at, end) = (0, n.unwrap_or(1));
+            while at < end {
+                let taken = rows.min(end - at);
+                let args = match n {
+                    Some(n) => cut(step, n, at..at + taken)?,
+                    None => step.clone(),
+                };
+                at += taken;
                 let n_rows = args.first().and_then(|t| t.shape().first().copied());
                 let n_rows = n_rows.filter(|n| *n > 0);
                 let results = self.run_callable(&callable, args, &RunOptions::default())?;
@@ -135,34 +156,35 @@ impl Session {
                         note(name, result, n_rows.unwrap_or(1))?;
                     }
                 }
+                let bytes: usize = results.iter().map(Tensor::byte_len).sum();
+                row_bytes = row_bytes.max(bytes / n_rows.unwrap_or(1));
+                rows = (KEPT_BYTES / row_bytes).clamp(1, most);
             }
         }
-        Ok(())
+        Ok(row_bytes)
     }
 }
 
-/// Cuts feeds into pieces of some rows, if all are batches of one size.
-fn pieces(step: &[Tensor], feeds: &[Port], rows: usize) -> Result<Vec<Vec<Tensor>>> {
-    let n = step.first().and_then(|t| t.shape().first().copied());
+/// The number of rows of feeds, if all are batches of one size.
+fn batch_size(step: &[Tensor], feeds: &[Port]) -> Option<usize> {
+    let n = step.first().and_then(|t| t.shape().first().copied())?;
     let is_batch = |(t, port): (&Tensor, &Port)| {
-        t.shape().first().copied() == n
+        t.shape().first() == Some(&n)
             && port.shape.rank() == Some(t.shape().rank())
             && port.shape.dim(0).is_none()
     };
-    let n = match n {
-        Some(n) if n > rows && step.iter().zip(feeds).all(is_batch) => n,
-        _ => return Ok(vec![step.to_vec()]),
+    (n > 0 && step.iter().zip(feeds).all(is_batch)).then_some(n)
+}
+
+/// Some rows of feeds that have `n`.
+fn cut(step: &[Tensor], n: usize, rows: Range<usize>) -> Result<Vec<Tensor>> {
+    let cut = |t: &Tensor| {
+        let mut shape = t.shape().to_vec();
+        let size = t.num_elements() / n;
+        shape[0] = rows.len();
+        t.view(rows.start * size, shape.into_iter().collect())
     };
-    let piece = |first: usize| -> Result<Vec<Tensor>> {
-        let cut = |t: &Tensor| {
-            let mut shape = t.shape().to_vec();
-            let size = t.num_elements() / n;
-            shape[0] = rows.min(n - first);
-            t.view(first * size, shape.into_iter().collect())
-        };
-        step.iter().map(cut).collect()
-    };
-    (0..n).step_by(rows).map(piece).collect()
+    step.iter().map(cut).collect()
 }
 
 /// The sums of the channels of a tensor.
