@@ -2,6 +2,7 @@
 //! nest without using the thread's stack.
 
 use crate::kernel::Env;
+use crate::propagate::are_small;
 use crate::state::{Owner, ROOT, StepState, TaggedNode};
 use ferroflow_base::{Result, internal, invalid_argument, resource_exhausted};
 use ferroflow_program::{Action, Frame, FrameIdx, Plan};
@@ -182,7 +183,8 @@ impl StepState {
         frame: FrameIdx,
         args: &mut [Option<Tensor>],
     ) -> u32 {
-        let is_scheduled = env.uses_schedule(&env.plan.frames[frame.index()]);
+        let is_small = || are_small(args.iter().flatten());
+        let is_scheduled = env.uses_schedule(&env.plan.frames[frame.index()], is_small);
         let iter = self.new_iteration(env.plan, frame, Owner::Call(id), 0, is_scheduled);
         self.iterations[iter as usize].outstanding = 1;
         let call = &mut self.calls.all[id as usize];
@@ -269,12 +271,9 @@ impl StepState {
             *output = result.take().into();
         }
         self.calls.free.push(id);
-        match self.iterations[caller.iter as usize].is_scheduled {
-            true => {
-                self.deliver::<true>(env, node, caller.iter);
-                self.resume_schedule(caller.iter);
-            }
-            false => self.propagate::<true>(env, node, caller.iter),
+        self.propagate_liveness(env, node, caller.iter, true);
+        if self.iterations[caller.iter as usize].is_scheduled {
+            self.resume_schedule(caller.iter);
         }
         Ok(caller.iter)
     }

@@ -4,7 +4,7 @@ use crate::memory::StepMemory;
 use crate::trace::{NodeSpan, TraceSink, TracedTensor};
 use ferroflow_base::{Result, Status};
 use ferroflow_opdef::{
-    Functions, KernelCtx, NodeInfo, OpKernel, Rendezvous, Resources, StepServices, Value,
+    Cost, Functions, KernelCtx, NodeInfo, OpKernel, Rendezvous, Resources, StepServices, Value,
 };
 use ferroflow_program::{Frame, FrameIdx, NodeIdx, Plan};
 use ferroflow_sync::{CancelToken, Pool};
@@ -59,7 +59,7 @@ pub(crate) struct Env<'a> {
     pub(crate) trace: Option<&'a dyn TraceSink>,
     runner: Option<&'a dyn NodeRunner>,
     memory: Option<&'a StepMemory>,
-    /// Nodes up to here are watched: all by a trace or a runner, those of the root frame by planned memory. One check for
+    /// Nodes below this index are watched: all by a trace or a runner, those of the root frame by planned memory. One check for
     /// each node.
     n_watched: usize,
     /// Whether nodes may run by static schedules: neither a trace nor a runner watches them.
@@ -121,13 +121,19 @@ impl<'a> Env<'a> {
         }
     }
 
-    /// Whether an iteration of `frame` that begins now runs by its static schedule.
+    /// Whether an iteration of `frame` that begins now runs by its static schedule. `is_small` says whether what it
+    /// begins with is too small for nodes to be worth tasks of their own.
     #[inline]
-    pub(crate) fn uses_schedule(&self, frame: &Frame) -> bool {
-        match &frame.schedule {
-            Some(schedule) => self.in_order && !(self.dispatches && schedule.has_expensive),
-            None => false,
-        }
+    pub(crate) fn uses_schedule(&self, frame: &Frame, is_small: impl FnOnce() -> bool) -> bool {
+        let Some(schedule) = &frame.schedule else {
+            return false;
+        };
+        let fits = || match schedule.cost {
+            Cost::Cheap => true,
+            Cost::BySize => is_small(),
+            Cost::Expensive | Cost::Async => false,
+        };
+        self.in_order && (!self.dispatches || fits())
     }
 
     /// Calls the kernel of `node`. An error names the node.

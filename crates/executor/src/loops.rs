@@ -1,6 +1,7 @@
 //! Loops: iterations in a window of at most `parallel_iterations`, as in TensorFlow's executor.
 
 use crate::kernel::Env;
+use crate::propagate::are_small;
 use crate::state::{Owner, StepState, TaggedNode};
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_opdef::Value;
@@ -26,6 +27,8 @@ pub(crate) struct Loop {
     dead_exits: Vec<NodeIdx>,
     /// Exits that were alive.
     live_exits: Vec<NodeIdx>,
+    /// What has entered a loop that may run by its schedule; it begins with the last Enter. `None` when dead.
+    held: Vec<(NodeIdx, Option<Tensor>)>,
     /// Whether a NextIteration of the iteration at hand was alive, if the loop runs by its schedule.
     pub(crate) continues: bool,
 }
@@ -65,7 +68,7 @@ impl StepState {
             self.loops.all.push(Loop::default());
             (self.loops.all.len() - 1) as u32
         });
-        let is_scheduled = env.uses_schedule(&env.plan.frames[frame.index()]);
+        let is_scheduled = env.uses_schedule(&env.plan.frames[frame.index()], || true);
         let first = self.new_iteration(env.plan, frame, Owner::Loop(id), 0, is_scheduled);
         let new = self.loop_mut(id);
         (new.frame, new.parent) = (Some(frame), parent);
@@ -77,7 +80,7 @@ impl StepState {
         Ok(id)
     }
 
-    /// Passes `outputs[0]` of an Enter into its loop. Returns whether the loop runs by its schedule and is ready now.
+    /// Passes `outputs[0]` of an Enter into its loop. Returns whether it was the last one that the loop waited for.
     pub(crate) fn enter(
         &mut self,
         env: &Env,
@@ -89,37 +92,89 @@ impl StepState {
         let id = self.loop_entered(env, item.iter, frame)?;
         let lp = &mut self.loops.all[id as usize];
         lp.pending_enters = lp.pending_enters.saturating_sub(1);
+        let waits = lp.pending_enters > 0;
+        let front = lp.window.front().copied();
+        let front = front.ok_or_else(|| internal!("an Enter came too late"))?;
+        if self.iterations[front as usize].is_scheduled {
+            let value = std::mem::take(&mut self.outputs[0]).into_tensor();
+            self.loop_mut(id)
+                .held
+                .push((item.node, value.filter(|_| alive)));
+            if !waits {
+                self.begin_held(env, id, front)?;
+            }
+            return Ok(!waits);
+        }
+        self.pass_into_loop(env, id, item.node, is_constant, alive)?;
+        // The loop may be done by now: nothing happens in it when all that enters is dead.
+        let lp = &self.loops.all[id as usize];
+        if let Some(&front) = lp.window.front()
+            && self.iterations[front as usize].outstanding == 0
+        {
+            self.finish_iterations(env, front)?;
+        }
+        Ok(!waits)
+    }
+
+    /// Passes `outputs[0]` of an Enter to the first iteration, or to all.
+    fn pass_into_loop(
+        &mut self,
+        env: &Env,
+        id: u32,
+        node: NodeIdx,
+        is_constant: bool,
+        alive: bool,
+    ) -> Result<()> {
+        let lp = &mut self.loops.all[id as usize];
         if !is_constant {
             let first = lp.window.front().copied().filter(|_| lp.first == 0);
             let first = first.ok_or_else(|| internal!("an Enter came too late"))?;
-            self.propagate_liveness(env, item.node, first, alive);
-        } else {
-            let value = std::mem::take(&mut self.outputs[0]).into_tensor();
-            lp.invariants.push((item.node, value.clone()));
-            for i in 0..lp.window.len() {
-                let iter = self.loops.all[id as usize].window[i];
-                self.outputs[0] = value.clone().into();
-                self.propagate_liveness(env, item.node, iter, alive);
-            }
+            self.propagate_liveness(env, node, first, alive);
+            return Ok(());
         }
-        // The loop may be done by now: nothing happens in it when all that enters is dead.
-        let lp = &self.loops.all[id as usize];
-        let (front, waits) = (lp.window.front().copied(), lp.pending_enters > 0);
-        match front.map(|front| (front, &self.iterations[front as usize])) {
-            Some((_, it)) if it.is_scheduled && waits => Ok(false),
-            Some((front, it)) if it.is_scheduled => {
-                self.resume_schedule(front);
-                Ok(true)
-            }
-            Some((front, it)) if it.outstanding == 0 => {
-                self.finish_iterations(env, front)?;
-                Ok(false)
-            }
-            _ => Ok(false),
+        let value = std::mem::take(&mut self.outputs[0]).into_tensor();
+        lp.invariants.push((node, value.clone()));
+        for i in 0..lp.window.len() {
+            let iter = self.loops.all[id as usize].window[i];
+            self.outputs[0] = value.clone().into();
+            self.propagate_liveness(env, node, iter, alive);
         }
+        Ok(())
     }
 
-    fn propagate_liveness(&mut self, env: &Env, from: NodeIdx, iter: u32, alive: bool) {
+    /// Begins a loop that everything has entered: by its schedule if that is too small for tasks of their own.
+    fn begin_held(&mut self, env: &Env, id: u32, first: u32) -> Result<()> {
+        let mut held = std::mem::take(&mut self.loop_mut(id).held);
+        let frame = &env.plan.frames[self.iterations[first as usize].frame.index()];
+        let is_small = || are_small(held.iter().filter_map(|(_, value)| value.as_ref()));
+        let is_scheduled = env.uses_schedule(frame, is_small);
+        self.iterations[first as usize].is_scheduled = is_scheduled;
+        for (node, value) in held.drain(..) {
+            let action = &env.plan.nodes[node.index()].action;
+            let is_constant = matches!(
+                action,
+                Action::Enter {
+                    is_constant: true,
+                    ..
+                }
+            );
+            let alive = value.is_some();
+            self.outputs[0] = value.into();
+            self.pass_into_loop(env, id, node, is_constant, alive)?;
+        }
+        self.loop_mut(id).held = held;
+        match is_scheduled {
+            true => self.resume_schedule(first),
+            false if self.iterations[first as usize].outstanding == 0 => {
+                return self.finish_iterations(env, first);
+            }
+            false => {}
+        }
+        Ok(())
+    }
+
+    /// Passes `outputs` of a node on, alive or dead.
+    pub(crate) fn propagate_liveness(&mut self, env: &Env, from: NodeIdx, iter: u32, alive: bool) {
         let is_scheduled = self.iterations[iter as usize].is_scheduled;
         match (alive, is_scheduled) {
             (true, false) => self.propagate::<true>(env, from, iter),
@@ -156,7 +211,8 @@ impl StepState {
         true
     }
 
-    /// Ends a loop that runs by its schedule, whose last iteration is `iter`.
+    /// Ends a loop that runs by its schedule, whose last iteration is `iter`. Exits that were never alive are dead, also
+    /// those whose variable never entered, for which TensorFlow would wait in vain.
     pub(crate) fn end_scheduled_loop(
         &mut self,
         env: &Env,
@@ -179,13 +235,18 @@ impl StepState {
         self.loop_mut(id).live_exits = live;
         self.iterations[iter as usize].outstanding -= 1;
         self.free_iteration(iter);
+        self.leave_loop(id, parent, frame);
+        self.release(env, parent)
+    }
+
+    /// Makes a loop that is done ready for reuse, and the iteration that it was entered from ready to go on.
+    fn leave_loop(&mut self, id: u32, parent: u32, frame: Option<FrameIdx>) {
         self.loops.free.push(id);
         let it = &mut self.iterations[parent as usize];
         it.children.retain(|(f, _)| Some(*f) != frame);
         if it.is_scheduled {
             self.resume_schedule(parent);
         }
-        self.release(env, parent)
     }
 
     /// Passes `outputs[0]` of a live NextIteration on.
@@ -312,9 +373,7 @@ impl StepState {
         live.clear();
         let lp = self.loop_mut(id);
         (lp.dead_exits, lp.live_exits) = (dead, live);
-        self.loops.free.push(id);
-        let children = &mut self.iterations[parent as usize].children;
-        children.retain(|(f, _)| Some(*f) != frame);
+        self.leave_loop(id, parent, frame);
         Ok(Some(parent))
     }
 }

@@ -22,6 +22,11 @@ fn work_bytes(t: &Tensor) -> usize {
     t.num_elements() * size
 }
 
+/// Whether a node with these inputs is not worth a task of its own because of them.
+pub(crate) fn are_small<'a>(tensors: impl IntoIterator<Item = &'a Tensor>) -> bool {
+    tensors.into_iter().all(|t| work_bytes(t) < EXPENSIVE_BYTES)
+}
+
 impl StepState {
     /// Hands the only output of a live node to its consumers.
     #[inline]
@@ -58,9 +63,10 @@ impl StepState {
             (Action::Kernel(_), Cost::BySize) if offloads => {
                 let first = (self.iterations[iter as usize].slot_base + node.first_slot) as usize;
                 let slots = &self.slots[first..first + node.n_inputs as usize];
-                slots
-                    .iter()
-                    .any(|s| matches!(s, Value::Tensor(t) if work_bytes(t) >= EXPENSIVE_BYTES))
+                !are_small(slots.iter().filter_map(|slot| match slot {
+                    Value::Tensor(t) => Some(t),
+                    _ => None,
+                }))
             }
             _ => false,
         }

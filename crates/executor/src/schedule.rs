@@ -10,7 +10,7 @@ use ferroflow_opdef::Value;
 use ferroflow_program::{Action, DEAD, EdgeKind, Frame, Node, NodeIdx, StaticSchedule};
 use ferroflow_tensor::Tensor;
 
-/// Nodes, or iterations, between two checks of the cancellation token.
+/// Nodes between two checks of the cancellation token.
 const CANCEL_INTERVAL: u32 = 256;
 
 /// What comes behind a node.
@@ -48,10 +48,7 @@ impl StepState {
 
     /// Runs an iteration, with what it calls and what called it, as far as that is possible by schedules.
     pub(crate) fn run_schedule(&mut self, env: &Env, mut iter: u32) -> Result<()> {
-        for n in 1_u32.. {
-            if n % CANCEL_INTERVAL == 0 {
-                env.services.cancel.check()?;
-            }
+        loop {
             let frame = &env.plan.frames[self.iterations[iter as usize].frame.index()];
             let schedule = frame.schedule.as_ref();
             let schedule = schedule.ok_or_else(|| internal!("the frame has no schedule"))?;
@@ -78,10 +75,9 @@ impl StepState {
             let is_scheduled = |item: &mut TaggedNode| iterations[item.iter as usize].is_scheduled;
             match self.inexpensive.pop_if(is_scheduled) {
                 Some(item) => iter = item.iter,
-                None => break,
+                None => return Ok(()),
             }
         }
-        Ok(())
     }
 
     fn run_nodes<const MAY_BE_DEAD: bool>(
@@ -93,7 +89,8 @@ impl StepState {
         let it = &self.iterations[iter as usize];
         let (start, pending_base) = (it.cursor as usize, it.pending_base);
         for (at, &idx) in schedule.order.iter().enumerate().skip(start) {
-            if at as u32 % CANCEL_INTERVAL == CANCEL_INTERVAL - 1 {
+            self.n_scheduled = self.n_scheduled.wrapping_add(1);
+            if self.n_scheduled.is_multiple_of(CANCEL_INTERVAL) {
                 env.services.cancel.check()?;
             }
             let (node, item) = (&env.plan.nodes[idx.index()], TaggedNode { node: idx, iter });
@@ -101,6 +98,8 @@ impl StepState {
             if MAY_BE_DEAD && self.pending[pending] & DEAD != 0 {
                 // The Exits of a loop that goes on, most often.
                 if matches!(node.action, Action::Exit) {
+                    let base = self.iterations[iter as usize].slot_base;
+                    self.slots[(base + node.first_slot) as usize].clear();
                     continue;
                 }
                 if self.skip_dead(env, item, at)? == Next::Suspended {
@@ -225,18 +224,13 @@ impl StepState {
         let node = &env.plan.nodes[item.node.index()];
         let first = (self.iterations[item.iter as usize].slot_base + node.first_slot) as usize;
         let slots = first..first + node.n_inputs as usize;
-        match node.action {
-            // Neither dies of a dead input.
-            Action::Trigger | Action::Merge => return self.route(env, item, node, at),
-            _ => self.slots[slots].iter_mut().for_each(Value::clear),
-        }
+        self.slots[slots].iter_mut().for_each(Value::clear);
         match node.action {
             Action::Enter { .. } => {
                 self.outputs[0].clear();
                 return self.enter_scheduled(env, item, false, at);
             }
-            // The loop's end looks at the Exits that were alive.
-            Action::Exit | Action::NextIteration => {}
+            Action::NextIteration => {}
             _ => self.deliver::<false>(env, item.node, item.iter),
         }
         Ok(Next::Node)

@@ -6,7 +6,8 @@
 //! - the root call is call 0 with iteration 0, whose range begins at 0;
 //! - `outstanding` of an iteration counts its nodes that are ready or running, the loops and calls
 //!   that were entered from it, and one while its call is being started; it is done when that is 0
-//!   (a loop's further when all Enters have arrived or the iteration before it is done);
+//!   (a loop's further when all Enters have arrived or the iteration before it is done); one that runs by
+//!   its schedule counts itself as one node;
 //! - a pending count is the number of edges that have not arrived, with `DEAD` set as soon as one
 //!   of them was dead; that of a Merge is a `ferroflow_program::MergeState`.
 
@@ -49,8 +50,9 @@ pub(crate) struct Iteration {
     pub(crate) frame: FrameIdx,
     /// 0 for calls.
     pub(crate) number: u64,
-    /// Whether its nodes run by the frame's static schedule; if so, how many have run.
+    /// Whether its nodes run by the frame's static schedule.
     pub(crate) is_scheduled: bool,
+    /// If so, how many have run.
     pub(crate) cursor: u32,
     /// Loops that were entered from here: frame, position in `loops`.
     pub(crate) children: SmallVec<[(FrameIdx, u32); 1]>,
@@ -80,6 +82,8 @@ pub(crate) struct StepState {
     /// Nodes that run away from the lock right now.
     pub(crate) in_flight: usize,
     pub(crate) error: Option<Status>,
+    /// Nodes that have run by schedules.
+    pub(crate) n_scheduled: u32,
     pub(crate) memory: crate::memory::Kept,
 }
 
@@ -126,7 +130,8 @@ impl StepState {
         let frame = &mut self.iterations[ROOT as usize];
         frame.outstanding = 1;
         frame.cursor = 0;
-        frame.is_scheduled = env.uses_schedule(root);
+        // Its variables may be of any size.
+        frame.is_scheduled = env.uses_schedule(root, || false);
         if needs_pending(root, frame.is_scheduled) {
             self.pending[..root.pending.len()].copy_from_slice(&root.pending);
         }

@@ -3,6 +3,7 @@
 
 use crate::calls::{Phase, set_const_results};
 use crate::kernel::Env;
+use crate::propagate::are_small;
 use crate::state::{Owner, StepState, TaggedNode};
 use ferroflow_base::{Result, internal};
 use ferroflow_program::{Action, FrameIdx, NodeIdx};
@@ -13,7 +14,9 @@ impl StepState {
         let Action::While { cond, body } = env.plan.nodes[node.index()].action else {
             return false;
         };
-        let is_scheduled = |f: FrameIdx| env.uses_schedule(&env.plan.frames[f.index()]);
+        let vars = &self.calls.all[id as usize].vars;
+        let is_small = || are_small(vars.iter().flatten());
+        let is_scheduled = |f: FrameIdx| env.uses_schedule(&env.plan.frames[f.index()], is_small);
         // The result of the condition has its place where the first of the body has.
         let n_results = env.plan.frames[body.index()].n_results;
         if !is_scheduled(cond) || !is_scheduled(body) || n_results == 0 {

@@ -15,8 +15,8 @@ pub struct StaticSchedule {
     pub order: Vec<NodeIdx>,
     /// Whether a node can be dead.
     pub has_dead: bool,
-    /// Whether a node, also of the loops and functions that it leads to, is worth a task of its own.
-    pub has_expensive: bool,
+    /// The highest cost of a node, also of the loops and functions that the frame leads to.
+    pub cost: Cost,
 }
 
 impl Plan {
@@ -28,11 +28,21 @@ impl Plan {
             let walk = Walk::new(self, FrameIdx::new(f), &arrivals);
             self.frames[f].schedule = walk.and_then(Walk::finish);
         }
-        self.count_callees();
+        for f in 0..self.frames.len() {
+            // Whether all Enters of a loop arrive before it runs is known of the frame around it.
+            if let FrameKind::Loop { parent, .. } = self.frames[f].kind
+                && self.frames[parent.index()].schedule.is_none()
+            {
+                self.frames[f].schedule = None;
+            }
+        }
+        let callers = self.callers();
+        self.spread_cost(Cost::Expensive, &callers);
+        self.spread_cost(Cost::BySize, &callers);
     }
 
-    /// A frame that leads to one with expensive nodes, or without schedule, has expensive nodes, too.
-    fn count_callees(&mut self) {
+    /// The frames that lead to each frame.
+    fn callers(&self) -> Vec<Vec<usize>> {
         let mut callers = vec![Vec::new(); self.frames.len()];
         for (f, frame) in self.frames.iter().enumerate() {
             for node in &self.nodes[frame.nodes()] {
@@ -41,19 +51,34 @@ impl Plan {
                 }
             }
         }
-        let is_expensive = |f: &Frame| f.schedule.as_ref().is_none_or(|s| s.has_expensive);
-        let mut expensive: Vec<usize> = (0..self.frames.len())
-            .filter(|f| is_expensive(&self.frames[*f]))
+        callers
+    }
+
+    /// Frames that lead to one with a cost of `cost` or more have that cost at least.
+    fn spread_cost(&mut self, cost: Cost, callers: &[Vec<usize>]) {
+        let costs = |f: &Frame| f.schedule.as_ref().map_or(Cost::Async, |s| s.cost);
+        let mut found: Vec<usize> = (0..self.frames.len())
+            .filter(|f| level(costs(&self.frames[*f])) >= level(cost))
             .collect();
-        while let Some(callee) = expensive.pop() {
+        while let Some(callee) = found.pop() {
             for &caller in &callers[callee] {
                 if let Some(schedule) = &mut self.frames[caller].schedule
-                    && !std::mem::replace(&mut schedule.has_expensive, true)
+                    && level(schedule.cost) < level(cost)
                 {
-                    expensive.push(caller);
+                    schedule.cost = cost;
+                    found.push(caller);
                 }
             }
         }
+    }
+}
+
+/// Costs in their order.
+fn level(cost: Cost) -> u8 {
+    match cost {
+        Cost::Cheap => 0,
+        Cost::BySize => 1,
+        Cost::Expensive | Cost::Async => 2,
     }
 }
 
@@ -112,10 +137,10 @@ struct Walk<'a> {
     ready: Vec<NodeIdx>,
     order: Vec<NodeIdx>,
     /// Enters of each loop that are missing.
-    enters: Vec<(FrameIdx, u32)>,
+    enters: HashMap<FrameIdx, u32>,
     n_args: usize,
     has_dead: bool,
-    has_expensive: bool,
+    cost: Cost,
 }
 
 impl<'a> Walk<'a> {
@@ -129,10 +154,10 @@ impl<'a> Walk<'a> {
             pending: frame.pending.clone(),
             ready: Vec::new(),
             order: Vec::with_capacity(nodes.len()),
-            enters: Vec::new(),
+            enters: HashMap::new(),
             n_args: frame.args.iter().flatten().count(),
             has_dead: false,
-            has_expensive: false,
+            cost: Cost::Cheap,
         };
         for (i, node) in nodes.iter().enumerate() {
             // A Merge runs when all its edges have arrived.
@@ -164,7 +189,9 @@ impl<'a> Walk<'a> {
     fn admits(&mut self, node: &Node) -> bool {
         match &node.action {
             Action::Kernel(_) => {
-                self.has_expensive |= matches!(node.cost, Cost::Expensive | Cost::Async);
+                if level(node.cost) > level(self.cost) {
+                    self.cost = node.cost;
+                }
                 true
             }
             Action::Switch | Action::SwitchN | Action::Merge => {
@@ -174,9 +201,7 @@ impl<'a> Walk<'a> {
             &Action::Enter { frame, .. } => {
                 let inner = &self.plan.frames[frame.index()];
                 self.has_dead = true;
-                if self.enters.iter().all(|(f, _)| *f != frame) {
-                    self.enters.push((frame, inner.n_enters));
-                }
+                self.enters.insert(frame, inner.n_enters);
                 inner.schedule.is_some()
             }
             Action::Call(_) | Action::If { .. } | Action::Case(_) | Action::While { .. } => true,
@@ -248,18 +273,17 @@ impl<'a> Walk<'a> {
             }
         }
         let is_complete = self.order.len() + self.n_args == self.pending.len()
-            && self.enters.iter().all(|(_, missing)| *missing == 0);
+            && self.enters.values().all(|missing| *missing == 0);
         is_complete.then_some(StaticSchedule {
             order: self.order,
             has_dead: self.has_dead,
-            has_expensive: self.has_expensive,
+            cost: self.cost,
         })
     }
 
     /// One of a loop's Enters; with the last one the loop runs.
     fn enter(&mut self, frame: FrameIdx) -> Option<()> {
-        let missing = self.enters.iter_mut().find(|(f, _)| *f == frame);
-        let (_, missing) = missing?;
+        let missing = self.enters.get_mut(&frame)?;
         *missing = missing.checked_sub(1)?;
         if *missing > 0 {
             return Some(());

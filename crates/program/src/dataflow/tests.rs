@@ -341,12 +341,10 @@ fn check_schedules(change: impl FnOnce(&mut Body), expect: &[&str]) {
         None => "-".to_string(),
         Some(schedule) => {
             let ops = schedule.order.iter().map(|n| &*plan.info[n.index()].op);
-            let marks = [
-                (schedule.has_dead, "dead"),
-                (schedule.has_expensive, "expensive"),
-            ];
-            let marks = marks.iter().filter(|(is, _)| *is).map(|(_, mark)| *mark);
-            ops.chain(marks).collect::<Vec<_>>().join(" ")
+            let dead = schedule.has_dead.then(|| "dead".to_string());
+            let cost = (schedule.cost != Cost::Cheap).then(|| format!("{:?}", schedule.cost));
+            let ops = ops.map(str::to_string).chain(dead).chain(cost);
+            ops.collect::<Vec<_>>().join(" ")
         }
     };
     let orders: Vec<String> = plan.frames.iter().map(order).collect();
@@ -361,7 +359,7 @@ fn frames_have_schedules() {
     let expensive = |b: &mut Body| node_of(b, "Map").cost = Cost::Expensive;
     check_schedules(
         expensive,
-        &["Add Enter Map Case If While dead expensive", "", "", inside],
+        &["Add Enter Map Case If While dead Expensive", "", "", inside],
     );
     let in_callee = |b: &mut Body| {
         let mut slow = kernel("Slow", vec![], Attrs::default());
@@ -371,8 +369,8 @@ fn frames_have_schedules() {
     check_schedules(
         in_callee,
         &[
-            "Add Enter Map Case If While dead expensive",
-            "Slow expensive",
+            "Add Enter Map Case If While dead Expensive",
+            "Slow Async",
             "",
             inside,
         ],
