@@ -445,16 +445,17 @@ pub fn apply_plan<A: Element, R: Element>(
     if tile.is_empty() && plan.has_short_runs() {
         // An operand whose layout differs from the output's is expanded piece by piece.
         let (whole_a, whole_b) = (a.len() == n, b.len() == n);
+        let [spread_a, spread_b] = plan.spreads();
         par_chunks_mut(par, values, CHEAP, 1, &|i, out| {
             let (mut copy_a, mut copy_b) = ([A::default(); TILE], [A::default(); TILE]);
             for (k, out) in out.chunks_mut(TILE).enumerate() {
                 let (start, len) = (i * CHEAP + k * TILE, out.len());
                 let (copy_a, copy_b) = (&mut copy_a[..len], &mut copy_b[..len]);
                 if !left && !whole_a {
-                    plan.spread(start, a, a_step, |a, _| a, copy_a);
+                    spread_a.write(a, start, copy_a);
                 }
                 if !right && !whole_b {
-                    plan.spread(start, b, b_step, |_, b| b, copy_b);
+                    spread_b.write(b, start, copy_b);
                 }
                 let a = if whole_a {
                     &a[start..start + len]

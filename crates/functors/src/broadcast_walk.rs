@@ -1,10 +1,11 @@
 //! The iteration over two operands of a broadcasting op.
 
+use crate::spread::Spread;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use smallvec::SmallVec;
 
 /// Runs shorter than this are expanded first.
-const SHORT_RUN: usize = 16;
+const SHORT_RUN: usize = 32;
 
 /// Rows shorter than this are repeated into a longer one first.
 const SHORT: usize = 64;
@@ -111,26 +112,13 @@ impl BroadcastPlan {
         self.0.len() > 1 && self.0[self.0.len() - 1].n < SHORT_RUN
     }
 
-    /// Writes the elements of one operand (`pick` returns its position) for outputs `start..`.
-    pub fn spread<A: Copy>(
-        &self,
-        start: usize,
-        data: &[A],
-        step: usize,
-        pick: impl Fn(usize, usize) -> usize,
-        to: &mut [A],
-    ) {
-        self.runs(start, start + to.len(), |i, n, a, b| {
-            let at = pick(a, b);
-            let to = &mut to[i..i + n];
-            match step {
-                0 => to.iter_mut().for_each(|to| *to = data[at]),
-                _ => to
-                    .iter_mut()
-                    .zip(&data[at..at + n])
-                    .for_each(|(to, x)| *to = *x),
-            }
-        });
+    /// Returns both operands, to be expanded.
+    pub fn spreads(&self) -> [Spread; 2] {
+        let dims = || self.0.iter().rev();
+        [
+            Spread::new(dims().map(|d| (d.n, d.a))),
+            Spread::new(dims().map(|d| (d.n, d.b))),
+        ]
     }
 
     /// Returns the length of the short row of `b` that is repeated over all of `a`, if this is such

@@ -39,6 +39,7 @@ pub mod scatter_nd;
 pub mod sequence;
 pub mod shapes;
 pub mod sparse;
+pub mod spread;
 pub mod str_util;
 pub mod strided;
 pub mod strided_spec;

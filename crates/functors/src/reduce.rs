@@ -27,6 +27,16 @@ pub trait Reduce<T: Element>: Send + Sync + 'static {
         reduce_row::<T>(x, Self::START, Self::step, Self::Then::step)
     }
 
+    /// Reduces rows of `n` elements, one to each of `out`.
+    fn rows(x: &[T], n: usize, out: &mut [T]) {
+        for (out, x) in out.iter_mut().zip(x.chunks_exact(n)) {
+            *out = match n < LANES {
+                true => x.iter().fold(Self::START, |acc, x| Self::step(acc, *x)),
+                false => Self::row(x),
+            };
+        }
+    }
+
     /// Computes `out[c] = reduction of x[r * ld + c]` over `rows` rows.
     fn block(x: &[T], ld: usize, rows: usize, out: &mut [T]) {
         reduce_block(x, ld, rows, out, Self::START, Self::step, Self::Then::step);
@@ -161,6 +171,12 @@ macro_rules! fast {
                 reduce_rows(&Inline, $op, x, x.len(), &mut out);
                 out[0]
             }
+            fn rows(x: &[f32], n: usize, out: &mut [f32]) {
+                match n < LANES {
+                    true => <$slow as Reduce<f32>>::rows(x, n, out),
+                    false => reduce_rows(&Inline, $op, &x[..n * out.len()], n, out),
+                }
+            }
             fn block(x: &[f32], ld: usize, rows: usize, out: &mut [f32]) {
                 if ld == out.len() && ld >= LANES {
                     return reduce_middle(&Inline, $op, [1, rows, ld], x, out);
@@ -212,6 +228,9 @@ impl Reduce<f32> for FastProd {
     }
 }
 
+/// Rows whose sums are computed together.
+const SUMS: usize = 64;
+
 macro_rules! fast_limits {
     ($($(#[$doc:meta])* $name:ident: $slow:ident, $op:expr;)*) => {$(
         $(#[$doc])*
@@ -222,14 +241,24 @@ macro_rules! fast_limits {
             #[inline(always)]
             fn step(acc: f32, x: f32) -> f32 { <$slow as Reduce<f32>>::step(acc, x) }
             fn row(x: &[f32]) -> f32 {
-                // The sum is NaN if an element is, which must be the result.
                 let mut out = [0.0];
-                reduce_rows(&Inline, ReduceOp::Sum, x, x.len(), &mut out);
-                if out[0].is_nan() {
-                    return <$slow as Reduce<f32>>::row(x);
-                }
-                reduce_rows(&Inline, $op, x, x.len(), &mut out);
+                Self::rows(x, x.len(), &mut out);
                 out[0]
+            }
+            fn rows(x: &[f32], n: usize, out: &mut [f32]) {
+                if n < LANES {
+                    return <$slow as Reduce<f32>>::rows(x, n, out);
+                }
+                let mut sums = [0.0; SUMS];
+                for (x, out) in x.chunks(SUMS * n).zip(out.chunks_mut(SUMS)) {
+                    let (x, sums) = (&x[..n * out.len()], &mut sums[..out.len()]);
+                    // A sum is NaN if an element is, which must be the result.
+                    reduce_rows(&Inline, ReduceOp::Sum, x, n, sums);
+                    reduce_rows(&Inline, $op, x, n, out);
+                    for (i, _) in sums.iter().enumerate().filter(|(_, sum)| sum.is_nan()) {
+                        out[i] = <$slow as Reduce<f32>>::row(&x[i * n..][..n]);
+                    }
+                }
             }
         }
     )*};
@@ -271,19 +300,10 @@ impl<T: Element> Reducer<T> {
     pub fn of<R: Reduce<T>>() -> Self {
         Reducer {
             start: R::START,
-            rows: rows::<T, R>,
+            rows: R::rows,
             block: R::block,
             then: Reducer::of::<R::Then>,
         }
-    }
-}
-
-fn rows<T: Element, R: Reduce<T>>(x: &[T], n: usize, out: &mut [T]) {
-    for (out, x) in out.iter_mut().zip(x.chunks_exact(n)) {
-        *out = match n < LANES {
-            true => x.iter().fold(R::START, |acc, x| R::step(acc, *x)),
-            false => R::row(x),
-        };
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub(crate) mod kernel;
 mod lines;
+mod narrow;
 #[cfg(test)]
 mod tests;
 
@@ -213,6 +214,9 @@ pub(crate) fn by_channel(
     let out = &mut out[..n_lines * line_len];
     if out.is_empty() {
         return;
+    }
+    if narrow::suits(s) {
+        return narrow::compute(par, s, input, filter, out, ep);
     }
     let groups = Groups::of(s);
     let zeros = vec![0.0; p.in_c.max(p.out_c)];

@@ -98,6 +98,26 @@ pub(crate) unsafe fn reduce<S: Simd, const OP: usize>(
     r
 }
 
+/// Rows to reduce, one to each element of `dst`.
+pub(crate) struct RowsJob {
+    pub src: *const f32,
+    pub cols: usize,
+    pub dst: *mut f32,
+    pub rows: usize,
+}
+
+/// [`reduce`] of each row: in one call, which takes longer than a short row.
+///
+/// # Safety
+/// `src` is valid for `rows` rows of `cols > 0` elements, `dst` for `rows`.
+#[inline(always)]
+pub(crate) unsafe fn reduce_each<S: Simd, const OP: usize>(s: S, j: &RowsJob) {
+    for r in 0..j.rows {
+        // SAFETY: the caller's promise.
+        unsafe { *j.dst.add(r) = reduce::<S, OP>(s, j.src.add(r * j.cols), j.cols, 0.0) };
+    }
+}
+
 /// Returns `e^(x - shift)`, zero where that would be nearly subnormal.
 #[inline(always)]
 fn shifted_exp<S: Simd>(s: S, x: S::V, shift: S::V) -> S::V {
@@ -294,9 +314,24 @@ pub fn reduce_rows(par: &dyn Parallelism, op: ReduceOp, src: &[f32], cols: usize
     let table = DispatchTable::current();
     let group = (MIN_TASK / cols.max(1)).max(1);
     par_chunks_mut(par, dst, group, 1, &|i, dst| {
-        for (r, d) in dst.iter_mut().enumerate() {
-            let r = i * group + r;
-            *d = reduce_one(table, op, &src[r * cols..(r + 1) * cols]);
+        let src = &src[i * group * cols..][..dst.len() * cols];
+        if cols == 0 || cols > CHUNK {
+            for (r, d) in dst.iter_mut().enumerate() {
+                *d = reduce_one(table, op, &src[r * cols..(r + 1) * cols]);
+            }
+            return;
+        }
+        let job = RowsJob {
+            src: src.as_ptr(),
+            cols,
+            dst: dst.as_mut_ptr(),
+            rows: dst.len(),
+        };
+        // SAFETY: `src` has `cols` elements for each of `dst`; the table is this CPU's.
+        unsafe { table.reduce_each[code(op).0](&job) };
+        if op == ReduceOp::Mean {
+            let n = cols as f64;
+            dst.iter_mut().for_each(|d| *d = (f64::from(*d) / n) as f32);
         }
     });
 }

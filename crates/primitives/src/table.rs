@@ -14,7 +14,7 @@ use super::gemm::kernel::{PackJob, Sweep, pack_rows, sweep};
 use super::isa::Isa;
 use super::math::{Fun, Side, map, pow_const, pow_loop, scale_offset_row, zip};
 use super::pool::{PoolJob, pool_pixels};
-use super::rows::{NormJob, exp_sum, normalize, reduce, reduce_columns};
+use super::rows::{NormJob, RowsJob, exp_sum, normalize, reduce, reduce_columns, reduce_each};
 use super::vector::{Lanes, Simd};
 
 pub(crate) type UnaryFn = unsafe fn(*const f32, *mut f32, usize, [f32; 2]);
@@ -64,6 +64,7 @@ pub(crate) struct DispatchTable {
     pub pool_max: unsafe fn(&PoolJob),
     pub pool_average: unsafe fn(&PoolJob),
     pub reduce: [unsafe fn(*const f32, usize, f32) -> f32; 4],
+    pub reduce_each: [unsafe fn(&RowsJob); 4],
     pub reduce_columns: [ColumnsFn; 4],
     pub exp_sum: unsafe fn(*const f32, *mut f32, usize, f32) -> f32,
     pub normalize: unsafe fn(&NormJob),
@@ -376,6 +377,12 @@ macro_rules! isa {
                 pool_max: job!(pool_pixels::<One, true>, PoolJob),
                 pool_average: job!(pool_pixels::<One, false>, PoolJob),
                 reduce: [reduce!(0), reduce!(1), reduce!(2), reduce!(3)],
+                reduce_each: [
+                    job!(reduce_each::<One, 0>, RowsJob),
+                    job!(reduce_each::<One, 1>, RowsJob),
+                    job!(reduce_each::<One, 2>, RowsJob),
+                    job!(reduce_each::<One, 3>, RowsJob),
+                ],
                 reduce_columns: [columns!(0), columns!(1), columns!(2), columns!(3)],
                 exp_sum: run_exp_sum,
                 normalize: job!(normalize::<One>, NormJob),

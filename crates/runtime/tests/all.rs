@@ -1,5 +1,6 @@
 //! The integration tests of the crate, in one program: each would contain the whole engine.
 
+mod broadcasts;
 mod builder;
 mod call_gradients;
 mod cluster_floats;

@@ -204,6 +204,9 @@ fn what_is_dead_stays_dead() {
     check_file("times_pinned_one", &[no, ("x", 3.0)], "m:1", 0.0);
     check_file("irregular_merge", &[("x", 1000.0)], "z:0", 996.0);
     check_file("merge_that_never_fires", &[("x", 1000.0)], "xs:0", 15.0);
+    // A constant Enter, behind an Exit of its own loop.
+    check_file("enter_after_exit", &[("x", 0.0)], "y:0", 3.0);
+    check_file("enter_after_exit", &[("x", 2.0)], "y:0", 7.0);
 }
 
 #[test]

@@ -14,6 +14,7 @@
 pub(crate) mod acyclic;
 mod barriers;
 mod build;
+mod detours;
 mod functional;
 mod lists;
 mod moves;
@@ -175,10 +176,11 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         return Ok(());
     }
     let frames = loop_frames(graph)?;
-    let candidates = candidates(graph, &frames);
+    let mut candidates = candidates(graph, &frames);
     if candidates.is_empty() {
         return Ok(());
     }
+    detours::remove(graph, &mut candidates);
     let shapes = ctx.shapes(graph)?;
     let Some(regions) = Regions::new(graph, frames) else {
         return Ok(());

@@ -392,23 +392,24 @@ fn area(par: &dyn Parallelism, mapping: Mapping, s: &Sizes, x: &[f32], out: &mut
     let [height, width] = [0, 1].map(|i| mapping.scale(s.input[i], s.output[i]));
     let share = 1.0 / (height * width);
     let c = s.channels;
+    let columns: Vec<Vec<(usize, f32)>> = (0..s.output[1])
+        .map(|x| covered(x, width, s.input[1]).collect())
+        .collect();
     each_row(par, s, out, |image, y, row| {
-        let ys = covered(y, height, s.input[0]);
-        let mut part = vec![0f32; c];
-        for (x_out, out) in row.chunks_exact_mut(c).enumerate() {
-            let xs = covered(x_out, width, s.input[1]);
+        // The sums over rows first: they are next to each other in memory.
+        let mut sums = vec![0f32; s.input[1] * c];
+        for (y, weight) in covered(y, height, s.input[0]) {
+            let line = s.line(x, image, y);
+            for (sum, v) in sums.iter_mut().zip(line) {
+                *sum += v * weight;
+            }
+        }
+        for (column, out) in columns.iter().zip(row.chunks_exact_mut(c)) {
             out.fill(0.0);
-            for (y, weight) in ys.clone() {
-                let line = s.line(x, image, y);
-                part.fill(0.0);
-                for (x, weight) in xs.clone() {
-                    for (p, v) in part.iter_mut().zip(&line[x * c..]) {
-                        *p += v * weight;
-                    }
+            for &(x, weight) in column {
+                for (o, sum) in out.iter_mut().zip(&sums[x * c..]) {
+                    *o += sum * weight;
                 }
-                out.iter_mut()
-                    .zip(&part)
-                    .for_each(|(o, p)| *o += p * weight);
             }
             out.iter_mut().for_each(|o| *o *= share);
         }

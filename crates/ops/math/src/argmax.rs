@@ -167,6 +167,8 @@ fn arg<T: Arg, const LARGEST: bool>(
 
 /// Elements that are compared at a time.
 const LANES: usize = 64;
+/// Longest rows whose elements are compared one after another.
+const SHORT: usize = 24;
 
 #[inline(always)]
 fn arg_row<T: Arg, const LARGEST: bool>(x: &[T]) -> usize {
@@ -175,6 +177,15 @@ fn arg_row<T: Arg, const LARGEST: bool>(x: &[T]) -> usize {
         false => best,
     };
     let least = if LARGEST { T::LEAST } else { T::MOST };
+    if x.len() <= SHORT {
+        let (mut best, mut at) = (least, 0);
+        for (i, x) in x.iter().enumerate() {
+            if beats::<T, LARGEST>(*x, best) {
+                (best, at) = (*x, i);
+            }
+        }
+        return at;
+    }
     let (blocks, rest) = x.as_chunks::<LANES>();
     let mut lanes = [least; LANES];
     for (lane, x) in lanes.iter_mut().zip(rest) {

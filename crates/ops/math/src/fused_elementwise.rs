@@ -4,10 +4,12 @@ use crate::elementwise_program::{Block, Program};
 use ferroflow_base::Result;
 use ferroflow_functors::agreement::check_operands;
 use ferroflow_functors::broadcast::{broadcast_partial, broadcast_shape};
+use ferroflow_functors::spread::Spread;
 use ferroflow_opdef::{ElementwiseProgram, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Shape, Tensor};
 use smallvec::SmallVec;
+use std::borrow::Cow;
 
 /// `_FusedElementwise` is internal; it runs `program` (see
 /// [`ElementwiseProgram`]) on its inputs, broadcast together but where steps do not that are `checked`.
@@ -31,6 +33,8 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
 const BLOCK: usize = 1024;
 /// Least number of blocks per task.
 const GROUP: usize = 8;
+/// Operands of shorter rows are expanded to blocks first: a row of its own costs as much as 100 elements.
+const SHORT_ROW: usize = 256;
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let steps = ElementwiseProgram::decode(build.attrs.str("program")?, build.inputs.len())?;
@@ -75,7 +79,9 @@ struct Loops<'a> {
 }
 
 struct Walk<'a> {
-    data: std::borrow::Cow<'a, [f32]>,
+    data: Cow<'a, [f32]>,
+    /// The same for any part of the output.
+    spread: Spread,
     /// Stride over each outer extent.
     outer: SmallVec<[usize; 4]>,
     /// Whether the row is one repeated number.
@@ -121,8 +127,10 @@ impl<'a> Loops<'a> {
         let mut outer: SmallVec<[usize; 4]> = groups.iter().rev().map(|g| g.0).collect();
         let mut walks: SmallVec<[Walk; 8]> = SmallVec::new();
         for (i, t) in inputs.iter().enumerate() {
+            let dims = strides[i].iter().zip(shape.iter()).rev();
             walks.push(Walk {
                 data: t.slice::<f32>()?.into(),
+                spread: Spread::new(dims.map(|(stride, extent)| (*extent, *stride))),
                 outer: groups.iter().rev().map(|g| g.1[i]).collect(),
                 repeats: inner[i] == 0,
             });
@@ -165,6 +173,11 @@ impl<'a> Loops<'a> {
     }
 
     fn run(&self, ctx: &KernelCtx, program: &Program, out: &mut [f32]) {
+        if self.row < SHORT_ROW && out.len() > self.row {
+            return par_chunks_mut(ctx.par(), out, BLOCK, GROUP, &|i, out| {
+                self.expanded_block(program, i * BLOCK, out);
+            });
+        }
         let blocks_per_row = self.row.div_ceil(BLOCK);
         let last_block = self.row - (blocks_per_row - 1) * BLOCK;
         if blocks_per_row == 1 || last_block == BLOCK || out.len() == self.row {
@@ -181,6 +194,27 @@ impl<'a> Loops<'a> {
                 }
             });
         }
+    }
+
+    /// Computes elements from `start` on with operands expanded to as many.
+    fn expanded_block(&self, program: &Program, start: usize, out: &mut [f32]) {
+        let n = out.len();
+        let is_expanded = |w: &&Walk| !w.spread.is_whole() && !w.spread.is_scalar();
+        let mut expanded = vec![0.0; self.inputs.iter().filter(is_expanded).count() * n];
+        let mut parts = expanded.chunks_exact_mut(n);
+        let mut inputs: SmallVec<[Block; 8]> = SmallVec::new();
+        for w in &self.inputs {
+            inputs.push(match w.spread.is_scalar() {
+                true => Block::Scalar(w.data[0]),
+                false if w.spread.is_whole() => Block::Slice(&w.data[start..start + n]),
+                false => {
+                    let part = parts.next().unwrap_or_default();
+                    w.spread.write(&w.data, start, part);
+                    Block::Slice(part)
+                }
+            });
+        }
+        program.run(&inputs, out);
     }
 
     /// Computes elements `start..start + out.len()` of row `r`.

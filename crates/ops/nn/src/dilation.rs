@@ -1,13 +1,13 @@
 //! Dilation2D: grayscale dilation, the maximum of input plus filter under a window (TensorFlow:
 //! `core/kernels/dilation_ops.cc`).
 
-use crate::conv_reference::{each_offset, output_dims, pixel, sizes};
+use crate::conv_reference::{output_dims, sizes};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::numeric::Ordered;
 use ferroflow_functors::window::{NHWC, Placed, Rule, Rules, ints32, pads, shape as shape_of};
 use ferroflow_opdef::{Attrs, Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_primitives::conv::Conv3dShape;
+use ferroflow_primitives::conv::{Conv2dShape, Conv3dShape};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
 
@@ -136,16 +136,53 @@ fn run<T: Ordered>(
     filter: &Tensor,
     out: &mut Tensor,
 ) -> Result<()> {
-    let (x, filter, c) = (x.slice::<T>()?, filter.slice::<T>()?, s.plane.in_c);
-    par_chunks_mut(par, out.slice_mut::<T>()?, c, 64, &|i, out| {
+    let (x, filter, p) = (x.slice::<T>()?, filter.slice::<T>()?, &s.plane);
+    let (c, out) = (p.in_c, out.slice_mut::<T>()?);
+    if out.is_empty() {
+        return Ok(());
+    }
+    par_chunks_mut(par, out, p.out_w * c, 4, &|i, out| {
         out.fill(T::LOWEST);
-        each_offset(s, pixel(s, i), |tap, from| {
-            let pixel = &x[from * c..][..c];
-            let filter = &filter[tap * c..][..c];
-            for ((o, x), f) in out.iter_mut().zip(pixel).zip(filter) {
-                *o = x.add(*f).larger(*o);
+        let (image, y) = (i / p.out_h, i % p.out_h);
+        for ky in 0..p.filter_h {
+            let at = (y * p.stride_h + ky * p.dil_h).checked_sub(p.pad_top);
+            let Some(at) = at.filter(|at| *at < p.in_h) else {
+                continue;
+            };
+            let row = &x[(image * p.in_h + at) * p.in_w * c..][..p.in_w * c];
+            for kx in 0..p.filter_w {
+                let filter = &filter[(ky * p.filter_w + kx) * c..][..c];
+                dilate_row(p, kx, row, filter, out);
             }
-        });
+        }
     });
     Ok(())
+}
+
+/// Updates a row of the output with one pixel of the filter, in column `kx`, and the row of the input under it.
+fn dilate_row<T: Ordered>(p: &Conv2dShape, kx: usize, row: &[T], filter: &[T], out: &mut [T]) {
+    let (c, shift) = (filter.len(), kx * p.dil_w);
+    // The outputs for which the pixel is over the input.
+    let first = p.pad_left.saturating_sub(shift).div_ceil(p.stride_w);
+    let end = (p.in_w + p.pad_left).saturating_sub(shift);
+    let end = end.div_ceil(p.stride_w).min(p.out_w);
+    if first >= end {
+        return;
+    }
+    let (from, out) = (
+        first * p.stride_w + shift - p.pad_left,
+        &mut out[first * c..end * c],
+    );
+    if let ([filter], 1) = (filter, p.stride_w) {
+        for (o, x) in out.iter_mut().zip(&row[from..]) {
+            *o = x.add(*filter).larger(*o);
+        }
+        return;
+    }
+    for (j, out) in out.chunks_exact_mut(c).enumerate() {
+        let pixel = &row[(from + j * p.stride_w) * c..][..c];
+        for ((o, x), f) in out.iter_mut().zip(pixel).zip(filter) {
+            *o = x.add(*f).larger(*o);
+        }
+    }
 }

@@ -1,11 +1,12 @@
 //! SetSize and the set operations (TensorFlow: `core/kernels/set_kernels.cc`).
 
-use ferroflow_base::{Result, invalid_argument, ordered_set};
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::list;
 use ferroflow_functors::sparse::{check_ordered, groups};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor, dispatch};
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The ops of this file.
@@ -220,8 +221,11 @@ fn size_kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn distinct<T: std::hash::Hash + Eq>(values: &[T]) -> usize {
-    values.iter().collect::<HashSet<_>>().len()
+fn distinct<T: Ord>(values: &[T]) -> usize {
+    let mut sorted: Vec<&T> = values.iter().collect();
+    sorted.sort_unstable();
+    sorted.dedup();
+    sorted.len()
 }
 
 fn dispatch_values(build: &KernelBuild, dtype: DType) -> Result<()> {
@@ -271,17 +275,15 @@ fn operation_kernel(build: &KernelBuild, forms: [Form; 2]) -> Result<Box<dyn OpK
         let groups = paired(a, b);
         if dtype == DType::String {
             let values = [a.values.strings()?, b.values.strings()?];
-            let results = results(&groups, values, operation);
-            let strings: Vec<Bytes> = results.iter().flat_map(|(_, set)| set.clone()).collect();
+            let (sizes, strings) = results(&groups, values, operation);
             let values = Tensor::from_strings([strings.len()], strings)?;
-            return write(ctx, a.group_shape().to_vec(), &sizes(&results), values);
+            return write(ctx, a.group_shape().to_vec(), &sizes, values);
         }
         dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16] => {
             let values = [a.values.slice::<T>()?, b.values.slice::<T>()?];
-            let results = results(&groups, values, operation);
-            let numbers: Vec<T> = results.iter().flat_map(|(_, set)| set.clone()).collect();
+            let (sizes, numbers) = results(&groups, values, operation);
             let values = Tensor::vector(&numbers)?;
-            write(ctx, a.group_shape().to_vec(), &sizes(&results), values)
+            write(ctx, a.group_shape().to_vec(), &sizes, values)
         }, else Ok(()))
     }))
 }
@@ -298,32 +300,62 @@ fn paired(a: &Sets, b: &Sets) -> BTreeMap<Vec<i64>, [Vec<Range<usize>>; 2]> {
     groups
 }
 
+/// The coordinates and the size of each group's result that is not empty, and the elements of all, in order.
 fn results<'a, T: Ord + Clone>(
     groups: &'a BTreeMap<Vec<i64>, [Vec<Range<usize>>; 2]>,
     values: [&[T]; 2],
     operation: Operation,
-) -> Vec<(&'a [i64], BTreeSet<T>)> {
-    let set = |ranges: &[Range<usize>], values: &[T]| -> BTreeSet<T> {
-        let parts = ranges.iter().filter_map(|range| values.get(range.clone()));
-        ordered_set(parts.flatten().cloned())
-    };
-    let result = |(at, [a, b]): (&'a Vec<i64>, &[Vec<Range<usize>>; 2])| {
-        let (a, b) = (set(a, values[0]), set(b, values[1]));
-        let result = match operation {
-            Operation::AMinusB => ordered_set(a.difference(&b).cloned()),
-            Operation::BMinusA => ordered_set(b.difference(&a).cloned()),
-            Operation::Intersection => ordered_set(a.intersection(&b).cloned()),
-            Operation::Union => ordered_set(a.union(&b).cloned()),
-        };
-        (&at[..], result)
-    };
-    let results = groups.iter().map(result);
-    results.filter(|(_, set)| !set.is_empty()).collect()
+) -> (Vec<(&'a [i64], usize)>, Vec<T>) {
+    let (mut sizes, mut found) = (Vec::new(), Vec::new());
+    let mut sets = [Vec::new(), Vec::new()];
+    for (at, ranges) in groups {
+        for ((set, ranges), values) in sets.iter_mut().zip(ranges).zip(values) {
+            set.clear();
+            let parts = ranges.iter().filter_map(|range| values.get(range.clone()));
+            set.extend(parts.flatten().cloned());
+            set.sort_unstable();
+            set.dedup();
+        }
+        let before = found.len();
+        merge(&sets, operation, &mut found);
+        if found.len() > before {
+            sizes.push((&at[..], found.len() - before));
+        }
+    }
+    (sizes, found)
 }
 
-fn sizes<'a, T>(results: &[(&'a [i64], BTreeSet<T>)]) -> Vec<(&'a [i64], usize)> {
-    let sizes = results.iter().map(|(at, set)| (*at, set.len()));
-    sizes.collect()
+/// Adds the result for two sets, in order, to `to`.
+fn merge<T: Ord + Clone>([a, b]: &[Vec<T>; 2], operation: Operation, to: &mut Vec<T>) {
+    let (only_a, only_b, both) = match operation {
+        Operation::AMinusB => (true, false, false),
+        Operation::BMinusA => (false, true, false),
+        Operation::Intersection => (false, false, true),
+        Operation::Union => (true, true, true),
+    };
+    let (mut a, mut b) = (&a[..], &b[..]);
+    while let ([x, rest_a @ ..], [y, rest_b @ ..]) = (a, b) {
+        let order = x.cmp(y);
+        let (x, is_kept) = match order {
+            Ordering::Less => (x, only_a),
+            Ordering::Greater => (y, only_b),
+            Ordering::Equal => (x, both),
+        };
+        if is_kept {
+            to.push(x.clone());
+        }
+        if order.is_le() {
+            a = rest_a;
+        }
+        if order.is_ge() {
+            b = rest_b;
+        }
+    }
+    for (rest, is_kept) in [(a, only_a), (b, only_b)] {
+        if is_kept {
+            to.extend_from_slice(rest);
+        }
+    }
 }
 
 /// Sets the outputs: coordinates, values and the shape.

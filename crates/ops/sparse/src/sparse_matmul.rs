@@ -85,6 +85,9 @@ impl Places<'_> {
     }
 }
 
+/// Rows of fewer elements take less time than a call.
+const SHORT: usize = 16;
+
 fn product<T: Num + MatMulElement>(
     ctx: &KernelCtx,
     values: &Tensor,
@@ -162,6 +165,10 @@ fn product<T: Num + MatMulElement>(
             let from = b[k..].iter().step_by(b_cols);
             for (to, &x) in to.iter_mut().zip(from) {
                 *to = to.add(value.mul(x.conjugate()));
+            }
+        } else if cols <= SHORT {
+            for (to, &x) in to.iter_mut().zip(&b[k * cols..][..cols]) {
+                *to = to.add(value.mul(x));
             }
         } else {
             T::add_scaled(to, value, &b[k * cols..][..cols]);

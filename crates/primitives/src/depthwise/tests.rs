@@ -46,7 +46,16 @@ fn compare(s: &DepthwiseShape) {
 
 #[test]
 fn windows_of_every_kind() {
-    for (h, w, c) in [(5, 9, 8), (7, 7, 35), (4, 3, 17), (14, 16, 300), (1, 6, 3)] {
+    for (h, w, c) in [
+        (5, 9, 8),
+        (7, 7, 35),
+        (4, 3, 17),
+        (14, 16, 300),
+        (1, 6, 3),
+        (5, 67, 3),
+        (4, 33, 1),
+        (3, 40, 4),
+    ] {
         for (k, stride) in [(3, 1), (3, 2), (5, 1), (5, 2), (7, 1), (2, 3), (1, 1)] {
             for multiplier in [1, 2] {
                 let (out_h, out_w) = (usize::div_ceil(h, stride), usize::div_ceil(w, stride));
