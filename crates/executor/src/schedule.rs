@@ -18,7 +18,7 @@ const CANCEL_INTERVAL: u32 = 256;
 enum Next {
     /// The node behind it in the schedule.
     Node,
-    /// A call or a loop, at whose end the iteration goes on.
+    /// A call or a loop, at whose end the iteration continues.
     Suspended,
 }
 
@@ -96,7 +96,7 @@ impl StepState {
             let (node, item) = (&env.plan.nodes[idx.index()], TaggedNode { node: idx, iter });
             let pending = pending_base.wrapping_add(idx.index() as u32) as usize;
             if MAY_BE_DEAD && self.pending[pending] & DEAD != 0 {
-                // The Exits of a loop that goes on, most often.
+                // The Exits of a loop that continues, most often.
                 if matches!(node.action, Action::Exit) {
                     let base = self.iterations[iter as usize].slot_base;
                     self.slots[(base + node.first_slot) as usize].clear();
@@ -205,7 +205,7 @@ impl StepState {
         at: usize,
     ) -> Result<Next> {
         let Action::Enter { frame, is_constant } = env.plan.nodes[item.node.index()].action else {
-            return Err(internal!("the node is no Enter"));
+            return Err(internal!("the node is not an Enter"));
         };
         self.iterations[item.iter as usize].cursor = at as u32 + 1;
         Ok(match self.enter(env, item, frame, is_constant, alive)? {

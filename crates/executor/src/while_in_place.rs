@@ -33,7 +33,7 @@ impl StepState {
     }
 
     /// Goes from the condition to the body or back, if call `id`, whose iteration is at its end, is a While that runs in
-    /// place and goes on. Returns the iteration to run.
+    /// place and continues. Returns the iteration to run.
     pub(crate) fn next_phase(&mut self, env: &Env, id: u32) -> Result<Option<u32>> {
         let call = &self.calls.all[id as usize];
         let (Some([cond, body]), Some(caller)) = (call.in_place, call.caller) else {
