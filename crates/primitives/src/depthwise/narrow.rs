@@ -82,7 +82,7 @@ pub(super) fn compute(
             None => ep.act,
         },
     };
-    let mut joined = s.clone();
+    let mut joined = *s;
     (joined.plane.in_c, joined.plane.out_c) = (wide, wide);
     (joined.plane.stride_w, joined.plane.out_w) = (n, tiles);
     let table = DispatchTable::current();
