@@ -3,13 +3,12 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::binary::{BinaryFn, binary_kernel, half_binary_kernel};
-use ferroflow_functors::field::Promote;
 use ferroflow_functors::shapes;
 use ferroflow_functors::unary::COSTLY;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::{special, special_gamma};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{DType, PartialShape, Shape, bf16, dispatch, f16};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape, bf16, f16};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -18,14 +17,14 @@ pub(crate) const OPS: &[Op] = &[
         "a: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
     )
     .shape(shapes::broadcast)
-    .kernel(|build| kernel(build, special::igamma))
+    .kernel(|build| kernel_of(build, special::igamma, special::igamma_single))
     .gradient(igamma_gradient),
     Op::new(
         "Igammac",
         "a: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
     )
     .shape(shapes::broadcast)
-    .kernel(|build| kernel(build, special::igammac))
+    .kernel(|build| kernel_of(build, special::igammac, special::igammac_single))
     .gradient(igammac_gradient),
     Op::new(
         "IgammaGradA",
@@ -46,16 +45,28 @@ pub(crate) const OPS: &[Op] = &[
         "a: T, b: T, x: T -> z: T | T: type {float,double} |",
     )
     .shape(betainc_shape)
-    .kernel(|build| {
-        let dtype = build.input(0)?;
-        dispatch!(dtype, T in [f32, f64] => Ok(Box::new(betainc::<T>)),
-                else Err(build.unsupported(dtype)))
+    .kernel(|build| match build.input(0)? {
+        DType::Float => Ok(Box::new(|ctx: &mut KernelCtx| {
+            betainc(ctx, special::betainc_single)
+        })),
+        DType::Double => Ok(Box::new(|ctx: &mut KernelCtx| {
+            betainc(ctx, special::betainc)
+        })),
+        dtype => Err(build.unsupported(dtype)),
     })
     .gradient(betainc_gradient),
 ];
 
 pub(crate) fn kernel(build: &KernelBuild, f: fn(f64, f64) -> f64) -> Result<Box<dyn OpKernel>> {
-    let single = move |a: f32, b: f32| f(a.into(), b.into()) as f32;
+    kernel_of(build, f, move |a, b| f(a.into(), b.into()) as f32)
+}
+
+/// Returns the kernel of a function, with a cheaper one for single and half precision.
+fn kernel_of(
+    build: &KernelBuild,
+    f: fn(f64, f64) -> f64,
+    single: impl Fn(f32, f32) -> f32 + Copy + Send + Sync + 'static,
+) -> Result<Box<dyn OpKernel>> {
     match build.input(0)? {
         DType::Float => binary_kernel::<f32, f32>(BinaryFn(single)),
         DType::Double => binary_kernel::<f64, f64>(BinaryFn(f)),
@@ -81,7 +92,7 @@ fn betainc_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-fn betainc<T: Promote<Wide = f64>>(ctx: &mut KernelCtx) -> Result<()> {
+fn betainc<T: Element>(ctx: &mut KernelCtx, f: fn(T, T, T) -> T) -> Result<()> {
     let mut shape = Shape::scalar();
     let mut from = "";
     for (i, name) in ["a", "b", "x"].into_iter().enumerate() {
@@ -98,9 +109,9 @@ fn betainc<T: Promote<Wide = f64>>(ctx: &mut KernelCtx) -> Result<()> {
     let mut out = ctx.alloc(T::DTYPE, shape)?;
     let (a, b, x) = (ctx.slice::<T>(0)?, ctx.slice::<T>(1)?, ctx.slice::<T>(2)?);
     par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, COSTLY, 1, &|i, out| {
-        let at = |s: &[T], k: usize| s[(i * COSTLY + k).min(s.len() - 1)].promote();
+        let at = |s: &[T], k: usize| s[(i * COSTLY + k).min(s.len() - 1)];
         for (k, out) in out.iter_mut().enumerate() {
-            *out = T::demote(special::betainc(at(a, k), at(b, k), at(x, k)));
+            *out = f(at(a, k), at(b, k), at(x, k));
         }
     });
     ctx.set_output(0, out)
