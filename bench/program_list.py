@@ -606,20 +606,6 @@ def dtw(a, b):
     return [p1[:, n]]
 
 
-def _ex():
-    r = rng()
-    out = []
-    for i in range(64):
-        f = {
-            "x": tf.train.Feature(float_list=tf.train.FloatList(value=r.random(10))),
-            "ids": tf.train.Feature(int64_list=tf.train.Int64List(value=r.integers(1, 100, r.integers(1, 9)))),
-            "c": tf.train.Feature(bytes_list=tf.train.BytesList(value=[r.choice(WORDS).encode()])),
-            "y": tf.train.Feature(int64_list=tf.train.Int64List(value=[int(i % 2) + 1])),
-        }
-        out.append(tf.train.Example(features=tf.train.Features(feature=f)).SerializeToString())
-    return dict(s=np.array(out, object), e=f32(100, 8))
-
-
 @prog("word count: unicode split, unique, sort", "graph", lambda: dict(s=sentences(60, seed=9)))
 def wordcount(s):
     w = tf.strings.split(s).flat_values

@@ -59,11 +59,17 @@ def difference(tf, binary, case):
         worst = 0.0
         for name, want in zip(fetches, theirs):
             got = ours[name if name in ours.files else name.split(":")[0]]
+            if want.shape != got.shape:
+                raise RuntimeError(f"{name}: {got.shape}, not {want.shape}")
             if want.dtype.kind in "fc":
                 finite = np.isfinite(want)
+                if want.dtype != got.dtype or not np.array_equal(got[~finite], want[~finite], equal_nan=True):
+                    raise RuntimeError(f"{name}: another dtype, or other places are not finite")
+                if not np.isfinite(got[finite]).all():
+                    raise RuntimeError(f"{name}: not finite")
                 peak = np.abs(want[finite]).max(initial=0) or 1
                 worst = max(worst, np.abs(got[finite] - want[finite]).max(initial=0) / peak)
-            elif not (want.shape == got.shape and (want == got.astype(want.dtype)).all()):
+            elif not (want == got.astype(want.dtype)).all():
                 raise RuntimeError(f"{name} differs")
     return worst
 

@@ -149,6 +149,9 @@ impl StepState {
         let is_small = || are_small(held.iter().filter_map(|(_, value)| value.as_ref()));
         let is_scheduled = env.uses_schedule(frame, is_small);
         self.iterations[first as usize].is_scheduled = is_scheduled;
+        if !is_scheduled {
+            self.reset_pending(first, frame);
+        }
         for (node, value) in held.drain(..) {
             let action = &env.plan.nodes[node.index()].action;
             let is_constant = matches!(

@@ -225,7 +225,7 @@ impl StepState {
     }
 
     #[cold]
-    fn run_dead(&mut self, env: &Env) -> Result<()> {
+    pub(crate) fn run_dead(&mut self, env: &Env) -> Result<()> {
         while let Some((item, cause)) = self.dead.pop() {
             if let Some(trace) = env.trace {
                 let it = &self.iterations[item.iter as usize];

@@ -49,6 +49,8 @@ impl StepState {
     /// Runs an iteration, with what it calls and what called it, as far as that is possible by schedules.
     pub(crate) fn run_schedule(&mut self, env: &Env, mut iter: u32) -> Result<()> {
         loop {
+            // A condition and a body without nodes could repeat for ever.
+            self.count_scheduled(env)?;
             let frame = &env.plan.frames[self.iterations[iter as usize].frame.index()];
             let schedule = frame.schedule.as_ref();
             let schedule = schedule.ok_or_else(|| internal!("the frame has no schedule"))?;
@@ -80,6 +82,16 @@ impl StepState {
         }
     }
 
+    /// Checks the cancellation token now and then.
+    #[inline]
+    fn count_scheduled(&mut self, env: &Env) -> Result<()> {
+        self.n_scheduled = self.n_scheduled.wrapping_add(1);
+        match self.n_scheduled.is_multiple_of(CANCEL_INTERVAL) {
+            true => env.services.cancel.check(),
+            false => Ok(()),
+        }
+    }
+
     fn run_nodes<const MAY_BE_DEAD: bool>(
         &mut self,
         env: &Env,
@@ -89,10 +101,7 @@ impl StepState {
         let it = &self.iterations[iter as usize];
         let (start, pending_base) = (it.cursor as usize, it.pending_base);
         for (at, &idx) in schedule.order.iter().enumerate().skip(start) {
-            self.n_scheduled = self.n_scheduled.wrapping_add(1);
-            if self.n_scheduled.is_multiple_of(CANCEL_INTERVAL) {
-                env.services.cancel.check()?;
-            }
+            self.count_scheduled(env)?;
             let (node, item) = (&env.plan.nodes[idx.index()], TaggedNode { node: idx, iter });
             let pending = pending_base.wrapping_add(idx.index() as u32) as usize;
             if MAY_BE_DEAD && self.pending[pending] & DEAD != 0 {
@@ -212,6 +221,10 @@ impl StepState {
             true => {
                 // The loop counts in its place.
                 self.iterations[item.iter as usize].outstanding -= 1;
+                if !self.dead.is_empty() {
+                    // Of a loop that counts its edges.
+                    self.run_dead(env)?;
+                }
                 Next::Suspended
             }
             false => Next::Node,

@@ -6,6 +6,7 @@ use ferroflow_opdef::{Cluster, ClusterOutput, ScalarType};
 use ferroflow_primitives::philox::Philox;
 use ferroflow_sync::CancelToken;
 use ferroflow_tensor::Tensor;
+use std::io::Write;
 
 /// Runs a program; the elements of its outputs, or how it ended.
 fn run(text: &str, inputs: &[u64], vector: &[f32]) -> Result<std::result::Result<Vec<u64>, Exit>> {
@@ -307,7 +308,13 @@ fn programs_that_break_a_rule_are_refused() {
 /// A key in a file of its own.
 fn key(name: &str, digits: &str) -> Result<CodeKey> {
     let path = std::env::temp_dir().join(format!("ferroflow-jit-{}-{name}", std::process::id()));
-    std::fs::write(&path, digits).expect("a temporary file");
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    let file = options.open(&path);
+    let mut file = file.expect("a temporary file");
+    file.write_all(digits.as_bytes()).expect("written");
     let key = CodeKey::from_file(&path);
     std::fs::remove_file(&path).expect("the file");
     key

@@ -275,7 +275,8 @@ fn igammac_to(a: f64, x: f64, precision: f64) -> f64 {
         return 0.5 * libm::erfc(gamma_deviation(a, x));
     }
     match x < a + 1.0 {
-        true => 1.0 - igamma_series(a, x, precision),
+        // The result has fewer digits than its complement.
+        true => 1.0 - igamma_series(a, x, f64::EPSILON),
         false => igammac_fraction(a, x, precision),
     }
 }
@@ -299,7 +300,7 @@ fn betainc_to(a: f64, b: f64, x: f64, precision: f64) -> f64 {
     }
     let log_beta = libm::lgamma(a) + libm::lgamma(b) - libm::lgamma(a + b);
     let front = (a * x.ln() + b * (-x).ln_1p() - log_beta).exp();
-    let expand = |a: f64, b: f64, x: f64| {
+    let expand = |a: f64, b: f64, x: f64, precision: f64| {
         let f = continued_fraction(1.0, precision, |i| {
             let m = (i / 2.0).floor();
             let numerator = if i % 2.0 == 0.0 {
@@ -312,8 +313,9 @@ fn betainc_to(a: f64, b: f64, x: f64, precision: f64) -> f64 {
         front / (a * f)
     };
     match x < (a + 1.0) / (a + b + 2.0) {
-        true => expand(a, b, x),
-        false => 1.0 - expand(b, a, 1.0 - x),
+        true => expand(a, b, x, precision),
+        // The result may have fewer digits than its complement.
+        false => 1.0 - expand(b, a, 1.0 - x, f64::EPSILON),
     }
 }
 

@@ -3,7 +3,8 @@
 
 use ferroflow_runtime::building::GraphBuilder;
 use ferroflow_runtime::{
-    CompileOptions, DType, PartialShape, Session, SessionOptions, Tensor, registry,
+    Code, CompileOptions, DType, PartialShape, RunOptions, Session, SessionOptions, Tensor,
+    registry,
 };
 
 fn options(threads: usize) -> SessionOptions {
@@ -207,6 +208,40 @@ fn what_is_dead_stays_dead() {
     // A constant Enter, behind an Exit of its own loop.
     check_file("enter_after_exit", &[("x", 0.0)], "y:0", 3.0);
     check_file("enter_after_exit", &[("x", 2.0)], "y:0", 7.0);
+    // In an iteration of a loop, which has the schedule that its inner loop may have.
+    check_file(
+        "loop_without_merges",
+        &[("x", 1.0), ("n", 4.0)],
+        "y:0",
+        16.0,
+    );
+    check_file("loop_without_merges", &[("x", 1.0), ("n", 0.0)], "y:0", 1.0);
+    check_file("large_constant_beside_dead", &[("n", 3.0), no], "y:0", 8.0);
+}
+
+#[test]
+fn a_loop_without_nodes_ends_at_its_deadline() {
+    let nodes = "versions { producer: 2474 }
+library {
+  function { signature { name: 'go' input_arg { name: 'x' type: DT_STRING } output_arg { name: 'r' type: DT_BOOL } }
+    node_def { name: 'yes' op: 'Const' attr { key: 'dtype' value { type: DT_BOOL } }
+      attr { key: 'value' value { tensor { dtype: DT_BOOL tensor_shape { } bool_val: true } } } }
+    ret { key: 'r' value: 'yes:output:0' } }
+  function { signature { name: 'same' input_arg { name: 'x' type: DT_STRING } output_arg { name: 'r' type: DT_STRING } }
+    ret { key: 'r' value: 'x' } } }
+node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_STRING } } }
+node { name: 'y' op: 'StatelessWhile' input: 'x' attr { key: 'T' value { list { type: DT_STRING } } }
+  attr { key: 'cond' value { func { name: 'go' } } } attr { key: 'body' value { func { name: 'same' } } } }";
+    for threads in [1, 2] {
+        let session = Session::from_text(nodes, options(threads)).expect("valid");
+        let limited = RunOptions {
+            timeout: Some(std::time::Duration::from_millis(200)),
+            ..RunOptions::default()
+        };
+        let x = Tensor::from_strings([1], vec!["a".into()]).expect("small");
+        let error = session.run_with(&[("x:0", x)], &["y:0"], &[], &limited);
+        assert_eq!(error.expect_err("endless").code(), Code::DeadlineExceeded);
+    }
 }
 
 #[test]

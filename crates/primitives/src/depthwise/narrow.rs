@@ -21,10 +21,13 @@ fn together(c: usize) -> usize {
 pub(super) fn suits(s: &Conv3dShape) -> bool {
     let p = &s.plane;
     Groups::of(s).are_plain()
-        && (s.in_d, s.filter_d, p.stride_w) == (1, 1, 1)
+        && (s.in_d, s.filter_d, s.out_d, s.pad_front) == (1, 1, 1, 0)
+        && p.stride_w == 1
         && p.filter_h * p.filter_w > 1
         && 2 * p.in_c <= DispatchTable::current().gemm.lanes
         && p.out_w >= 2 * together(p.in_c)
+        // The input is copied with as many columns more.
+        && (p.filter_w - 1) * p.dil_w <= p.in_w
 }
 
 /// Lines of the input with zeros around, and a pointer to each of their pixels.
@@ -67,6 +70,7 @@ pub(super) fn compute(
     let p = &s.plane;
     let (c, n) = (p.in_c, together(p.in_c));
     let (wide, tiles) = (n * c, p.out_w.div_ceil(n));
+    // The last window begins with the last group of pixels.
     let padded = Padded::new(par, p, input, tiles * n + (p.filter_w - 1) * p.dil_w);
     let taps = filter[..p.filter_h * p.filter_w * c].chunks_exact(c);
     let filter: Vec<f32> = taps.flat_map(|tap| tap.repeat(n)).collect();

@@ -156,7 +156,8 @@ impl<'a> Walk<'a> {
             order: Vec::with_capacity(nodes.len()),
             enters: HashMap::new(),
             n_args: frame.args.iter().flatten().count(),
-            has_dead: false,
+            // What enters a loop may be dead.
+            has_dead: matches!(frame.kind, FrameKind::Loop { .. }),
             cost: Cost::Cheap,
         };
         for (i, node) in nodes.iter().enumerate() {
