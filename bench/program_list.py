@@ -43,11 +43,14 @@ def positive_definite(n):
     return a @ a.T / n + np.eye(n)
 
 
-def png(height, width):
+def picture(height, width):
     y, x = np.mgrid[0:height, 0:width]
     waves = np.stack([127 + 100 * np.sin(x / 17 + y / 31), 127 + 90 * np.cos(y / 13), x * 255 / width], -1)
-    pixels = np.clip(waves + rng().normal(0, 8, (height, width, 3)), 0, 255).astype(np.uint8)
-    return np.array(tf.io.encode_png(pixels).numpy(), dtype=object)
+    return np.clip(waves + rng().normal(0, 8, (height, width, 3)), 0, 255).astype(np.uint8)
+
+
+def png(height, width):
+    return np.array(tf.io.encode_png(picture(height, width)).numpy(), dtype=object)
 
 
 WORDS = ("the a of cat dog runs blue green red quick brown fox jumps over lazy tensor graph node edge while loop cond fast"
@@ -633,7 +636,7 @@ def text_vocab(s, e):
 @prog(
     "per-image random crop + rotate, map_fn",
     "function",
-    lambda: dict(x=_img(72, 72)[None].repeat(8, 0), th=f32(8) * 0.3, off=i32(8, 8, 2)),
+    lambda: dict(x=picture(72, 72)[None].repeat(8, 0), th=f32(8) * 0.3, off=i32(8, 8, 2)),
 )
 def crops(x, th, off):
     def one(a):
