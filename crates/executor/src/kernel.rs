@@ -59,8 +59,8 @@ pub(crate) struct Env<'a> {
     pub(crate) trace: Option<&'a dyn TraceSink>,
     runner: Option<&'a dyn NodeRunner>,
     memory: Option<&'a StepMemory>,
-    /// Nodes below this index are watched: all by a trace or a runner, those of the root frame by planned memory. One check for
-    /// each node.
+    /// Nodes below this index are watched: all by a trace or a runner, those of the root frame by planned memory. One
+    /// check for each node.
     n_watched: usize,
     /// Whether nodes may run by static schedules: neither a trace nor a runner watches them.
     in_order: bool,

@@ -27,8 +27,9 @@ pub(crate) struct Loop {
     dead_exits: Vec<NodeIdx>,
     /// Exits that were alive.
     live_exits: Vec<NodeIdx>,
-    /// What has entered a loop that may run by its schedule; it begins with the last Enter. `None` when dead.
-    held: Vec<(NodeIdx, Option<Tensor>)>,
+    /// What has entered a loop that may run by its schedule; it begins with the last Enter. The Enter, whether it is
+    /// constant, its value; `None` when dead.
+    held: Vec<(NodeIdx, bool, Option<Tensor>)>,
     /// Whether a NextIteration of the iteration at hand was alive, if the loop runs by its schedule.
     pub(crate) continues: bool,
 }
@@ -97,15 +98,18 @@ impl StepState {
         let front = front.ok_or_else(|| internal!("an Enter came too late"))?;
         if self.iterations[front as usize].is_scheduled {
             let value = std::mem::take(&mut self.outputs[0]).into_tensor();
-            self.loop_mut(id)
-                .held
-                .push((item.node, value.filter(|_| alive)));
-            if !waits {
-                self.begin_held(env, id, front)?;
+            let value = value.filter(|_| alive);
+            self.loop_mut(id).held.push((item.node, is_constant, value));
+            if waits {
+                return Ok(false);
             }
-            return Ok(!waits);
+            if self.begin_held(env, id, front)? {
+                self.resume_schedule(front);
+                return Ok(true);
+            }
+        } else {
+            self.pass_into_loop(env, id, item.node, is_constant, alive)?;
         }
-        self.pass_into_loop(env, id, item.node, is_constant, alive)?;
         // The loop may be done by now: nothing happens in it when all that enters is dead.
         let lp = &self.loops.all[id as usize];
         if let Some(&front) = lp.window.front()
@@ -142,38 +146,24 @@ impl StepState {
         Ok(())
     }
 
-    /// Begins a loop that everything has entered: by its schedule if that is too small for tasks of their own.
-    fn begin_held(&mut self, env: &Env, id: u32, first: u32) -> Result<()> {
+    /// Passes everything into a loop that waited for its last Enter. Returns whether it runs by its schedule: if what
+    /// entered is too small for tasks of their own.
+    fn begin_held(&mut self, env: &Env, id: u32, first: u32) -> Result<bool> {
         let mut held = std::mem::take(&mut self.loop_mut(id).held);
         let frame = &env.plan.frames[self.iterations[first as usize].frame.index()];
-        let is_small = || are_small(held.iter().filter_map(|(_, value)| value.as_ref()));
+        let is_small = || are_small(held.iter().filter_map(|(_, _, value)| value.as_ref()));
         let is_scheduled = env.uses_schedule(frame, is_small);
         self.iterations[first as usize].is_scheduled = is_scheduled;
         if !is_scheduled {
             self.reset_pending(first, frame);
         }
-        for (node, value) in held.drain(..) {
-            let action = &env.plan.nodes[node.index()].action;
-            let is_constant = matches!(
-                action,
-                Action::Enter {
-                    is_constant: true,
-                    ..
-                }
-            );
+        for (node, is_constant, value) in held.drain(..) {
             let alive = value.is_some();
             self.outputs[0] = value.into();
             self.pass_into_loop(env, id, node, is_constant, alive)?;
         }
         self.loop_mut(id).held = held;
-        match is_scheduled {
-            true => self.resume_schedule(first),
-            false if self.iterations[first as usize].outstanding == 0 => {
-                return self.finish_iterations(env, first);
-            }
-            false => {}
-        }
-        Ok(())
+        Ok(is_scheduled)
     }
 
     /// Passes `outputs` of a node on, alive or dead.

@@ -1,7 +1,8 @@
 //! Iterations that run by the static schedule of their frame: their nodes run in its order, and no edge is counted.
 //!
-//! Such an iteration has one outstanding: itself, or the call or loop that it waits for. It stops where a function is called or a loop begins, and is ready
-//! again, behind that node, when these have ended. Its range of `pending` only says which nodes are dead.
+//! Such an iteration has one outstanding: itself, or the call or loop that it waits for; loops that still miss Enters
+//! come on top. It stops where a function is called or a loop begins, and is ready again, behind that node, when these
+//! have ended. Its range of `pending` only says which nodes are dead.
 
 use crate::kernel::Env;
 use crate::state::{Owner, StepState, TaggedNode};

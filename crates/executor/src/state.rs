@@ -22,6 +22,7 @@ use std::time::Instant;
 
 /// Most input slots of all iterations of a step: 1 GB.
 const MAX_SLOTS: usize = 1 << 26;
+
 /// Outputs of a node that ran away from the state's lock.
 pub(crate) type Outputs = SmallVec<[Value; 2]>;
 

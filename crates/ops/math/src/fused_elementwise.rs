@@ -136,7 +136,7 @@ impl<'a> Loops<'a> {
             });
         }
         // Short rows are joined until they fill a block, copying operands that repeat from row to
-        // row.
+        // row; what stays short is expanded.
         if let Some(&last) = outer.last()
             && row * 2 <= BLOCK / 2
             && last > 1
@@ -150,7 +150,7 @@ impl<'a> Loops<'a> {
                 Some(&s) => !w.repeats && s == row,
                 None => false,
             };
-            if n > 1 && walks.iter().all(joins) {
+            if n > 1 && row * n >= SHORT_ROW && walks.iter().all(joins) {
                 for w in walks.iter_mut() {
                     if let Some(stride) = w.outer.last_mut() {
                         if *stride == 0 && !w.repeats {

@@ -181,7 +181,7 @@ fn spread<const N: usize>(from: &[f32], step: usize, to: &mut [f32]) {
 }
 
 /// Returns the input position, if it exists.
-fn inside(start: usize, pad: usize, input: usize) -> Option<usize> {
+pub(super) fn inside(start: usize, pad: usize, input: usize) -> Option<usize> {
     start.checked_sub(pad).filter(|i| *i < input)
 }
 

@@ -2,7 +2,7 @@
 //! channels as fill vectors.
 
 use super::kernel::FilterRow;
-use super::lines::Groups;
+use super::lines::{Groups, inside};
 use super::{finish, line};
 use crate::aligned::SendPtr;
 use crate::conv::{Conv2dShape, Conv3dShape};
@@ -100,8 +100,8 @@ pub(super) fn compute(
             let (image, y) = (number / p.out_h, number % p.out_h);
             rows.clear();
             rows.extend((0..p.filter_h).filter_map(|ky| {
-                let at = (y * p.stride_h + ky * p.dil_h).checked_sub(p.pad_top);
-                let at = image * p.in_h + at.filter(|at| *at < p.in_h)?;
+                let at = inside(y * p.stride_h + ky * p.dil_h, p.pad_top, p.in_h)?;
+                let at = image * p.in_h + at;
                 Some(FilterRow {
                     pixels: padded.pixels[at * padded.columns..].as_ptr(),
                     filter: filter[ky * p.filter_w * wide..].as_ptr(),
