@@ -8,11 +8,11 @@ use ferroflow_base::Result;
 use ferroflow_primitives::rows::{ReduceOp, reduce_middle, reduce_rows};
 use ferroflow_primitives::vectorized;
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
-use ferroflow_tensor::{Element, Tensor};
+use ferroflow_tensor::{DType, Element, Tensor};
 use smallvec::SmallVec;
 
 /// A reduction of many elements to one.
-pub trait Reduce<T: Element>: Send + Sync + 'static {
+pub trait Reduce<T: Element>: Sized + Send + Sync + 'static {
     /// The reduction of partial results.
     type Then: Reduce<T, Then = Self::Then>;
 
@@ -23,36 +23,69 @@ pub trait Reduce<T: Element>: Send + Sync + 'static {
     fn step(acc: T, x: T) -> T;
 
     /// Reduces a row.
+    #[inline(always)]
     fn row(x: &[T]) -> T {
         reduce_row::<T>(x, Self::START, Self::step, Self::Then::step)
     }
 
     /// Reduces rows of `n` elements, one to each of `out`.
     fn rows(x: &[T], n: usize, out: &mut [T]) {
-        for (out, x) in out.iter_mut().zip(x.chunks_exact(n)) {
-            *out = match n < LANES {
-                true => x.iter().fold(Self::START, |acc, x| Self::step(acc, *x)),
-                false => Self::row(x),
-            };
-        }
+        with_vectors::<T>(
+            #[inline(always)]
+            || {
+                for (out, x) in out.iter_mut().zip(x.chunks_exact(n)) {
+                    *out = match n < LANES {
+                        true => x.iter().fold(Self::START, |acc, x| Self::step(acc, *x)),
+                        false => Self::row(x),
+                    };
+                }
+            },
+        );
     }
 
     /// Computes `out[c] = reduction of x[r * ld + c]` over `rows` rows.
     fn block(x: &[T], ld: usize, rows: usize, out: &mut [T]) {
-        reduce_block(x, ld, rows, out, Self::START, Self::step, Self::Then::step);
+        with_vectors::<T>(
+            #[inline(always)]
+            || reduce_block(x, ld, rows, out, Self::START, Self::step, Self::Then::step),
+        );
     }
 }
 
 const LANES: usize = 16;
 
+/// Whether reductions have code for each instruction set: elements that are reduced often and that the baseline reduces
+/// more slowly than memory delivers them.
+const fn is_vectorized(dtype: DType) -> bool {
+    matches!(
+        dtype,
+        DType::Double | DType::Int32 | DType::Int64 | DType::Uint8
+    )
+}
+
+/// Runs loops over elements with the best vector instructions of the CPU, if that is worth it for their type.
 #[inline(always)]
-fn reduce_row<T: Copy>(x: &[T], start: T, step: impl Fn(T, T) -> T, join: impl Fn(T, T) -> T) -> T {
+fn with_vectors<T: Element>(loops: impl FnOnce()) {
+    if const { is_vectorized(T::DTYPE) } {
+        return vectorized(loops);
+    }
+    loops();
+}
+
+#[inline(always)]
+fn reduce_row<T: Element>(
+    x: &[T],
+    start: T,
+    step: impl Fn(T, T) -> T,
+    join: impl Fn(T, T) -> T,
+) -> T {
+    // Integers may be added in any order: compilers choose a good one only if none is asked for.
+    if const { T::DTYPE.is_integer() } {
+        return x.iter().fold(start, |acc, x| step(acc, *x));
+    }
     let mut lanes = [start; LANES];
-    let chunks = x.chunks_exact(LANES);
-    let rest = chunks
-        .remainder()
-        .iter()
-        .fold(start, |acc, x| step(acc, *x));
+    let (chunks, rest) = x.as_chunks::<LANES>();
+    let rest = rest.iter().fold(start, |acc, x| step(acc, *x));
     for chunk in chunks {
         for (lane, x) in lanes.iter_mut().zip(chunk) {
             *lane = step(*lane, *x);

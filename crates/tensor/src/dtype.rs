@@ -135,7 +135,7 @@ impl DType {
     }
 
     /// Returns whether this is a signed or unsigned integer; bool and quantized dtypes are not.
-    pub fn is_integer(self) -> bool {
+    pub const fn is_integer(self) -> bool {
         use DType::*;
         matches!(
             self,
