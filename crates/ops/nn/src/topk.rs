@@ -8,8 +8,9 @@ use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCt
 use ferroflow_primitives::vectorized;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor};
-use std::cmp::Ordering;
-use std::ops::Range;
+use rank::{Key, Ranked, keys};
+
+mod rank;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -119,17 +120,6 @@ fn top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel
     Ok(Box::new(move |ctx: &mut KernelCtx| top_k(ctx, k, index)))
 }
 
-/// Returns the order of elements in the result: larger first, NaN last.
-fn before<T: PartialOrd>(a: T, b: T) -> Ordering {
-    b.partial_cmp(&a).unwrap_or_else(|| {
-        #[allow(
-            clippy::eq_op,
-            reason = "only what is not a number differs from itself"
-        )]
-        (a != a).cmp(&(b != b))
-    })
-}
-
 pub(crate) fn scalar_k(ctx: &KernelCtx, i: usize) -> Result<i64> {
     let k = ctx.input(i)?;
     int(k)
@@ -169,7 +159,7 @@ fn top_k(ctx: &mut KernelCtx, k: Option<i64>, index: DType) -> Result<()> {
 }
 
 /// Returns the first `k` of each row of `n`, and where they are.
-fn top_of_rows<T: Element + PartialOrd>(
+fn top_of_rows<T: Element + Ranked>(
     ctx: &KernelCtx,
     x: &Tensor,
     [n, k]: [usize; 2],
@@ -190,7 +180,19 @@ fn top_of_rows<T: Element + PartialOrd>(
 }
 
 /// Sets `positions` to those of the first `k` of each row of `n`.
-fn find<T: Element + PartialOrd>(
+fn find<T: Element + Ranked>(
+    par: &dyn Parallelism,
+    x: &[T],
+    [n, k]: [usize; 2],
+    positions: &mut [i64],
+) {
+    match T::FITS && u32::try_from(n).is_ok() {
+        true => find_by_keys::<T, u64>(par, x, [n, k], positions),
+        false => find_by_keys::<T, u128>(par, x, [n, k], positions),
+    }
+}
+
+fn find_by_keys<T: Element + Ranked, K: Key>(
     par: &dyn Parallelism,
     x: &[T],
     [n, k]: [usize; 2],
@@ -199,19 +201,30 @@ fn find<T: Element + PartialOrd>(
     // Rows of a thread.
     let rows = (MIN_BLOCK / n.max(1)).max(1);
     par_chunks_mut(par, positions, (rows * k).max(1), 1, &|i, to| {
-        let mut order: Vec<usize> = Vec::new();
+        let mut found: Vec<K> = Vec::new();
         let rows = x[i * rows * n..].chunks_exact(n);
         for (row, to) in rows.zip(to.chunks_exact_mut(k)) {
-            match k <= FEW {
-                true => vectorized(
+            found.clear();
+            match k {
+                ..=FEW => vectorized(
                     #[inline(always)]
-                    || find_few(row, k, &mut order),
+                    || find_few(row, k, &mut found),
                 ),
-                false => find_top(row, k, &mut order),
+                _ if n / 4 >= k => vectorized(
+                    #[inline(always)]
+                    || find_some(row, k, &mut found),
+                ),
+                _ => {
+                    found.extend(keys::<T, K>(row, 0));
+                    keep_first(k, &mut found);
+                }
+            }
+            if k > FEW {
+                found.sort_unstable();
             }
             to.iter_mut()
-                .zip(&order)
-                .for_each(|(to, &at)| *to = at as i64);
+                .zip(&found)
+                .for_each(|(to, key)| *to = key.position() as i64);
         }
     });
 }
@@ -221,46 +234,63 @@ const FEW: usize = 16;
 /// Elements that are compared at once.
 const BLOCK: usize = 32;
 
-/// As [`find_top`], for a small `k`: most blocks have no element that comes before those found.
+/// Finds the first `k` elements of a row, for a small `k`: most blocks have no element that comes before those found.
 #[inline(always)]
-fn find_few<T: Copy + PartialOrd>(row: &[T], k: usize, order: &mut Vec<usize>) {
-    find_top(&row[..k], k, order);
+fn find_few<T: Ranked, K: Key>(row: &[T], k: usize, found: &mut Vec<K>) {
+    found.extend(keys::<T, K>(&row[..k], 0));
+    found.sort_unstable();
+    each_before(row, k, found, |found, key| {
+        if key < found[k - 1] {
+            let at = found.partition_point(|other| *other < key);
+            found.pop();
+            found.insert(at, key);
+        }
+    });
+}
+
+/// As [`find_few`], for any `k`, but leaves what it finds unsorted: gathers elements that come before the last of the
+/// first `k` so far, and takes the first `k` of them when there are twice as many.
+#[inline(always)]
+fn find_some<T: Ranked, K: Key>(row: &[T], k: usize, found: &mut Vec<K>) {
+    found.extend(keys::<T, K>(&row[..k], 0));
+    found.select_nth_unstable(k - 1);
+    each_before(row, k, found, |found, key| {
+        found.push(key);
+        if found.len() == 2 * k {
+            keep_first(k, found);
+        }
+    });
+    keep_first(k, found);
+}
+
+/// Calls `take` with the keys of elements from position `k` on that come before element `k - 1` of `found`, and perhaps
+/// some more from blocks that contain such an element.
+#[inline(always)]
+fn each_before<T: Ranked, K: Key>(
+    row: &[T],
+    k: usize,
+    found: &mut Vec<K>,
+    mut take: impl FnMut(&mut Vec<K>, K),
+) {
     let (blocks, rest) = row[k..].as_chunks::<BLOCK>();
     for (i, block) in blocks.iter().enumerate() {
-        let last = row[order[k - 1]];
+        let last = row[found[k - 1].position()];
         // Elements that are not numbers are looked at, too.
         #[allow(clippy::neg_cmp_op_on_partial_ord, reason = "vectorized as it is")]
         let any = block.iter().fold(false, |any, x| any | !(*x <= last));
         if any {
-            insert(row, k + i * BLOCK..k + (i + 1) * BLOCK, order);
+            keys(block, k + i * BLOCK).for_each(|key| take(found, key));
         }
     }
-    insert(row, row.len() - rest.len()..row.len(), order);
+    keys(rest, row.len() - rest.len()).for_each(|key| take(found, key));
 }
 
-/// Inserts those of the positions that come before the last of `order`, which keeps its length.
-fn insert<T: Copy + PartialOrd>(row: &[T], positions: Range<usize>, order: &mut Vec<usize>) {
-    for i in positions {
-        // Of equal elements the first stays.
-        let comes_later = |&at: &usize| before(row[i], row[at]).is_ge();
-        if order.last().is_some_and(|last| !comes_later(last)) {
-            let at = order.partition_point(comes_later);
-            order.pop();
-            order.insert(at, i);
-        }
+/// Leaves the first `k` of `found`, the last of them at its end.
+fn keep_first<K: Key>(k: usize, found: &mut Vec<K>) {
+    if k < found.len() {
+        found.select_nth_unstable(k - 1);
+        found.truncate(k);
     }
-}
-
-/// Finds the positions of the first `k` elements of `row` in [`before`]'s order, at least one.
-fn find_top<T: Copy + PartialOrd>(row: &[T], k: usize, order: &mut Vec<usize>) {
-    let compare = |&a: &usize, &b: &usize| before(row[a], row[b]).then(a.cmp(&b));
-    order.clear();
-    order.extend(0..row.len());
-    if k < row.len() {
-        order.select_nth_unstable_by(k - 1, compare);
-        order.truncate(k);
-    }
-    order.sort_unstable_by(compare);
 }
 
 /// Scatters the gradient of each value to its position.
@@ -285,4 +315,47 @@ fn top_k_gradient(g: &mut GradientCtx) -> Result<()> {
         &[d.reshape(shape.ints([-1])), all.reshape(shape.ints([1]))],
     );
     g.set(0, flat.reshape(shape))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflow_sync::Inline;
+
+    /// Checks what is found in a row against sorting all of it.
+    fn check<T: Element + Ranked + std::fmt::Debug>(row: &[T], k: usize) {
+        let mut order: Vec<usize> = (0..row.len()).collect();
+        order.sort_by_key(|&i| row[i].rank());
+        let expected: Vec<i64> = order[..k].iter().map(|&i| i as i64).collect();
+        let mut found = vec![0; k];
+        find(&Inline, row, [row.len(), k], &mut found);
+        assert_eq!(found, expected, "{k} of {}", row.len());
+        let mut wide = vec![0; k];
+        find_by_keys::<T, u128>(&Inline, row, [row.len(), k], &mut wide);
+        assert_eq!(wide, expected, "{k} of {}", row.len());
+    }
+
+    #[test]
+    fn the_first_of_a_row() {
+        let mixed = |i: i64| i * 7919 % 1013 - 500;
+        for n in [1, 17, 100, 1000, 5000] {
+            let rising: Vec<i64> = (0..n).collect();
+            let all: Vec<i64> = (0..n).map(mixed).collect();
+            let mut floats: Vec<f32> = all.iter().map(|&x| x as f32 / 7.0).collect();
+            for i in (0..floats.len()).step_by(97) {
+                floats[i] = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0][i % 4];
+            }
+            let doubles: Vec<f64> = floats.iter().map(|&x| x.into()).collect();
+            let ints: Vec<i32> = all.iter().map(|&x| x as i32 % 5).collect();
+            for k in [1, 3, 16, 17, 25, 200, 1000, 5000] {
+                if k <= n as usize {
+                    check(&rising, k);
+                    check(&all, k);
+                    check(&floats, k);
+                    check(&doubles, k);
+                    check(&ints, k);
+                }
+            }
+        }
+    }
 }
