@@ -163,6 +163,46 @@ pub(crate) fn each_offset(
     }
 }
 
+/// Calls `f(output pixel, position in the input of the first column under its window, positions behind it of the pixels
+/// under its window)` for the output pixels of image `n`.
+#[inline(always)]
+pub(crate) fn each_window(s: &Conv3dShape, n: usize, mut f: impl FnMut(usize, usize, &[usize])) {
+    let p = &s.plane;
+    let (step, line) = (p.dil_w * p.in_c, p.in_w * p.in_c);
+    // Input columns under the windows of a line: the first, and how many.
+    let columns = (0..p.out_w).map(|x| {
+        let mut xs = offsets(x * p.stride_w, p.filter_w, p.dil_w, p.pad_left, p.in_w);
+        let first = xs.next();
+        first.map_or((0, 0), |(_, first)| (first * p.in_c, 1 + xs.count()))
+    });
+    let columns: Vec<(usize, usize)> = columns.collect();
+    let (mut lines, mut window) = (Vec::new(), Vec::new());
+    let mut pixel = n * s.out_d * p.out_h * p.out_w;
+    for z in 0..s.out_d {
+        for y in 0..p.out_h {
+            lines.clear();
+            let zs = offsets(z * s.stride_d, s.filter_d, s.dil_d, s.pad_front, s.in_d);
+            for (_, iz) in zs {
+                let ys = offsets(y * p.stride_h, p.filter_h, p.dil_h, p.pad_top, p.in_h);
+                lines.extend(ys.map(|(_, iy)| ((n * s.in_d + iz) * p.in_h + iy) * line));
+            }
+            let mut width = usize::MAX;
+            for &(first, count) in &columns {
+                // Most windows of a line are alike.
+                if count != width {
+                    width = count;
+                    window.clear();
+                    for at in &lines {
+                        window.extend((0..count).map(|i| at + i * step));
+                    }
+                }
+                f(pixel, first, &window);
+                pixel += 1;
+            }
+        }
+    }
+}
+
 /// Filter pixels and the input pixels under them.
 pub(crate) type Offsets = SmallVec<[(usize, usize); 16]>;
 
@@ -175,7 +215,7 @@ pub(crate) fn offsets_of(s: &Conv3dShape, i: usize, window: &mut Offsets) {
 
 /// Returns the positions of a filter whose window starts at `start - pad`, and their input
 /// positions, as far as those exist.
-fn offsets(
+pub(crate) fn offsets(
     start: usize,
     filter: usize,
     dilation: usize,

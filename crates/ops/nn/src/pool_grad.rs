@@ -1,7 +1,7 @@
 //! Gradients of pooling: the maximum gets the whole gradient, an average distributes it
 //! (TensorFlow: `core/kernels/maxpooling_op.cc`, `avgpooling_op.cc` and `pooling_ops_3d.cc`).
 
-use crate::conv_reference::{each_offset, output_dims, pixel};
+use crate::conv_reference::{each_window, output_dims};
 use crate::pool::{PoolSpec, window};
 use crate::wide::{self, dispatch_wide};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
@@ -12,8 +12,12 @@ use ferroflow_functors::window::{Layout, shape as shape_of};
 use ferroflow_opdef::{Attrs, Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::conv::Conv3dShape;
 use ferroflow_primitives::pool::PoolKind;
+use ferroflow_primitives::vectorized;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
+use overlap::Overlap;
+
+mod overlap;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -194,37 +198,36 @@ fn windows(s: &Conv3dShape) -> (bool, bool) {
     (disjoint, covering)
 }
 
-/// Calls `f(output pixel, positions of its window's pixels, index of the first maximum of each
-/// channel)` for the output pixels of image `n` whose window is not empty.
+/// Calls `f(output pixel, where its window begins, positions behind that of the window's pixels, index of the first
+/// maximum of each channel)` for the output pixels of image `n` whose window is not empty.
+#[inline(always)]
 fn each_largest<T: Ordered>(
     s: &Conv3dShape,
     n: usize,
     x: &[T],
-    mut f: impl FnMut(usize, &[usize], &[u32]),
+    mut f: impl FnMut(usize, usize, &[usize], &[u32]),
 ) {
-    let (c, per_image) = (s.plane.in_c, s.out_d * s.plane.out_h * s.plane.out_w);
-    let (mut window, mut which) = (Vec::new(), vec![0; c]);
-    for i in n * per_image..(n + 1) * per_image {
-        positions(s, i, &mut window);
-        if window.is_empty() {
-            continue;
-        }
-        let (blocks, rest) = which.as_chunks_mut::<TOGETHER>();
-        let whole = blocks.len() * TOGETHER;
-        for (block, which) in blocks.iter_mut().enumerate() {
-            *which = first_largest::<T, TOGETHER>(&window, &x[block * TOGETHER..]);
-        }
-        for (j, which) in rest.iter_mut().enumerate() {
-            [*which] = first_largest::<T, 1>(&window, &x[whole + j..]);
-        }
-        f(i, &window, &which);
-    }
-}
-
-/// Sets `window` to the positions of the pixels under the window of output pixel `i`.
-fn positions(s: &Conv3dShape, i: usize, window: &mut Vec<usize>) {
-    window.clear();
-    each_offset(s, pixel(s, i), |_, from| window.push(from * s.plane.in_c));
+    let mut which = vec![0; s.plane.in_c];
+    each_window(
+        s,
+        n,
+        #[inline(always)]
+        |i, first, window| {
+            if window.is_empty() {
+                return;
+            }
+            let x = &x[first..];
+            let (blocks, rest) = which.as_chunks_mut::<TOGETHER>();
+            let whole = blocks.len() * TOGETHER;
+            for (block, which) in blocks.iter_mut().enumerate() {
+                *which = first_largest::<T, TOGETHER>(window, &x[block * TOGETHER..]);
+            }
+            for (j, which) in rest.iter_mut().enumerate() {
+                [*which] = first_largest::<T, 1>(window, &x[whole + j..]);
+            }
+            f(i, first, window, &which);
+        },
+    );
 }
 
 /// Channels compared together.
@@ -234,23 +237,41 @@ const TOGETHER: usize = 16;
 /// has the positions of its pixels.
 #[inline(always)]
 fn first_largest<T: Ordered, const N: usize>(window: &[usize], x: &[T]) -> [u32; N] {
-    let pixel = |from: usize| -> [T; N] { std::array::from_fn(|i| x[from..][..N][i]) };
-    let mut best = pixel(window[0]);
-    let mut which = [0; N];
-    for (k, from) in (1..).zip(&window[1..]) {
-        let x = pixel(*from);
+    let (mut best, mut which) = ([T::ZERO; N], [0; N]);
+    for (k, from) in (0..).zip(window) {
+        let Some(x) = x[*from..].first_chunk::<N>() else {
+            break;
+        };
+        if k == 0 {
+            best = *x;
+        }
+        let mut larger = [0; N];
         for i in 0..N {
-            let larger = x[i] > best[i];
-            best[i] = if larger { x[i] } else { best[i] };
-            which[i] = if larger { k } else { which[i] };
+            larger[i] = u32::from(x[i] > best[i]).wrapping_neg();
+        }
+        for i in 0..N {
+            best[i] = if x[i] > best[i] { x[i] } else { best[i] };
+        }
+        for i in 0..N {
+            // Chosen by bits, for which no branch is made.
+            which[i] = which[i] & !larger[i] | k & larger[i];
         }
     }
     which
 }
 
+/// Runs the loops of one image, for the common type with the best vector instructions of the CPU.
+#[inline(always)]
+fn with_vectors<T: Ordered>(loops: impl FnOnce()) {
+    if const { matches!(T::DTYPE, DType::Float) } {
+        return vectorized(loops);
+    }
+    loops();
+}
+
 /// Sets a pixel to the gradients of the channels in which it is the `k`-th and largest of its
 /// window, and to zero in the others.
-#[inline]
+#[inline(always)]
 fn hand_down<T: Ordered>(k: u32, which: &[u32], grad: &[T], place: &mut [T]) {
     let (places, rest) = place.as_chunks_mut::<TOGETHER>();
     let (grads, rest_grad) = grad.as_chunks::<TOGETHER>();
@@ -363,32 +384,55 @@ impl MaxGrad {
             Order::Second => out_image,
         };
         let (disjoint, covering) = windows(s);
+        let overlap = (self.order == Order::First && !disjoint).then(|| Overlap::new(s));
         par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, image, 1, &|n, out| {
-            if self.order == Order::Second || !(disjoint && covering) {
+            if self.order == Order::Second || disjoint && !covering {
                 out.fill(T::ZERO);
             }
-            each_largest(s, n, x_slice, |to, window, which| match self.order {
-                Order::First if disjoint => {
-                    let grad = &grad[to * c..][..c];
-                    for (k, from) in (0..).zip(window) {
-                        let place = &mut out[from - n * in_image..][..c];
-                        hand_down(k, which, grad, place);
+            with_vectors::<T>(
+                #[inline(always)]
+                || match (self.order, &overlap) {
+                    (Order::First, Some(overlap)) => {
+                        // What belongs to no pixel, where a window is empty.
+                        let mut all = vec![u32::MAX; out_image];
+                        each_largest(
+                            s,
+                            n,
+                            x_slice,
+                            #[inline(always)]
+                            |to, _, _, which| {
+                                all[to * c - n * out_image..][..c].copy_from_slice(which);
+                            },
+                        );
+                        overlap.largest(&all, &grad[n * out_image..][..out_image], out);
                     }
-                }
-                Order::First => {
-                    let grad = &grad[to * c..][..c];
-                    for (j, (k, g)) in which.iter().zip(grad).enumerate() {
-                        let place = &mut out[window[*k as usize] + j - n * in_image];
-                        *place = place.add(*g);
-                    }
-                }
-                Order::Second => {
-                    let out = &mut out[to * c - n * out_image..][..c];
-                    for (j, (k, o)) in which.iter().zip(out).enumerate() {
-                        *o = grad[window[*k as usize] + j];
-                    }
-                }
-            });
+                    (Order::First, None) => each_largest(
+                        s,
+                        n,
+                        x_slice,
+                        #[inline(always)]
+                        |to, first, window, which| {
+                            let grad = &grad[to * c..][..c];
+                            for (k, from) in (0..).zip(window) {
+                                let place = &mut out[first + from - n * in_image..][..c];
+                                hand_down(k, which, grad, place);
+                            }
+                        },
+                    ),
+                    (Order::Second, _) => each_largest(
+                        s,
+                        n,
+                        x_slice,
+                        #[inline(always)]
+                        |to, first, window, which| {
+                            let out = &mut out[to * c - n * out_image..][..c];
+                            for (j, (k, o)) in which.iter().zip(out).enumerate() {
+                                *o = grad[first + window[*k as usize] + j];
+                            }
+                        },
+                    ),
+                },
+            );
         });
         Ok(out)
     }
@@ -489,24 +533,26 @@ fn share_out<T: Ordered>(
 ) -> Result<Tensor> {
     let (grad, c) = (grad.slice::<T>()?, s.plane.in_c);
     let (in_image, out_image) = image_sizes(s);
-    let per_image = out_image / c.max(1);
     let mut out = Tensor::for_overwrite(T::DTYPE, dims)?;
+    let overlap = Overlap::new(s);
     par_chunks_mut(par, out.slice_mut::<T>()?, in_image, 1, &|n, out| {
-        out.fill(T::ZERO);
-        let mut shares = vec![T::ZERO; c];
-        for i in n * per_image..(n + 1) * per_image {
-            let mut count = 0;
-            each_offset(s, pixel(s, i), |_, _| count += 1);
-            let count = T::from_count(count);
-            for (share, g) in shares.iter_mut().zip(&grad[i * c..]) {
-                *share = g.div(count);
-            }
-            each_offset(s, pixel(s, i), |_, to| {
-                for (o, share) in out[to * c - n * in_image..].iter_mut().zip(&shares) {
-                    *o = o.add(*share);
-                }
-            });
-        }
+        with_vectors::<T>(
+            #[inline(always)]
+            || {
+                let mut shares = grad[n * out_image..][..out_image].to_vec();
+                each_window(
+                    s,
+                    n,
+                    #[inline(always)]
+                    |i, _, window| {
+                        let count = T::from_count(window.len());
+                        let share = &mut shares[i * c - n * out_image..][..c];
+                        share.iter_mut().for_each(|share| *share = share.div(count));
+                    },
+                );
+                overlap.sums(&shares, out);
+            },
+        );
     });
     Ok(out)
 }
