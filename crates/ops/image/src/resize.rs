@@ -50,7 +50,7 @@ pub(crate) const OPS: &[Op] = &[
 ];
 
 /// Least output elements per task.
-const MIN_TASK: usize = 8 * 1024;
+pub(crate) const MIN_TASK: usize = 8 * 1024;
 
 pub(crate) fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     let images = ctx.with_rank(0, 4)?;

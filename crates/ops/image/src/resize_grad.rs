@@ -2,7 +2,7 @@
 //! is added to the pixels that it was interpolated from (TensorFlow:
 //! `core/kernels/image/resize_*_op.cc`).
 
-use crate::resize::{Mapping, cubics, lerps, positions};
+use crate::resize::{MIN_TASK, Mapping, cubics, lerps, positions};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::indices;
@@ -115,9 +115,9 @@ fn interpolated(
         let xs = sources(mapping, image[2], grads[2]);
         let grads = ctx.slice::<f32>(0)?;
         let out = match dtype {
-            DType::Double => scatter::<f64>(ctx, grads, image, &ys, &xs, f64::from)?,
+            DType::Double => scatter(ctx, grads, image, &ys, &xs)?,
             _ => {
-                let out = scatter::<f32>(ctx, grads, image, &ys, &xs, |g| g)?;
+                let out = scatter_by_axes(ctx, grads, image, &ys, &xs)?;
                 narrowed(ctx.par(), out, dtype)?
             }
         };
@@ -125,35 +125,76 @@ fn interpolated(
     }))
 }
 
-/// Adds up the gradients at each position of the original.
-fn scatter<T: Num>(
+/// Adds up the gradients at each position of the original, in doubles.
+fn scatter(
     ctx: &KernelCtx,
     grads: &[f32],
     image: Shape,
     ys: &[Vec<(usize, f32)>],
     xs: &[Vec<(usize, f32)>],
-    wide: fn(f32) -> T,
 ) -> Result<Tensor> {
     let (width, c) = (image[2], image[3]);
     let per_image = image[1].saturating_mul(width * c);
     let of_grads = ys.len() * xs.len() * c;
-    let mut out = ctx.alloc(T::DTYPE, image)?;
-    par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, per_image, 1, &|n, out| {
-        out.fill(T::ZERO);
+    let mut out = ctx.alloc(DType::Double, image)?;
+    par_chunks_mut(ctx.par(), out.slice_mut()?, per_image, 1, &|n, out| {
+        out.fill(0.0);
         let rows = grads[n * of_grads..][..of_grads].chunks_exact(xs.len() * c);
         for (ys, row) in ys.iter().zip(rows) {
             for (xs, pixel) in xs.iter().zip(row.chunks_exact(c)) {
                 for (y, v) in ys {
                     for (x, h) in xs {
-                        let to = &mut out[(y * width + x) * c..][..c];
+                        let to: &mut [f64] = &mut out[(y * width + x) * c..][..c];
                         for (to, g) in to.iter_mut().zip(pixel) {
-                            *to = to.add(wide(g * v * h));
+                            *to += f64::from(g * v * h);
                         }
                     }
                 }
             }
         }
     });
+    Ok(out)
+}
+
+/// As [`scatter`], in floats: adds up the lines of the gradient that a line of the original contributes to, then the
+/// columns of their sum.
+fn scatter_by_axes(
+    ctx: &KernelCtx,
+    grads: &[f32],
+    image: Shape,
+    ys: &[Vec<(usize, f32)>],
+    xs: &[Vec<(usize, f32)>],
+) -> Result<Tensor> {
+    let (height, width, c) = (image[1], image[2], image[3]);
+    let mut lines: Vec<Vec<(usize, f32)>> = vec![Vec::new(); height];
+    for (from, ys) in ys.iter().enumerate() {
+        ys.iter().for_each(|&(y, v)| lines[y].push((from, v)));
+    }
+    let (line, of_grads) = (xs.len() * c, ys.len() * xs.len() * c);
+    let mut out = ctx.alloc(DType::Float, image)?;
+    let line_group = (MIN_TASK / (line + width * c).max(1)).max(1);
+    par_chunks_mut(
+        ctx.par(),
+        out.slice_mut()?,
+        width * c,
+        line_group,
+        &|i, out| {
+            let (n, y) = (i / height, i % height);
+            let grads = &grads[n * of_grads..][..of_grads];
+            let mut sum = vec![0.0; line];
+            for &(from, v) in &lines[y] {
+                let row = &grads[from * line..][..line];
+                sum.iter_mut().zip(row).for_each(|(sum, g)| *sum += g * v);
+            }
+            out.fill(0.0);
+            for (xs, pixel) in xs.iter().zip(sum.chunks_exact(c)) {
+                for &(x, h) in xs {
+                    let to: &mut [f32] = &mut out[x * c..][..c];
+                    to.iter_mut().zip(pixel).for_each(|(to, g)| *to += g * h);
+                }
+            }
+        },
+    );
     Ok(out)
 }
 
@@ -201,21 +242,39 @@ fn gather<T: Num>(
     ys: &[usize],
     xs: &[usize],
 ) -> Result<Tensor> {
-    let (width, c) = (image[2], image[3]);
+    let (height, width, c) = (image[1], image[2], image[3]);
+    let mut lines = vec![Vec::new(); height];
+    ys.iter()
+        .enumerate()
+        .for_each(|(from, &y)| lines[y].push(from));
     // Without images their size is arbitrary.
-    let per_image = image[1].saturating_mul(width.saturating_mul(c));
-    let of_grads = ys.len() * xs.len() * c;
+    let line = xs.len().saturating_mul(c);
+    let of_grads = line.saturating_mul(ys.len());
     let grads = grads.slice::<T>()?;
     let mut out = ctx.alloc(T::DTYPE, image)?;
-    par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, per_image, 1, &|n, out| {
-        out.fill(T::ZERO);
-        let rows = grads[n * of_grads..][..of_grads].chunks_exact(xs.len() * c);
-        for (y, row) in ys.iter().zip(rows) {
-            for (x, pixel) in xs.iter().zip(row.chunks_exact(c)) {
-                let to = &mut out[(y * width + x) * c..][..c];
+    let line_group = (MIN_TASK / line.saturating_add(width.saturating_mul(c)).max(1)).max(1);
+    let of_line = width.saturating_mul(c);
+    par_chunks_mut(
+        ctx.par(),
+        out.slice_mut::<T>()?,
+        of_line,
+        line_group,
+        &|i, out| {
+            let (n, y) = (i / height, i % height);
+            let grads = &grads[n * of_grads..][..of_grads];
+            let mut sum = vec![T::ZERO; line];
+            for from in &lines[y] {
+                let row = &grads[from * line..][..line];
+                sum.iter_mut()
+                    .zip(row)
+                    .for_each(|(sum, g)| *sum = sum.add(*g));
+            }
+            out.fill(T::ZERO);
+            for (x, pixel) in xs.iter().zip(sum.chunks_exact(c)) {
+                let to = &mut out[x * c..][..c];
                 to.iter_mut().zip(pixel).for_each(|(o, g)| *o = o.add(*g));
             }
-        }
-    });
+        },
+    );
     Ok(out)
 }
