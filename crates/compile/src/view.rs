@@ -77,6 +77,15 @@ impl<'a> View<'a> {
         value.get().ok()?.to_scalar().ok()
     }
 
+    /// The value of a constant scalar (rank 0) of type float or double.
+    pub(crate) fn number(&self, output: Output) -> Option<f64> {
+        let value = self.constant(output)?;
+        if value.dtype() != DType::Double || !value.shape().is_scalar() {
+            return self.scalar(output).map(f64::from);
+        }
+        value.get().ok()?.to_scalar().ok()
+    }
+
     /// The values of a small constant vector of integers.
     pub(crate) fn ints(&self, output: Output) -> Option<Vec<i64>> {
         let value = self.constant(output)?;

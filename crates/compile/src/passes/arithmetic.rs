@@ -8,7 +8,6 @@ use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs};
-use ferroflow_tensor::DType;
 
 pub(crate) const PASS: Pass = Pass {
     name: "arithmetic",
@@ -65,10 +64,10 @@ enum Power {
 fn power(view: &View, id: NodeId) -> Option<Power> {
     let node = view.node(id);
     let exponent = match node.op() {
-        "Pow" if node.outputs[..] == [DType::Float] => view.scalar(node.inputs[1])?,
+        "Pow" => view.number(node.inputs[1])?,
         _ => return None,
     };
-    const ROOTS: [(f32, &str); 4] = [
+    const ROOTS: [(f64, &str); 4] = [
         (2.0, "Square"),
         (0.5, "Sqrt"),
         (-0.5, "Rsqrt"),
@@ -91,7 +90,8 @@ impl Power {
         id: NodeId,
     ) -> Result<()> {
         let (name, x) = (graph.node(id).name.clone(), graph.node(id).inputs[0]);
-        let attrs = Attrs::default().with("T", AttrValue::Type(DType::Float));
+        let dtype = AttrValue::Type(graph.node(id).outputs[0]);
+        let attrs = Attrs::default().with("T", dtype);
         let (op, inputs) = match self {
             Power::Unary(op) => (op, vec![x]),
             Power::Cube => {
@@ -112,7 +112,7 @@ impl Power {
 fn unchanged_input(view: &View, id: NodeId) -> Option<Output> {
     let node = view.node(id);
     let [a, b] = node.inputs[..] else { return None };
-    let is = |o: Output, v: f32| view.scalar(o) == Some(v);
+    let is = |o: Output, v: f64| view.number(o) == Some(v);
     match node.op() {
         "Mul" if is(b, 1.0) => Some(a),
         "Mul" if is(a, 1.0) => Some(b),

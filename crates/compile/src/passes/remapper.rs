@@ -3,11 +3,14 @@
 use crate::pass::constant_node;
 use crate::view::View;
 use crate::{Pass, PassCtx};
-use ferroflow_base::Result;
+use ferroflow_base::{Result, Status};
 use ferroflow_graph::{Graph, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::{DType, Tensor};
+use layer_norm::{Channels, LayerNorm};
 use smallvec::{SmallVec, smallvec};
+
+mod layer_norm;
 
 pub(crate) const PASS: Pass = Pass {
     name: "remapper",
@@ -17,12 +20,7 @@ pub(crate) const PASS: Pass = Pass {
 
 enum Found {
     Activation(&'static str, Output),
-    LayerNorm {
-        x: Output,
-        scale: Vec<f32>,
-        offset: Vec<f32>,
-        epsilon: f32,
-    },
+    LayerNorm(LayerNorm),
 }
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
@@ -34,7 +32,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         }
         let hit = match node.op() {
             "Mul" => activation(&view, id),
-            "Add" | "AddV2" => layer_norm(&view, id),
+            "Add" | "AddV2" => LayerNorm::find(&view, id).map(Found::LayerNorm),
             _ => None,
         };
         found.extend(hit.map(|f| (id, f)));
@@ -45,20 +43,19 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         let attrs = Attrs::default().with("T", AttrValue::Type(DType::Float));
         let (op, attrs, inputs): (&str, Attrs, SmallVec<[Output; 4]>) = match what {
             Found::Activation(op, x) => (op, attrs, smallvec![x]),
-            Found::LayerNorm {
-                x,
-                scale,
-                offset,
-                epsilon,
-            } => {
-                let mut vector = |suffix: &str, v: &[f32]| -> Result<Output> {
-                    let name = graph.unique_name(&format!("{base}/{suffix}"));
-                    let node = constant_node(ctx, name, Tensor::vector(v)?)?;
-                    Ok(Output::new(patch.add(graph, node)?, 0))
+            Found::LayerNorm(norm) => {
+                let mut vector = |suffix: &str, v: Channels| match v {
+                    Channels::Output(output) => Ok(output),
+                    Channels::Constant(v) => {
+                        let name = graph.unique_name(&format!("{base}/{suffix}"));
+                        let node = constant_node(ctx, name, Tensor::vector(&v)?)?;
+                        Ok::<_, Status>(Output::new(patch.add(graph, node)?, 0))
+                    }
                 };
-                let (scale, offset) = (vector("scale", &scale)?, vector("offset", &offset)?);
-                let attrs = attrs.with("epsilon", AttrValue::Float(epsilon));
-                ("_LayerNorm", attrs, smallvec![x, scale, offset])
+                let scale = vector("scale", norm.scale)?;
+                let offset = vector("offset", norm.offset)?;
+                let attrs = attrs.with("epsilon", AttrValue::Float(norm.epsilon));
+                ("_LayerNorm", attrs, smallvec![norm.x, scale, offset])
             }
         };
         let name = graph.unique_name(&format!("{base}/{}", op.trim_start_matches('_')));
@@ -192,98 +189,4 @@ fn is_gelu_tanh_argument(view: &View, output: Output, x: Output) -> bool {
         cube && near(p.factor, 0.044715)
     };
     (*a == x && is_cubic(*b)) || (*b == x && is_cubic(*a))
-}
-
-/// `x·s + (offset - mean·s)` with `s = scale / √(variance + epsilon)`, moments over the last axis.
-fn layer_norm(view: &View, id: NodeId) -> Option<Found> {
-    let [a, b] = view.node(id).inputs[..] else {
-        return None;
-    };
-    [(a, b), (b, a)]
-        .into_iter()
-        .find_map(|(scaled, shift)| normalized(view, scaled, shift))
-}
-
-fn normalized(view: &View, scaled: Output, shift: Output) -> Option<Found> {
-    let scaled = view.producer(scaled, "Mul")?;
-    let [p, q] = scaled.inputs[..] else {
-        return None;
-    };
-    [(p, q), (q, p)].into_iter().find_map(|(x, s)| {
-        let (mean, offset) = shift_parts(view, shift, s)?;
-        let (inv, scale) = scale_parts(view, s);
-        let rsqrt = view.producer(inv, "Rsqrt")?;
-        let (epsilon, variance) = plus_constant(view, rsqrt.inputs[0])?;
-        let squares = last_axis_mean(view, variance)?;
-        let difference = view.producer(squares, "SquaredDifference")?;
-        let of_x = difference.inputs[..] == [x, mean] || difference.inputs[..] == [mean, x];
-        if !of_x || last_axis_mean(view, mean)? != x {
-            return None;
-        }
-        let n = view.shape(x).dim(-1)?;
-        let scale = match scale {
-            Some(scale) => channel_vector(view, scale, n)?,
-            None => vec![1.0; n],
-        };
-        let offset = channel_vector(view, offset, n)?;
-        Some(Found::LayerNorm {
-            x,
-            scale,
-            offset,
-            epsilon: epsilon as f32,
-        })
-    })
-}
-
-/// `shift = offset - mean·s`, spelled with Sub or with Neg and Add: returns mean and offset.
-fn shift_parts(view: &View, shift: Output, s: Output) -> Option<(Output, Output)> {
-    let node = view.node(shift.node);
-    let [a, b] = node.inputs[..] else { return None };
-    let other_factor = |product: Output| {
-        let m = view.producer(product, "Mul")?;
-        match m.inputs[..] {
-            [f, g] if g == s => Some(f),
-            [f, g] if f == s => Some(g),
-            _ => None,
-        }
-    };
-    match node.op() {
-        "Sub" => Some((other_factor(b)?, a)),
-        "Add" | "AddV2" => [(a, b), (b, a)].into_iter().find_map(|(term, offset)| {
-            let neg = view.producer(other_factor(term)?, "Neg")?;
-            Some((neg.inputs[0], offset))
-        }),
-        _ => None,
-    }
-}
-
-/// `s = rsqrt·scale` or `s = rsqrt`.
-fn scale_parts(view: &View, s: Output) -> (Output, Option<Output>) {
-    let parts = view.producer(s, "Mul").and_then(|m| match m.inputs[..] {
-        [a, b] if view.producer(a, "Rsqrt").is_some() => Some((a, b)),
-        [a, b] if view.producer(b, "Rsqrt").is_some() => Some((b, a)),
-        _ => None,
-    });
-    parts.map_or((s, None), |(inv, scale)| (inv, Some(scale)))
-}
-
-/// The input of a mean over the last axis that keeps the axis.
-fn last_axis_mean(view: &View, output: Output) -> Option<Output> {
-    let mean = view.producer(output, "Mean")?;
-    let x = mean.inputs[0];
-    let axes = view.ints(mean.inputs[1])?;
-    let last = view.shape(x).rank()? as i64 - 1;
-    let over_last = matches!(axes[..], [a] if a == -1 || a == last);
-    (over_last && mean.attrs.bool("keep_dims").ok()?).then_some(x)
-}
-
-/// A constant of `n` numbers along the last axis.
-fn channel_vector(view: &View, output: Output, n: usize) -> Option<Vec<f32>> {
-    let shape = view.constant(output)?.shape().clone();
-    let along_last = shape.last() == Some(&n) && shape.num_elements() == n;
-    if along_last {
-        view.floats(output)
-    } else {
-        None
-    }
 }
