@@ -53,12 +53,9 @@ macro_rules! rule {
 /// Shrinks a step by `l1` and `l2`; steps smaller than `l1` become zero.
 #[inline(always)]
 fn shrunk<T: RealParameter>(x: T, l1: T, l2: T) -> T {
-    let one = T::of(1.0);
-    if l1 > T::of(0.0) {
-        x.sign() * (x.abs() - l1).or_larger(T::of(0.0)) / (one + l2)
-    } else {
-        x / (one + l2)
-    }
+    let (zero, one) = (T::of(0.0), T::of(1.0));
+    let l1 = if l1 > zero { l1 } else { zero };
+    (x.abs() - l1).or_larger(zero).with_sign_of(x) / (one + l2)
 }
 
 rule! { [Complex32 Complex64] gradient_descent(var; lr;) |T, g| {} {
@@ -199,26 +196,40 @@ struct Ftrl<T> {
 }
 
 impl<T: RealParameter> Ftrl<T> {
+    /// Applies the rule to an element. What does not depend on it is decided first, so that loops have no branches.
     #[inline(always)]
-    fn powered(&self, accum: T) -> T {
-        if self.power == T::of(-0.5) {
-            accum.sqrt()
-        } else {
-            accum.powf(-self.power)
+    fn apply(&self, var: &mut T, accum: &mut T, linear: &mut T, g: T) {
+        match (self.power == T::of(-0.5), self.by_lr) {
+            (true, false) => self.apply_with::<true, false>(var, accum, linear, g),
+            (true, true) => self.apply_with::<true, true>(var, accum, linear, g),
+            (false, false) => self.apply_with::<false, false>(var, accum, linear, g),
+            (false, true) => self.apply_with::<false, true>(var, accum, linear, g),
         }
     }
 
     #[inline(always)]
-    fn apply(&self, var: &mut T, accum: &mut T, linear: &mut T, g: T) {
+    fn apply_with<const SQRT: bool, const BY_LR: bool>(
+        &self,
+        var: &mut T,
+        accum: &mut T,
+        linear: &mut T,
+        g: T,
+    ) {
         let two = T::of(2.0);
-        let shrunk = match self.shrinkage == T::of(0.0) {
-            // A variable may be infinite.
-            true => g,
-            false => g + two * self.shrinkage * *var,
+        let by_variable = two * self.shrinkage * *var;
+        // A variable may be infinite.
+        let shrunk = g + if self.shrinkage == T::of(0.0) {
+            T::of(0.0)
+        } else {
+            by_variable
+        };
+        let powered = |accum: T| match SQRT {
+            true => accum.sqrt(),
+            false => accum.powf(-self.power),
         };
         let next = *accum + g * g;
-        let (now, before) = (self.powered(next), self.powered(*accum));
-        let (l1, y) = if self.by_lr {
+        let (now, before) = (powered(next), powered(*accum));
+        let (l1, y) = if BY_LR {
             *linear = *linear + shrunk * self.lr - (now - before) * *var;
             (self.l1 * self.lr, now + two * self.l2 * self.lr)
         } else {
@@ -226,7 +237,7 @@ impl<T: RealParameter> Ftrl<T> {
             (self.l1, now / self.lr + two * self.l2)
         };
         *var = if linear.abs() > l1 {
-            (l1 * linear.sign() - *linear) / y
+            (l1.with_sign_of(*linear) - *linear) / y
         } else {
             T::of(0.0)
         };

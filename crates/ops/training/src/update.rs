@@ -65,6 +65,8 @@ pub(crate) trait RealParameter: ComplexFloat<Real = Self> + PartialOrd + Paramet
             self
         }
     }
+    /// Returns the number with the sign of another one.
+    fn with_sign_of(self, o: Self) -> Self;
     /// Returns the larger.
     #[inline(always)]
     fn or_larger(self, o: Self) -> Self {
@@ -108,8 +110,19 @@ impl Parameter for f64 {
     }
 }
 
-impl RealParameter for f32 {}
-impl RealParameter for f64 {}
+impl RealParameter for f32 {
+    #[inline(always)]
+    fn with_sign_of(self, o: f32) -> f32 {
+        self.copysign(o)
+    }
+}
+
+impl RealParameter for f64 {
+    #[inline(always)]
+    fn with_sign_of(self, o: f64) -> f64 {
+        self.copysign(o)
+    }
+}
 
 impl Parameter for Complex32 {
     fn of(x: f64) -> Self {
