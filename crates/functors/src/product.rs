@@ -1,12 +1,17 @@
 //! Batches of matrix products for every numeric type: `ferroflow_primitives` for `f32` and `f64`,
-//! 16-bit floats through `f32`, plain loops for integers and complex numbers.
+//! 16-bit floats through `f32`, complex numbers by real products, plain loops for integers.
 
 use crate::half_conversion::{narrow_slice, widened_slice};
 use crate::strided::par_rows;
 use ferroflow_base::Result;
-use ferroflow_primitives::gemm::{Activation, BatchItem, GemmShape, batch_gemm};
+use ferroflow_primitives::gemm::{
+    Activation, BatchItem, Epilogue, GemmElement, GemmShape, batch_gemm, gemm, gemm_add,
+};
+use ferroflow_primitives::vectorized;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
-use ferroflow_tensor::{Complex32, Complex64, Element, Shape, Tensor, bf16, f16};
+use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, Tensor, bf16, f16};
+use num_complex::Complex;
+use std::ops::Neg;
 
 /// An element type of matrix products.
 pub trait MatMulElement: Element {
@@ -103,10 +108,10 @@ macro_rules! halves {
 }
 halves!(f16, bf16);
 
-macro_rules! plain {
-    ($($ty:ty, $zero:expr, $mul_add:expr, $add:expr, $conj:expr;)*) => {$(
+macro_rules! integers {
+    ($($ty:ty),*) => {$(
         impl MatMulElement for $ty {
-            const ZERO: Self = $zero;
+            const ZERO: Self = 0;
             fn products(
                 par: &dyn Parallelism,
                 _: usize,
@@ -116,33 +121,95 @@ macro_rules! plain {
                 out: &mut [Self],
                 item: &(dyn Fn(usize) -> BatchItem + Sync),
             ) -> Result<()> {
-                loops(par, s, a, b, out, item, $zero, $mul_add);
+                let mul_add = |acc: $ty, a: $ty, b: $ty| acc.wrapping_add(a.wrapping_mul(b));
+                loops(par, s, a, b, out, item, 0, mul_add);
                 Ok(())
             }
             fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
-                sums(par, rows, row_len, out, $zero, $add, |a| a);
+                sums(par, rows, row_len, out, 0, <$ty>::wrapping_add, |a| a);
             }
             fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]) {
-                out.iter_mut().zip(x).for_each(|(o, &x)| *o = $mul_add(*o, scale, x));
-            }
-            fn conjugate(self) -> Self {
-                $conj(self)
+                let each = out.iter_mut().zip(x);
+                each.for_each(|(o, &x)| *o = o.wrapping_add(scale.wrapping_mul(x)));
             }
         }
     )*};
 }
-macro_rules! integers {
-    ($($ty:ty),*) => {
-        plain! {$(
-            $ty, 0, |acc: $ty, a: $ty, b: $ty| acc.wrapping_add(a.wrapping_mul(b)),
-            <$ty>::wrapping_add, |a| a;
-        )*}
-    };
-}
 integers!(i8, u8, i16, u16, i32, u32, i64, u64);
-plain! {
-    Complex32, Complex32::new(0.0, 0.0), |acc, a, b| acc + a * b, |a, b| a + b, |a: Self| a.conj();
-    Complex64, Complex64::new(0.0, 0.0), |acc, a, b| acc + a * b, |a, b| a + b, |a: Self| a.conj();
+
+macro_rules! complex {
+    ($($ty:ident of $real:ty;)*) => {$(
+        impl MatMulElement for $ty {
+            const ZERO: Self = $ty::new(0.0, 0.0);
+            fn products(
+                par: &dyn Parallelism,
+                batch: usize,
+                s: &GemmShape,
+                a: &[Self],
+                b: &[Self],
+                out: &mut [Self],
+                item: &(dyn Fn(usize) -> BatchItem + Sync),
+            ) -> Result<()> {
+                if s.m * s.n * s.k < SPLIT || s.m.min(s.n) < FEW {
+                    loops(par, s, a, b, out, item, Self::ZERO, |acc, a, b| acc + a * b);
+                    return Ok(());
+                }
+                for (i, out) in out.chunks_exact_mut(s.m * s.n).take(batch).enumerate() {
+                    let at = item(i);
+                    split_product::<$real>(par, s, &a[at.a..], &b[at.b..], out);
+                }
+                Ok(())
+            }
+            fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
+                sums(par, rows, row_len, out, Self::ZERO, |a, b| a + b, |a| a);
+            }
+            fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]) {
+                out.iter_mut().zip(x).for_each(|(o, &x)| *o += scale * x);
+            }
+            fn conjugate(self) -> Self {
+                self.conj()
+            }
+        }
+    )*};
+}
+complex! {
+    Complex32 of f32;
+    Complex64 of f64;
+}
+
+/// Multiply-adds of complex numbers from which real products are faster.
+const SPLIT: usize = 16 * 1024;
+/// Least rows and columns for that.
+const FEW: usize = 8;
+
+/// Writes a product of complex matrices as four products of real ones.
+fn split_product<T: GemmElement + Neg<Output = T>>(
+    par: &dyn Parallelism,
+    s: &GemmShape,
+    a: &[Complex<T>],
+    b: &[Complex<T>],
+    out: &mut [Complex<T>],
+) {
+    let size = |trans: bool, rows: usize, cols: usize, ld: usize| match trans {
+        true => (cols - 1) * ld + rows,
+        false => (rows - 1) * ld + cols,
+    };
+    let a = &a[..size(s.trans_a, s.m, s.k, s.lda)];
+    let b = &b[..size(s.trans_b, s.k, s.n, s.ldb)];
+    let real = |x: &[Complex<T>]| x.iter().map(|x| x.re).collect::<Vec<T>>();
+    let imaginary = |x: &[Complex<T>]| x.iter().map(|x| x.im).collect::<Vec<T>>();
+    let (a_re, mut a_im, b_re, b_im) = (real(a), imaginary(a), real(b), imaginary(b));
+    let (mut re, mut im) = (vec![T::ZERO; s.m * s.n], vec![T::ZERO; s.m * s.n]);
+    let shape = GemmShape { ldc: s.n, ..*s };
+    let ep = Epilogue::none();
+    gemm(par, &shape, &a_re, &b_re, &mut re, &ep);
+    gemm(par, &shape, &a_re, &b_im, &mut im, &ep);
+    gemm_add(par, &shape, &a_im, &b_re, &mut im, &ep);
+    a_im.iter_mut().for_each(|x| *x = -*x);
+    gemm_add(par, &shape, &a_im, &b_im, &mut re, &ep);
+    for ((out, re), im) in out.iter_mut().zip(re).zip(im) {
+        *out = Complex { re, im };
+    }
 }
 
 fn sums<T: Element, Acc: Copy + Sync>(
@@ -180,42 +247,104 @@ fn loops<T: Element>(
     par_rows(par, out, s.n, &|row, to| {
         let (at, i) = (item(row / s.m), row % s.m);
         let (a, b) = (&a[at.a..], &b[at.b..]);
-        let (step, start) = if s.trans_a {
-            (s.lda, i)
-        } else {
-            (1, i * s.lda)
+        let turned: Vec<T>;
+        let a = match s.trans_a {
+            true => {
+                turned = (0..s.k).map(|k| a[i + k * s.lda]).collect();
+                &turned[..]
+            }
+            false => &a[i * s.lda..][..s.k],
         };
-        if s.trans_b {
-            let row = |j: usize| &b[j * s.ldb..][..s.k];
-            let (quads, rest) = to.as_chunks_mut::<4>();
-            // Each sum waits for its last term, so four are computed at the same time.
-            for (j, out) in quads.iter_mut().enumerate() {
-                let [p, q, r, t] = [0, 1, 2, 3].map(|i| row(4 * j + i));
-                *out = [zero; 4];
-                for (k, (((p, q), r), t)) in p.iter().zip(q).zip(r).zip(t).enumerate() {
-                    let x = a[start + k * step];
-                    let [o, u, v, w] = *out;
-                    *out = [
-                        mul_add(o, x, *p),
-                        mul_add(u, x, *q),
-                        mul_add(v, x, *r),
-                        mul_add(w, x, *t),
-                    ];
-                }
-            }
-            let done = 4 * quads.len();
-            for (j, o) in rest.iter_mut().enumerate() {
-                let terms = row(done + j).iter().enumerate();
-                *o = terms.fold(zero, |acc, (k, &b)| mul_add(acc, a[start + k * step], b));
-            }
-        } else {
-            to.fill(zero);
-            for k in 0..s.k {
-                let x = a[start + k * step];
-                for (o, &b) in to.iter_mut().zip(&b[k * s.ldb..]) {
-                    *o = mul_add(*o, x, b);
-                }
-            }
+        // Those that programs compute with; SSE2 has no instruction for their products.
+        match const { matches!(T::DTYPE, DType::Int32 | DType::Int64) } {
+            true => vectorized(
+                #[inline(always)]
+                || row_product(s, a, b, to, zero, &mul_add),
+            ),
+            false => row_product(s, a, b, to, zero, &mul_add),
         }
     });
+}
+
+/// Writes the product of a row and a matrix.
+#[inline(always)]
+fn row_product<T: Element>(
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    to: &mut [T],
+    zero: T,
+    mul_add: &impl Fn(T, T, T) -> T,
+) {
+    match s.trans_b {
+        true => dots(a, b, s.ldb, to, zero, mul_add),
+        false => multiples(a, b, s.ldb, to, zero, mul_add),
+    }
+}
+
+/// Writes the sums of products of `a` and each row of `b`.
+#[inline(always)]
+fn dots<T: Element>(
+    a: &[T],
+    b: &[T],
+    ldb: usize,
+    to: &mut [T],
+    zero: T,
+    mul_add: &impl Fn(T, T, T) -> T,
+) {
+    let row = |j: usize| &b[j * ldb..][..a.len()];
+    let dot = |j: usize| {
+        let terms = a.iter().zip(row(j));
+        terms.fold(zero, |acc, (a, b)| mul_add(acc, *a, *b))
+    };
+    if const { T::DTYPE.is_integer() } {
+        // Compilers add integers in an order of their own.
+        return to.iter_mut().enumerate().for_each(|(j, o)| *o = dot(j));
+    }
+    let (quads, rest) = to.as_chunks_mut::<4>();
+    let done = 4 * quads.len();
+    // Each sum waits for its last term, so four are computed at the same time.
+    for (j, out) in quads.iter_mut().enumerate() {
+        let [p, q, r, t] = [0, 1, 2, 3].map(|i| row(4 * j + i));
+        *out = [zero; 4];
+        for ((((x, p), q), r), t) in a.iter().zip(p).zip(q).zip(r).zip(t) {
+            let [o, u, v, w] = *out;
+            *out = [
+                mul_add(o, *x, *p),
+                mul_add(u, *x, *q),
+                mul_add(v, *x, *r),
+                mul_add(w, *x, *t),
+            ];
+        }
+    }
+    rest.iter_mut()
+        .enumerate()
+        .for_each(|(j, o)| *o = dot(done + j));
+}
+
+/// Writes the sum of the rows of `b`, times the elements of `a`.
+#[inline(always)]
+fn multiples<T: Element>(
+    a: &[T],
+    b: &[T],
+    ldb: usize,
+    to: &mut [T],
+    zero: T,
+    mul_add: &impl Fn(T, T, T) -> T,
+) {
+    to.fill(zero);
+    let n = to.len();
+    let (quads, rest) = a.as_chunks::<4>();
+    for (i, x) in quads.iter().enumerate() {
+        let [p, q, r, t] = [0, 1, 2, 3].map(|k| &b[(4 * i + k) * ldb..][..n]);
+        for ((((o, p), q), r), t) in to.iter_mut().zip(p).zip(q).zip(r).zip(t) {
+            let sum = mul_add(mul_add(*o, x[0], *p), x[1], *q);
+            *o = mul_add(mul_add(sum, x[2], *r), x[3], *t);
+        }
+    }
+    for (k, x) in (4 * quads.len()..).zip(rest) {
+        for (o, b) in to.iter_mut().zip(&b[k * ldb..]) {
+            *o = mul_add(*o, *x, *b);
+        }
+    }
 }

@@ -11,6 +11,7 @@ pub(crate) mod drive;
 pub(crate) mod groups;
 pub(crate) mod kernel;
 mod pack;
+pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 mod update;
@@ -59,6 +60,10 @@ pub trait GemmElement: Plain + Sealed {
 
 /// The part of [`GemmElement`] that is private to the crate.
 pub(crate) trait Sealed: Copy + PartialOrd {
+    /// Returns some zeros, for pixels outside of images.
+    fn zeros() -> &'static [Self] {
+        &[]
+    }
     fn table() -> &'static GemmTable<Self>;
     /// Multiplies in `bfloat16`; matrices for that exist for floats only.
     #[allow(
@@ -80,6 +85,9 @@ pub(crate) trait Sealed: Copy + PartialOrd {
 }
 
 impl Sealed for f32 {
+    fn zeros() -> &'static [f32] {
+        &crate::conv::rows::ZEROS
+    }
     fn table() -> &'static GemmTable<f32> {
         &DispatchTable::current().gemm
     }
@@ -388,9 +396,50 @@ pub fn gemm<T: GemmElement>(
             turn(par, t, s.m, [s.n, s.m], out, s.ldc);
         });
     }
+    if s.trans_a && 2 * s.n * (s.k + s.m) <= s.m * s.k && ep.is_none() {
+        return multiply_turned(par, s, a, b, out);
+    }
     let out = Out::Matrix(SendPtr(out.as_mut_ptr()), s.ldc);
     // SAFETY: the size was checked; `out` is exclusively borrowed.
     unsafe { multiply_into(par, s, a, b, out, ep, false) }
+}
+
+/// Computes `aᵀ · op(b)` as `(op(b)ᵀ · a)ᵀ`, where `b` and the product are much smaller than `a`: it is read as it is.
+fn multiply_turned<T: GemmElement>(
+    par: &dyn Parallelism,
+    s: &GemmShape,
+    a: &[T],
+    b: &[T],
+    out: &mut [T],
+) {
+    let (mut rows, mut product) = (Scratch::take(), Scratch::take());
+    let (b, ld) = match s.trans_b || (s.n, s.ldb) == (1, 1) {
+        true => (b, if s.trans_b { s.ldb } else { s.k }),
+        false => {
+            let rows = rows.alloc::<T>(s.n * s.k);
+            turn(par, b, s.ldb, [s.k, s.n], rows, s.k);
+            (&*rows, s.k)
+        }
+    };
+    check(a.len(), s.k, s.m, s.lda, "left-hand matrix");
+    check(b.len(), s.n, s.k, ld, "right-hand matrix");
+    let multiply = |to: &mut [T]| match stream::suits(s.n, s.k) {
+        true => stream::multiply(par, (b, ld), (a, s.lda), (to, s.m), [s.n, s.m, s.k]),
+        false => {
+            let shape = GemmShape {
+                lda: ld,
+                ldb: s.lda,
+                ..GemmShape::dense(s.n, s.m, s.k, false, false)
+            };
+            gemm(par, &shape, b, a, to, &Epilogue::none());
+        }
+    };
+    if (s.n, s.ldc) == (1, 1) {
+        return multiply(&mut out[..s.m]);
+    }
+    let product = product.alloc::<T>(s.n * s.m);
+    multiply(product);
+    turn(par, product, s.m, [s.n, s.m], out, s.ldc);
 }
 
 /// Like [`gemm`], with any kind of output, which it adds to if `add`.
@@ -430,6 +479,9 @@ unsafe fn multiply_into<T: GemmElement>(
     }
 }
 
+/// Rows that are transposed at a time: fewer than the CPU has places for addresses of pages.
+const TURNED_ROWS: usize = 512;
+
 /// Transposes: `to[c][r] = from[r][c]`, both with a row stride.
 pub(crate) fn turn<T: GemmElement>(
     par: &dyn Parallelism,
@@ -442,16 +494,20 @@ pub(crate) fn turn<T: GemmElement>(
     check(from.len(), rows, cols, ld, "matrix");
     check(to.len(), cols, rows, ld_to, "transpose");
     let to = SendPtr(to.as_mut_ptr());
+    let (strips, blocks) = (cols.div_ceil(STRIP), rows.div_ceil(TURNED_ROWS));
     // The output written at a time stays in the first-level cache.
-    let per_task = (16 * 1024 / (STRIP * rows).max(1)).max(1);
-    parallel_for(par, cols.div_ceil(STRIP), per_task, &|strips| {
-        for strip in strips {
-            let col = strip * STRIP;
-            let n = STRIP.min(cols - col);
-            // SAFETY: just checked; strips are disjoint rows of `to`.
+    let per_task = (16 * 1024 / (STRIP * rows.min(TURNED_ROWS)).max(1)).max(1);
+    parallel_for(par, blocks * strips, per_task, &|range| {
+        for i in range {
+            let (row, col) = (i / strips * TURNED_ROWS, i % strips * STRIP);
+            let (rows, cols) = (TURNED_ROWS.min(rows - row), STRIP.min(cols - col));
+            // SAFETY: just checked; blocks of strips do not overlap.
             unsafe {
-                let to = to.get().add(col * ld_to);
-                plane_strip(from.as_ptr().add(col), ld, to, ld_to, n, rows);
+                let (from, to) = (
+                    from.as_ptr().add(row * ld + col),
+                    to.get().add(col * ld_to + row),
+                );
+                plane_strip(from, ld, to, ld_to, cols, rows);
             }
         }
     });
@@ -501,27 +557,28 @@ pub fn batch_gemm<T: GemmElement>(
         "output: too short"
     );
     let ep = Epilogue::new(None, act);
+    let is_streamed = !s.trans_a && !s.trans_b && stream::suits(s.m, s.k) && ep.is_none();
+    let multiply = |par: &dyn Parallelism, at: BatchItem, out: &mut [T]| {
+        let (a, b) = (&a[at.a..], &b[at.b..]);
+        if !is_streamed {
+            return gemm(par, s, a, b, out, &ep);
+        }
+        check(a.len(), s.m, s.k, s.lda, "left-hand matrix");
+        check(b.len(), s.k, s.n, s.ldb, "right-hand matrix");
+        stream::multiply(par, (a, s.lda), (b, s.ldb), (out, s.ldc), [s.m, s.n, s.k]);
+    };
     if batch < par.width() {
         for i in 0..batch {
-            let at = item(i);
-            gemm(
-                par,
-                s,
-                &a[at.a..],
-                &b[at.b..],
-                &mut out[i * out_stride..],
-                &ep,
-            );
+            multiply(par, item(i), &mut out[i * out_stride..]);
         }
         return;
     }
     let base = SendPtr(out.as_mut_ptr());
     par.run_blocks(batch, &|i| {
-        let at = item(i);
         // SAFETY: output `i` is inside `out` and, the stride being at least its size, apart
         // from the others; each block runs once.
         let out = unsafe { std::slice::from_raw_parts_mut(base.get().add(i * out_stride), size) };
-        gemm(&Inline, s, &a[at.a..], &b[at.b..], out, &ep);
+        multiply(&Inline, item(i), out);
     });
 }
 

@@ -11,6 +11,7 @@ use super::depthwise::kernel::{
 use super::functions as f;
 use super::gemm::dots::{DotsJob, dots};
 use super::gemm::kernel::{PackJob, Sweep, pack_rows, sweep};
+use super::gemm::stream::{StreamJob, stream};
 use super::isa::Isa;
 use super::math::{Fun, Side, map, pow_const, pow_loop, scale_offset_row, zip};
 use super::pool::{PoolJob, pool_pixels};
@@ -31,6 +32,7 @@ pub(crate) struct GemmTable<T: 'static> {
     /// Copies rows of a panel.
     pub pack: unsafe fn(&PackJob<T>),
     pub dots: unsafe fn(&DotsJob<T>),
+    pub stream: unsafe fn(&StreamJob<T>),
 }
 
 /// Computes neighboring pixels of a convolution; see [`slide`].
@@ -322,6 +324,7 @@ macro_rules! isa {
                     kernels: &[$([kernel!(One, $new, $mr, 1), kernel!(One, $new, $mr, 2)],)*],
                     pack: job!(pack_rows::<One>, PackJob<f32>),
                     dots: job!(dots::<One>, DotsJob<f32>),
+                    stream: job!(stream::<One>, StreamJob<f32>),
                 },
                 gemm_double: GemmTable {
                     lanes: <Two as Lanes>::N,
@@ -331,6 +334,7 @@ macro_rules! isa {
                     ],)*],
                     pack: job!(pack_rows::<Two>, PackJob<f64>, Two, $new_double),
                     dots: job!(dots::<Two>, DotsJob<f64>, Two, $new_double),
+                    stream: job!(stream::<Two>, StreamJob<f64>, Two, $new_double),
                 },
                 slide: &[$(SlideKernel {
                     pixels: $pixels,

@@ -506,17 +506,18 @@ unsafe fn run_task<T: GemmElement>(
             };
             if let Out::Tiles(sink) = out {
                 assert!(blocks == 1 && !add && function.is_none(), "tiles are whole");
-                let mut tile = 0;
-                tiles.each(|row, mr| {
-                    let at = [row * n_offsets, tile];
-                    sink.bring(rows.start + row, col, [mr, width]);
-                    // SAFETY: as below, for one tile, which has room for its rows.
-                    unsafe {
-                        sweep_tile(table, mr, pointers, at, vectors, &sweep);
-                        sink.take(rows.start + row, col, [mr, width], c, ldc);
-                    }
-                    tile += 1;
-                });
+                // SAFETY: as below; the tile at `c` has room for the rows of each.
+                unsafe {
+                    sweep_to_sink(
+                        sink,
+                        table,
+                        tiles,
+                        pointers,
+                        [rows.start, col],
+                        vectors,
+                        &sweep,
+                    )
+                };
                 continue;
             }
             // SAFETY: the table holds `n_offsets` pointers per row, each with `run` elements; the
@@ -547,4 +548,30 @@ unsafe fn run_task<T: GemmElement>(
             }
         }
     }
+}
+
+/// Computes the tiles of a panel one after another and hands each to a sink.
+///
+/// # Safety
+/// As for [`sweep_tile`], for each of the tiles; `first` is their first row and column.
+unsafe fn sweep_to_sink<T: GemmElement>(
+    sink: &dyn TileSink<T>,
+    table: &GemmTable<T>,
+    tiles: Tiles,
+    pointers: &[SendPtr<T>],
+    [row, col]: [usize; 2],
+    vectors: usize,
+    sweep: &Sweep<T>,
+) {
+    let mut tile = 0;
+    tiles.each(|r, mr| {
+        let at = [r * sweep.n_offsets, tile];
+        sink.bring(row + r, col, [mr, sweep.n]);
+        // SAFETY: the caller's promise.
+        unsafe {
+            sweep_tile(table, mr, pointers, at, vectors, sweep);
+            sink.take(row + r, col, [mr, sweep.n], sweep.c, sweep.ldc);
+        }
+        tile += 1;
+    });
 }

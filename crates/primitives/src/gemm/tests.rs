@@ -92,6 +92,10 @@ fn products_of_every_shape() {
         (6, 32, 64),
         (7, 31, 129),
         (8, 5, 700),
+        // The last ones, transposed, are read as they are stored.
+        (300, 1, 130),
+        (200, 3, 600),
+        (90, 7, 101),
         (13, 48, 600),
         (49, 24, 1000),
         (50, 70, 40),
