@@ -13,7 +13,7 @@ use ferroflow_tensor::{Bytes, Element, LazyTensor, Shape, Tensor};
 /// [wants](wants_bf16) those. Weights packed under another value cannot be used.
 ///
 /// ```
-/// assert!(ferroflow_functors::prepack::packing(false).starts_with("6/"));
+/// assert!(ferroflow_functors::prepack::packing(false).starts_with("7/"));
 /// ```
 pub fn packing(in_bf16: bool) -> String {
     let isa = match Isa::current() {
@@ -42,7 +42,7 @@ pub fn multiplies_bf16(build: &KernelBuild) -> bool {
 }
 
 /// Incremented whenever the packed layout changes.
-const VERSION: u32 = 6;
+const VERSION: u32 = 7;
 
 /// The bytes of packed weights, kept alive by the tensor.
 struct Owner(Tensor);

@@ -5,7 +5,7 @@
 //! in groups). Only windows that hang over the left or right edge are copied.
 
 mod filter;
-mod rows;
+pub(crate) mod rows;
 pub(crate) mod slide;
 #[cfg(test)]
 mod tests;
@@ -15,7 +15,7 @@ use super::aligned::{Aligned, SendPtr};
 use super::depthwise;
 use super::gemm::drive::{Out, drive};
 use super::gemm::groups::GroupedProduct;
-use super::gemm::{Epilogue, PackedB, check, check_epilogue, gemm_packed};
+use super::gemm::{Epilogue, GemmElement, PackedB, check, check_epilogue, gemm_packed};
 use bytes::Bytes;
 use ferroflow_sync::Parallelism;
 use rows::{Axis, Windows};
@@ -254,7 +254,7 @@ impl PackedFilter {
             return None;
         }
         let k = n_offsets.checked_mul(p.in_c / groups)?;
-        if depthwise::suits_small_groups(s) {
+        if depthwise::suits(s) {
             let len = k.checked_mul(p.out_c)?;
             let [bytes] = <[Bytes; 1]>::try_from(parts).ok()?;
             if len.checked_mul(size_of::<f32>())? != bytes.len() {
@@ -324,7 +324,7 @@ impl PackedFilter {
             in_c: s.in_c,
             out_c: s.out_c,
         };
-        if depthwise::suits_small_groups(solid) {
+        if depthwise::suits(solid) {
             let values = depthwise::reorder(&filter[..k * s.out_c], solid);
             let (mut data, len) = (Aligned::fresh(), values.len());
             data.alloc(len).copy_from_slice(&values);
@@ -352,6 +352,73 @@ impl PackedFilter {
 fn check_filter(filter: &[f32], s: &Conv2dShape) {
     let rows = s.filter_h * s.filter_w * s.in_c;
     check(filter.len(), rows, s.out_c, s.out_c, "filter");
+}
+
+/// Returns depth, height and width.
+fn axes(s: &Conv3dShape) -> [Axis; 3] {
+    let p = &s.plane;
+    [
+        Axis {
+            input: s.in_d,
+            output: s.out_d,
+            filter: s.filter_d,
+            stride: s.stride_d,
+            dilation: s.dil_d,
+            pad: s.pad_front,
+        },
+        Axis {
+            input: p.in_h,
+            output: p.out_h,
+            filter: p.filter_h,
+            stride: p.stride_h,
+            dilation: p.dil_h,
+            pad: p.pad_top,
+        },
+        Axis {
+            input: p.in_w,
+            output: p.out_w,
+            filter: p.filter_w,
+            stride: p.stride_w,
+            dilation: p.dil_w,
+            pad: p.pad_left,
+        },
+    ]
+}
+
+/// Computes `out = conv(input, filter)` in any type with matrix kernels, with a filter
+/// `[depth, height, width, in_c / groups, out_c]` that is packed on the way: for types that few models convolve.
+///
+/// # Panics
+/// If a slice is too short.
+pub fn conv3d_plain<T: GemmElement>(
+    par: &dyn Parallelism,
+    s: &Conv3dShape,
+    input: &[T],
+    filter: &[T],
+    out: &mut [T],
+) {
+    let p = &s.plane;
+    let m = p.batch * s.out_d * p.out_h * p.out_w;
+    let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);
+    let k = s.filter_d * p.filter_h * p.filter_w * in_c;
+    check(
+        input.len(),
+        p.batch * s.in_d * p.in_h * p.in_w,
+        p.in_c,
+        p.in_c,
+        "input",
+    );
+    check(filter.len(), k, p.out_c, p.out_c, "filter");
+    check(out.len(), m, p.out_c, p.out_c, "output");
+    let base = SendPtr(out.as_mut_ptr());
+    for g in 0..p.groups {
+        let part = filter.get(g * out_c..).unwrap_or_default();
+        let b = PackedB::from_rows(par, part, p.out_c, k, out_c);
+        let source = Windows::new(input, p.in_c, g * in_c, in_c, axes(s));
+        let out = Out::Matrix(SendPtr(base.get().wrapping_add(g * out_c)), p.out_c);
+        // SAFETY: as in `conv3d`.
+        unsafe { drive(par, m, &source, (&b).into(), out, &Epilogue::none(), false) };
+    }
 }
 
 /// Computes `out = epilogue(conv(input, filter))`, where the epilogue's rows are output pixels.
@@ -408,32 +475,7 @@ pub fn conv3d(
     if let Some(filter) = &filter.by_channel {
         return depthwise::by_channel(par, s, input, filter.values(), out, ep);
     }
-    let axes = [
-        Axis {
-            input: s.in_d,
-            output: s.out_d,
-            filter: s.filter_d,
-            stride: s.stride_d,
-            dilation: s.dil_d,
-            pad: s.pad_front,
-        },
-        Axis {
-            input: p.in_h,
-            output: p.out_h,
-            filter: p.filter_h,
-            stride: p.stride_h,
-            dilation: p.dil_h,
-            pad: p.pad_top,
-        },
-        Axis {
-            input: p.in_w,
-            output: p.out_w,
-            filter: p.filter_w,
-            stride: p.stride_w,
-            dilation: p.dil_w,
-            pad: p.pad_left,
-        },
-    ];
+    let axes = axes(s);
     if axes.iter().all(Axis::is_identity) && p.groups == 1 {
         return gemm_packed(par, input, p.in_c, m, &filter.parts[0], out, p.out_c, ep);
     }

@@ -152,6 +152,14 @@ pub fn suits_small_groups(s: &Conv3dShape) -> bool {
     s.plane.groups > 1 && (per_in == 1 || (per_in <= MAX_INPUTS && per_out < lanes))
 }
 
+/// Returns whether a convolution runs by the kernels here: small groups, or one channel that becomes one channel.
+pub(crate) fn suits(s: &Conv3dShape) -> bool {
+    let p = &s.plane;
+    let is_filtered_picture =
+        (p.in_c, p.out_c, p.stride_w, s.filter_d) == (1, 1, 1, 1) && p.filter_h * p.filter_w > 1;
+    is_filtered_picture || suits_small_groups(s)
+}
+
 /// Orders a filter `[…, width, in_c / groups, out_c]` as [`by_channel`] reads it:
 /// `[…, in_c / groups, width, out_c]`.
 pub(crate) fn reorder(filter: &[f32], s: &Conv3dShape) -> Vec<f32> {

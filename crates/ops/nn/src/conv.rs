@@ -12,7 +12,7 @@ use ferroflow_functors::window::{Layout, Rules, conv_rules, shape as shape_of};
 use ferroflow_opdef::{
     AttrValue, Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx,
 };
-use ferroflow_primitives::conv::{Conv3dShape, PackedFilter};
+use ferroflow_primitives::conv::{Conv3dShape, PackedFilter, conv3d_plain};
 use ferroflow_primitives::gemm::{Activation, Epilogue};
 use ferroflow_primitives::math::unary_in_place;
 use ferroflow_primitives::scalar::unary_f64;
@@ -142,10 +142,12 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     match plan.dtype {
         DType::Float | DType::Half | DType::Bfloat16 => Conv::build(build, plan),
         DType::Double if !plan.fused.has_factor() => Ok(Box::new(PlainConv::<f64> {
+            multiply: conv3d_plain::<f64>,
             plan,
             finish: finish_double,
         })),
         DType::Int32 => Ok(Box::new(PlainConv::<i32> {
+            multiply: direct::<i32>,
             plan,
             finish: |_, _, _, _| Ok(()),
         })),
@@ -364,9 +366,13 @@ fn in_layout(layout: Layout, dims: &Shape) -> Shape {
 /// The epilogue of a convolution of `T`: fused steps over the channels-last output.
 type Finish<T> = fn(&KernelCtx, &Plan, &Conv3dShape, &mut [T]) -> Result<()>;
 
-/// A convolution by plain loops.
+/// The product of a convolution of `T`: input, filter and output.
+type Multiply<T> = fn(&dyn Parallelism, &Conv3dShape, &[T], &[T], &mut [T]);
+
+/// A convolution of a type that few models convolve.
 struct PlainConv<T> {
     plan: Plan,
+    multiply: Multiply<T>,
     finish: Finish<T>,
 }
 
@@ -377,7 +383,7 @@ impl<T: Num> OpKernel for PlainConv<T> {
         let x = layout.to_last(ctx, ctx.input(0)?.clone())?;
         let mut out = ctx.alloc(T::DTYPE, shape_of(&output_dims(layout, &s))?)?;
         let values = out.slice_mut::<T>()?;
-        direct(par, &s, x.slice()?, ctx.slice(1)?, values);
+        (self.multiply)(par, &s, x.slice()?, ctx.slice(1)?, values);
         (self.finish)(ctx, &self.plan, &s, values)?;
         let out = layout.restored(ctx, out)?;
         ctx.set_output(0, out)

@@ -4,7 +4,7 @@
 
 use crate::conv::{of_filter_gradient, of_input_gradient};
 use crate::conv_filter;
-use crate::conv_reference::{each_origin, each_pair, geometry, input_pixel};
+use crate::conv_reference::{each_offset, each_origin, each_pair, geometry, input_pixel, pixel};
 use crate::depthwise::{depthwise_geometry, depthwise_rules};
 use crate::transposed::TransposedFilter;
 use ferroflow_base::{Result, invalid_argument};
@@ -15,7 +15,8 @@ use ferroflow_functors::window::{Layout, Rules, conv_rules};
 use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::conv::{Conv3dShape, conv3d_filter_gradient, suits_filter_gradient};
 use ferroflow_primitives::depthwise::{filter_gradient_by_channel, suits_small_groups};
-use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_primitives::gemm::{Epilogue, GemmShape, gemm};
+use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -336,6 +337,10 @@ impl OpKernel for ByInput {
         if out.num_elements() > 0 {
             match dy.dtype() {
                 DType::Float => k.by_input_float(par, &s, &filter, &dy, &mut out)?,
+                DType::Double if k.kind == ConvKind::Full && s.plane.groups == 1 => {
+                    let (filter, dy) = (filter.slice()?, dy.slice()?);
+                    by_input_columns(par, &s, filter, dy, out.slice_mut()?);
+                }
                 DType::Double => by_input::<f64>(par, k.kind, &s, &filter, &dy, &mut out)?,
                 _ => by_input::<i32>(par, k.kind, &s, &filter, &dy, &mut out)?,
             }
@@ -422,6 +427,51 @@ fn by_input<T: Num>(
         });
     });
     Ok(())
+}
+
+/// Output pixels whose products are computed together.
+const PIXELS: usize = 128;
+
+/// The gradient by the input as a product of the output's gradient and the filter, whose columns are added to the
+/// pixels that they come from.
+fn by_input_columns(
+    par: &dyn Parallelism,
+    s: &Conv3dShape,
+    filter: &[f64],
+    dy: &[f64],
+    out: &mut [f64],
+) {
+    let p = &s.plane;
+    let (in_image, pixels) = (
+        s.in_d * p.in_h * p.in_w * p.in_c,
+        s.out_d * p.out_h * p.out_w,
+    );
+    let k = s.filter_d * p.filter_h * p.filter_w * p.in_c;
+    par_chunks_mut(par, out, in_image, 1, &|n, out| {
+        out.fill(0.0);
+        let mut columns = vec![0.0; PIXELS.min(pixels) * k];
+        for first in (0..pixels).step_by(PIXELS) {
+            let m = PIXELS.min(pixels - first);
+            let at = n * pixels + first;
+            let shape = GemmShape::dense(m, k, p.out_c, false, true);
+            let dy = &dy[at * p.out_c..][..m * p.out_c];
+            gemm(
+                &Inline,
+                &shape,
+                dy,
+                filter,
+                &mut columns[..m * k],
+                &Epilogue::none(),
+            );
+            for (i, columns) in columns.chunks_exact(k).take(m).enumerate() {
+                each_offset(s, pixel(s, at + i), |tap, to| {
+                    let column = &columns[tap * p.in_c..][..p.in_c];
+                    let to = &mut out[to * p.in_c - n * in_image..][..p.in_c];
+                    to.iter_mut().zip(column).for_each(|(o, c)| *o += c);
+                });
+            }
+        }
+    });
 }
 
 struct ByFilter(Gradient);

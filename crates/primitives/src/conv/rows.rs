@@ -1,6 +1,7 @@
 //! Windows of an input as the rows of a matrix.
 
 use crate::aligned::{Scratch, SendPtr};
+use crate::gemm::GemmElement;
 use crate::gemm::drive::{RowSource, Tiles};
 use std::ops::Range;
 
@@ -33,11 +34,11 @@ impl Axis {
     }
 }
 
-pub(super) static ZEROS: [f32; 16 * 1024] = [0.0; 16 * 1024];
+pub(crate) static ZEROS: [f32; 16 * 1024] = [0.0; 16 * 1024];
 
 /// The windows of one channel group, or of all.
-pub(super) struct Windows<'a> {
-    input: &'a [f32],
+pub(super) struct Windows<'a, T> {
+    input: &'a [T],
     /// Channels of a pixel, and those of the group.
     pixel: usize,
     first: usize,
@@ -46,12 +47,12 @@ pub(super) struct Windows<'a> {
     /// Whether a whole filter row is one run of input elements.
     merged: bool,
     /// Zeros, if the static ones are too few.
-    zeros: Vec<f32>,
+    zeros: Vec<T>,
 }
 
-impl<'a> Windows<'a> {
+impl<'a, T: GemmElement> Windows<'a, T> {
     pub(super) fn new(
-        input: &'a [f32],
+        input: &'a [T],
         pixel: usize,
         first: usize,
         channels: usize,
@@ -62,12 +63,12 @@ impl<'a> Windows<'a> {
     }
 
     /// Windows with a pointer for each pixel, whose channels are those of all groups.
-    pub(super) fn of_pixels(input: &'a [f32], pixel: usize, axes: [Axis; 3]) -> Self {
+    pub(super) fn of_pixels(input: &'a [T], pixel: usize, axes: [Axis; 3]) -> Self {
         Self::of(input, pixel, [0, pixel], axes, false)
     }
 
     fn of(
-        input: &'a [f32],
+        input: &'a [T],
         pixel: usize,
         [first, channels]: [usize; 2],
         axes: [Axis; 3],
@@ -78,8 +79,8 @@ impl<'a> Windows<'a> {
         } else {
             channels
         };
-        let zeros = if run > ZEROS.len() {
-            vec![0.0; run]
+        let zeros = if run > T::zeros().len() {
+            vec![T::ZERO; run]
         } else {
             Vec::new()
         };
@@ -112,11 +113,11 @@ impl<'a> Windows<'a> {
     }
 }
 
-fn pointer(s: &[f32]) -> SendPtr<f32> {
+fn pointer<T>(s: &[T]) -> SendPtr<T> {
     SendPtr(s.as_ptr().cast_mut())
 }
 
-impl RowSource<f32> for Windows<'_> {
+impl<T: GemmElement> RowSource<T> for Windows<'_, T> {
     fn n_offsets(&self) -> usize {
         let [d, h, w] = self.axes.map(|a| a.filter);
         if self.merged { d * h } else { d * h * w }
@@ -130,17 +131,11 @@ impl RowSource<f32> for Windows<'_> {
         }
     }
 
-    fn fill(
-        &self,
-        rows: Range<usize>,
-        tiles: Tiles,
-        out: &mut [SendPtr<f32>],
-        spare: &mut Scratch,
-    ) {
+    fn fill(&self, rows: Range<usize>, tiles: Tiles, out: &mut [SendPtr<T>], spare: &mut Scratch) {
         let (n_offsets, run) = (self.n_offsets(), self.run());
         let [depth, height, width] = &self.axes;
         let zeros = if self.zeros.is_empty() {
-            &ZEROS[..run]
+            &T::zeros()[..run]
         } else {
             &self.zeros
         };
@@ -157,7 +152,7 @@ impl RowSource<f32> for Windows<'_> {
             0
         };
         let mut patches = spare
-            .alloc::<f32>(edges * n_offsets * run)
+            .alloc::<T>(edges * n_offsets * run)
             .chunks_exact_mut(run.max(1));
         let mut pos = self.position(rows.start);
         // Starts of the input lines under the filter rows; they change with the output row.
@@ -221,7 +216,7 @@ impl RowSource<f32> for Windows<'_> {
     }
 }
 
-impl Windows<'_> {
+impl<T: GemmElement> Windows<'_, T> {
     /// Computes the start of the input line under each filter row, if it exists.
     fn lines(&self, [n, z, y, _]: [usize; 4], lines: &mut [Option<usize>]) {
         let [depth, height, width] = &self.axes;
@@ -246,16 +241,16 @@ impl Windows<'_> {
     }
 
     /// Copies the part of a window that is in `line`, zeros elsewhere.
-    fn copy(&self, line: &[f32], start: isize, patch: &mut [f32]) {
+    fn copy(&self, line: &[T], start: isize, patch: &mut [T]) {
         let c = self.pixel as isize;
         let len = patch.len() as isize;
         let from = (-start * c).clamp(0, len) as usize;
         let to = (line.len() as isize - start * c).clamp(from as isize, len) as usize;
-        patch[..from].fill(0.0);
+        patch[..from].fill(T::ZERO);
         let at = (start * c + from as isize) as usize;
         if from < to {
             patch[from..to].copy_from_slice(&line[at..at + to - from]);
         }
-        patch[to..].fill(0.0);
+        patch[to..].fill(T::ZERO);
     }
 }
