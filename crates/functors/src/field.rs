@@ -155,7 +155,7 @@ promote! {
 }
 
 macro_rules! reals {
-    ($($ty:ident, $exp:path, $ln:path, $erf:path, $erfc:path;)*) => {$(
+    ($($ty:ident, $exp:path, $ln:path, $tanh:path, $erf:path, $erfc:path;)*) => {$(
         impl Field for $ty {
             #[inline(always)]
             fn exp(self) -> Self { $exp(self) }
@@ -185,8 +185,8 @@ macro_rules! reals {
             fn sinh(self) -> Self { $ty::sinh(self) }
             #[inline]
             fn cosh(self) -> Self { $ty::cosh(self) }
-            #[inline]
-            fn tanh(self) -> Self { $ty::tanh(self) }
+            #[inline(always)]
+            fn tanh(self) -> Self { $tanh(self) }
             #[inline]
             // In f64: squares of large numbers are finite.
             fn asinh(self) -> Self { f64::from(self).asinh() as $ty }
@@ -297,6 +297,7 @@ macro_rules! reals {
                 let norm = ComplexFloat::abs(self);
                 if norm == 0.0 { Self::ZERO } else { self / norm }
             }
+            #[inline(always)]
             fn conj(self) -> Self { ComplexFloat::conj(self) }
             fn from_f64(x: f64) -> Self { Complex::new(x as $ty, 0.0) }
             fn real_part(self) -> f64 { self.re.into() }
@@ -305,8 +306,8 @@ macro_rules! reals {
     )*};
 }
 reals! {
-    f32, f32::exp, f32::ln, libm::erff, libm::erfcf;
-    f64, double::exp, double::ln, special::erf, libm::erfc;
+    f32, f32::exp, f32::ln, f32::tanh, libm::erff, libm::erfcf;
+    f64, double::exp, double::ln, double::tanh, special::erf, libm::erfc;
 }
 
 /// Returns `1 - z` and `1 + z`, with the sign of an imaginary part that is zero.

@@ -99,6 +99,34 @@ pub fn ln(x: f64) -> f64 {
     if x >= 0.0 { y } else { f64::NAN }
 }
 
+/// Returns the hyperbolic tangent.
+#[inline(always)]
+pub fn tanh(x: f64) -> f64 {
+    let size = x.abs();
+    let far = 1.0 - 2.0 / (exp(2.0 * size) + 1.0);
+    let z = x * x;
+    let p = poly(
+        z,
+        [
+            -9.643_991_794_250_523e-1,
+            -9.928_772_310_019_185e1,
+            -1.614_687_684_417_084_5e3,
+        ],
+    );
+    let q = poly(
+        z,
+        [
+            1.0,
+            1.128_116_784_916_329_3e2,
+            2.235_488_390_601_004_5e3,
+            4.844_063_053_251_255e3,
+        ],
+    );
+    // The polynomial of what the other formula is for overflows to a quotient that is not a number.
+    let near = x + x * (z * (p / q));
+    if size < 0.625 { near } else { far.copysign(x) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -151,5 +179,6 @@ mod tests {
     fn functions_are_the_library_s() {
         check("exp", exp, f64::exp);
         check("ln", ln, f64::ln);
+        check("tanh", tanh, f64::tanh);
     }
 }

@@ -33,21 +33,33 @@ fn kernel(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         else Err(build.unsupported(dtype)))
 }
 
-/// Eigenvalues in the order that TensorFlow has, and vectors as columns.
-fn decompose<W: Wide>(a: &[W], n: usize, is_real: bool) -> Option<(Vec<Complex64>, Square)> {
+/// Eigenvalues in the order that TensorFlow has, and vectors as columns, if these are wanted.
+fn decompose<W: Wide>(
+    a: &[W],
+    n: usize,
+    is_real: bool,
+    vectors: bool,
+) -> Option<(Vec<Complex64>, Square)> {
     let matrix: Vec<Complex64> = a.iter().map(|x| x.to_complex()).collect();
+    let real = || matrix.iter().map(|x| x.re).collect::<Vec<f64>>();
+    if is_real && !vectors {
+        return Some((real_eigenvalues(&real(), n)?, Square::new()));
+    }
     let (u, t) = schur(&matrix, n)?;
     let own: Vec<Complex64> = (0..n).map(|i| t[i * n + i]).collect();
-    let v = eigenvectors(&u, &t, n);
+    let v = match vectors {
+        true => eigenvectors(&u, &t, n),
+        false => Square::new(),
+    };
     let mut order: Vec<usize> = (0..n).collect();
     if !is_real {
         // The smallest first.
         order.sort_by(|&a, &b| own[a].norm().total_cmp(&own[b].norm()));
         let values = order.iter().map(|&i| own[i]).collect();
-        return Some((values, columns(&v, n, &order)));
+        let v = if vectors { columns(&v, n, &order) } else { v };
+        return Some((values, v));
     }
-    let real: Vec<f64> = matrix.iter().map(|x| x.re).collect();
-    let values = real_eigenvalues(&real, n)?;
+    let values = real_eigenvalues(&real(), n)?;
     // Each value has the vector of the nearest one of the complex form.
     let mut left = order.clone();
     order.clear();
@@ -104,7 +116,7 @@ where
         let a = x.get(i * n * n..(i + 1) * n * n).unwrap_or_default();
         let a: Vec<T::Wide> = a.iter().map(|x| x.promote()).collect();
         for job in jobs {
-            if let Some((e, v)) = decompose(&a, n, is_real) {
+            if let Some((e, v)) = decompose(&a, n, is_real, vectors) {
                 store(&e, job.e);
                 store(&v, job.v);
                 job.is_done = true;

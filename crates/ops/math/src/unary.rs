@@ -126,7 +126,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(sinh_grad),
     unary_op("Cosh", FIELD, field_op!(cosh))
     .gradient(cosh_grad),
-    unary_op("Tanh", FIELD, field_op!(tanh, Tanh))
+    unary_op("Tanh", FIELD, vector_op!(COSTLY, Tanh, Field::tanh))
     .gradient(tanh_grad),
     unary_op("Asinh", FIELD, field_op!(asinh))
     .gradient(asinh_grad),
@@ -224,7 +224,7 @@ pub(crate) const OPS: &[Op] = &[
                 }));
             }
             dispatch!(dtype, T in [Complex32, Complex64] =>
-            unary_kernel::<T, T>(CHEAP, UnaryFn(<T as Field>::conj)),
+            unary_kernel::<T, T>(CHEAP, Vectorized(UnaryFn(|x: T| <T as Field>::conj(x)))),
             else Err(build.unsupported(dtype)))
         })
     .gradient(conj_grad),
@@ -274,15 +274,15 @@ fn of_floats(
 /// Returns the kernel of a real function of complex numbers.
 fn part(
     build: &KernelBuild,
-    single: fn(Complex32) -> f32,
-    double: fn(Complex64) -> f64,
+    single: impl Fn(Complex32) -> f32 + Send + Sync + 'static,
+    double: impl Fn(Complex64) -> f64 + Send + Sync + 'static,
 ) -> Result<Box<dyn OpKernel>> {
     match (build.input(0)?, build.output(0)?) {
         (DType::Complex64, DType::Float) => {
-            unary_kernel::<Complex32, f32>(CHEAP, ConvertFn(single))
+            unary_kernel::<Complex32, f32>(CHEAP, Vectorized(ConvertFn(single)))
         }
         (DType::Complex128, DType::Double) => {
-            unary_kernel::<Complex64, f64>(CHEAP, ConvertFn(double))
+            unary_kernel::<Complex64, f64>(CHEAP, Vectorized(ConvertFn(double)))
         }
         (dtype, _) => Err(build.unsupported(dtype)),
     }
