@@ -4,7 +4,7 @@ use crate::image_feed;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_model::arrays;
 use ferroflow_runtime::{DType, PartialShape, Shape, Tensor};
-use ferroflow_tensor::{Complex32, Complex64, bf16, dispatch, f16};
+use ferroflow_tensor::{Complex32, Complex64, Element, bf16, dispatch, f16};
 use serde_json::Value as Json;
 use std::path::Path;
 
@@ -70,39 +70,9 @@ fn parse(
     image_range: (f32, f32),
 ) -> Result<Tensor> {
     if let Some(file) = text.strip_prefix('@') {
-        let lower = file.to_lowercase();
-        if lower.ends_with(".npy") {
-            return arrays::read_npy(Path::new(file));
-        }
-        // Keys may contain colons: they are often tensor names.
-        if let Some((stem, key)) = file.split_once(".npz:") {
-            return arrays::read_npz_key(Path::new(&format!("{stem}.npz")), key);
-        }
-        if dtype == DType::String {
-            let bytes =
-                std::fs::read(file).map_err(|e| ferroflow_base::not_found!("{file}: {e}"))?;
-            return Ok(Tensor::string(bytes));
-        }
-        if image_feed::EXTENSIONS.iter().any(|e| lower.ends_with(e)) {
-            return image_feed::read(Path::new(file), dtype, shape, image_range);
-        }
-        return Err(invalid_argument!(
-            "@{file}: expected FILE.npy, FILE.npz:KEY, FILE.png or FILE.jpg"
-        ));
+        return read_file(file, dtype, shape, image_range);
     }
-    let json: Json = match serde_json::from_str(text) {
-        Ok(json) => json,
-        Err(_) if dtype == DType::String => Json::String(text.to_string()),
-        Err(_) if serde_json::from_str::<Json>(&quoted(text)).is_ok() => {
-            serde_json::from_str(&quoted(text)).unwrap_or(Json::Null)
-        }
-        Err(e) => {
-            return Err(invalid_argument!(
-                "'{}' is not a literal ({e}); write 3.5, true or [[1,2],[3,4]], or @FILE",
-                shortened(text)
-            ));
-        }
-    };
+    let json = literal(text, dtype)?;
     let mut dims = Vec::new();
     let mut at = &json;
     while let Json::Array(items) = at {
@@ -114,38 +84,57 @@ fn parse(
     }
     let mut leaves = Vec::new();
     collect(&json, &dims, &mut leaves)?;
-    let shape = Shape::from(&dims[..]);
-    let number = |v: &&Json| match v {
-        Json::Number(n) => n
-            .as_f64()
-            .ok_or_else(|| invalid_argument!("{v} is out of range")),
-        Json::String(s) => s
-            .trim_start_matches('+')
-            .parse()
-            .map_err(|_| invalid_argument!("\"{s}\" is not a number")),
-        other => Err(invalid_argument!("{other} is not a number")),
-    };
-    let floats = || leaves.iter().map(number).collect::<Result<Vec<f64>>>();
+    from_leaves(&leaves, Shape::from(&dims[..]), dtype)
+}
+
+/// Reads the tensor that a file holds.
+fn read_file(
+    file: &str,
+    dtype: DType,
+    shape: &PartialShape,
+    image_range: (f32, f32),
+) -> Result<Tensor> {
+    let lower = file.to_lowercase();
+    if lower.ends_with(".npy") {
+        return arrays::read_npy(Path::new(file));
+    }
+    // Keys may contain colons: they are often tensor names.
+    if let Some((stem, key)) = file.split_once(".npz:") {
+        return arrays::read_npz_key(Path::new(&format!("{stem}.npz")), key);
+    }
+    if dtype == DType::String {
+        let bytes = std::fs::read(file).map_err(|e| ferroflow_base::not_found!("{file}: {e}"))?;
+        return Ok(Tensor::string(bytes));
+    }
+    if image_feed::EXTENSIONS.iter().any(|e| lower.ends_with(e)) {
+        return image_feed::read(Path::new(file), dtype, shape, image_range);
+    }
+    Err(invalid_argument!(
+        "@{file}: expected FILE.npy, FILE.npz:KEY, FILE.png or FILE.jpg"
+    ))
+}
+
+/// Reads a literal: JSON, or the text itself if it is to be a string.
+fn literal(text: &str, dtype: DType) -> Result<Json> {
+    match serde_json::from_str(text) {
+        Ok(json) => Ok(json),
+        Err(_) if dtype == DType::String => Ok(Json::String(text.to_string())),
+        Err(e) => serde_json::from_str(&quoted(text)).map_err(|_| {
+            invalid_argument!(
+                "'{}' is not a literal ({e}); write 3.5, true or [[1,2],[3,4]], or @FILE",
+                shortened(text)
+            )
+        }),
+    }
+}
+
+/// Returns the tensor whose elements are `leaves`.
+fn from_leaves(leaves: &[&Json], shape: Shape, dtype: DType) -> Result<Tensor> {
     match dtype {
-        DType::Float => Tensor::from_slice(
-            shape,
-            &floats()?.iter().map(|&v| v as f32).collect::<Vec<_>>(),
-        ),
-        DType::Double => Tensor::from_slice(shape, &floats()?),
-        DType::Half => Tensor::from_slice(
-            shape,
-            &floats()?
-                .iter()
-                .map(|&v| f16::from_f64(v))
-                .collect::<Vec<_>>(),
-        ),
-        DType::Bfloat16 => Tensor::from_slice(
-            shape,
-            &floats()?
-                .iter()
-                .map(|&v| bf16::from_f64(v))
-                .collect::<Vec<_>>(),
-        ),
+        DType::Float => from_floats(leaves, shape, |v| v as f32),
+        DType::Double => from_floats(leaves, shape, |v| v),
+        DType::Half => from_floats(leaves, shape, f16::from_f64),
+        DType::Bfloat16 => from_floats(leaves, shape, bf16::from_f64),
         DType::Bool => {
             let bools = leaves.iter().map(|v| {
                 v.as_bool()
@@ -160,24 +149,10 @@ fn parse(
             });
             Tensor::from_strings(shape, strings.collect())
         }
-        DType::Complex64 | DType::Complex128 => {
-            let both = leaves.iter().map(|v| match v {
-                Json::String(s) => {
-                    complex(s).ok_or_else(|| invalid_argument!("\"{s}\" is not a number"))
-                }
-                v => Ok(Complex64::new(number(v)?, 0.0)),
-            });
-            let both = both.collect::<Result<Vec<_>>>()?;
-            match dtype {
-                DType::Complex128 => Tensor::from_slice(shape, &both),
-                _ => {
-                    let short = both
-                        .iter()
-                        .map(|c| Complex32::new(c.re as f32, c.im as f32));
-                    Tensor::from_slice(shape, &short.collect::<Vec<_>>())
-                }
-            }
+        DType::Complex64 => {
+            from_complex(leaves, shape, |c| Complex32::new(c.re as f32, c.im as f32))
         }
+        DType::Complex128 => from_complex(leaves, shape, |c| c),
         _ => dispatch!(dtype, T in [i8, i16, i32, i64, u8, u16, u32, u64] => {
             let ints = leaves.iter().map(|v| {
                 let wide = v.as_i64().map(i128::from).or(v.as_u64().map(i128::from));
@@ -187,6 +162,43 @@ fn parse(
             });
             Tensor::from_slice(shape, &ints.collect::<Result<Vec<T>>>()?)
         }, else Err(invalid_argument!("literals of dtype {dtype} are not supported; use @FILE.npy"))),
+    }
+}
+
+fn from_floats<T: Element>(
+    leaves: &[&Json],
+    shape: Shape,
+    round: impl Fn(f64) -> T,
+) -> Result<Tensor> {
+    let values = leaves.iter().map(|v| number(v).map(&round));
+    Tensor::from_slice(shape, &values.collect::<Result<Vec<_>>>()?)
+}
+
+fn from_complex<T: Element>(
+    leaves: &[&Json],
+    shape: Shape,
+    round: impl Fn(Complex64) -> T,
+) -> Result<Tensor> {
+    let values = leaves.iter().map(|v| match v {
+        Json::String(s) => complex(s)
+            .map(&round)
+            .ok_or_else(|| invalid_argument!("\"{s}\" is not a number")),
+        v => Ok(round(Complex64::new(number(v)?, 0.0))),
+    });
+    Tensor::from_slice(shape, &values.collect::<Result<Vec<_>>>()?)
+}
+
+/// Returns a number, which may be quoted: JSON has no infinities.
+fn number(v: &Json) -> Result<f64> {
+    match v {
+        Json::Number(n) => n
+            .as_f64()
+            .ok_or_else(|| invalid_argument!("{v} is out of range")),
+        Json::String(s) => s
+            .trim_start_matches('+')
+            .parse()
+            .map_err(|_| invalid_argument!("\"{s}\" is not a number")),
+        other => Err(invalid_argument!("{other} is not a number")),
     }
 }
 

@@ -94,49 +94,12 @@ pub fn run(args: &Args) -> Result<()> {
         ));
     }
     if args.model.is_directory() {
-        let model = args.model.open()?;
-        if args.shows_graph() {
-            return show_graph(args, model.session());
-        }
-        if let Some(cluster) = &args.place {
-            let graph = model.session().graph();
-            return crate::place::show(&graph, &whole(&graph), cluster);
-        }
-        if args.gradients {
-            show_gradients(&model.session().graph());
-            if let Model::Saved(model) = &model {
-                crate::saved_model::print_left_out(model);
-            }
-            return Ok(());
-        }
-        return crate::saved_model::show(&args.model, &model);
+        return show_directory(args);
     }
     if CompiledModel::is_at(&args.model.model) {
-        if args.shows_graph() || args.gradients || args.place.is_some() {
-            return Err(invalid_argument!(
-                "--after, --clusters, --dot, --svg, --place and --gradients need the graph, which a compiled model does \
-                 not hold; `ferroflow translate --bef-to-mlir {}` prints its functions",
-                args.model.model.display()
-            ));
-        }
-        if let Model::Compiled(model) = args.model.open()? {
-            show_compiled(&model);
-        }
-        return Ok(());
+        return show_compiled_file(args);
     }
-    let unsupported = unsupported(args)?;
-    if !unsupported.is_empty() {
-        crate::inspect_file::show(&args.model.model)?;
-        say!("not supported yet:");
-        for (op, n) in &unsupported {
-            say!("  {op:<32} {n:>6}");
-        }
-        let (n, types) = match unsupported.len() {
-            1 => (1, "type is"),
-            n => (n, "types are"),
-        };
-        return Err(invalid_argument!("{n} op {types} not supported"));
-    }
+    check_supported(args)?;
     let model = args.model.open()?;
     let session = model.session();
     let graph = &*session.graph();
@@ -150,15 +113,71 @@ pub fn run(args: &Args) -> Result<()> {
         show_gradients(graph);
         return Ok(());
     }
-    let signature = whole(graph);
-    let (pruned, shapes) = {
-        let options = ferroflow_runtime::SessionOptions {
-            threads: 1,
-            compile: ferroflow_runtime::CompileOptions::none(),
-            ..Default::default()
-        };
-        Session::new(graph.clone(), options).graph_after(&signature, None)?
+    summarize(graph)
+}
+
+/// Shows a SavedModel.
+fn show_directory(args: &Args) -> Result<()> {
+    let model = args.model.open()?;
+    if args.shows_graph() {
+        return show_graph(args, model.session());
+    }
+    if let Some(cluster) = &args.place {
+        let graph = model.session().graph();
+        return crate::place::show(&graph, &whole(&graph), cluster);
+    }
+    if args.gradients {
+        show_gradients(&model.session().graph());
+        if let Model::Saved(model) = &model {
+            crate::saved_model::print_left_out(model);
+        }
+        return Ok(());
+    }
+    crate::saved_model::show(&args.model, &model)
+}
+
+/// Shows a compiled model.
+fn show_compiled_file(args: &Args) -> Result<()> {
+    if args.shows_graph() || args.gradients || args.place.is_some() {
+        return Err(invalid_argument!(
+            "--after, --clusters, --dot, --svg, --place and --gradients need the graph, which a compiled model does \
+             not hold; `ferroflow translate --bef-to-mlir {}` prints its functions",
+            args.model.model.display()
+        ));
+    }
+    if let Model::Compiled(model) = args.model.open()? {
+        show_compiled(&model);
+    }
+    Ok(())
+}
+
+/// Lists the op types that are not supported, if any, which is an error.
+fn check_supported(args: &Args) -> Result<()> {
+    let unsupported = unsupported(args)?;
+    if unsupported.is_empty() {
+        return Ok(());
+    }
+    crate::inspect_file::show(&args.model.model)?;
+    say!("not supported yet:");
+    for (op, n) in &unsupported {
+        say!("  {op:<32} {n:>6}");
+    }
+    let (n, types) = match unsupported.len() {
+        1 => (1, "type is"),
+        n => (n, "types are"),
     };
+    Err(invalid_argument!("{n} op {types} not supported"))
+}
+
+/// Prints the inputs, outputs, sizes and ops of a graph.
+fn summarize(graph: &Graph) -> Result<()> {
+    let options = ferroflow_runtime::SessionOptions {
+        threads: 1,
+        compile: ferroflow_runtime::CompileOptions::none(),
+        ..Default::default()
+    };
+    let session = Session::new(graph.clone(), options);
+    let (pruned, shapes) = session.graph_after(&whole(graph), None)?;
     say!("inputs:");
     for id in inputs(graph) {
         let node = graph.node(id);

@@ -332,6 +332,61 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
         .ok_or_else(|| data_loss!("the merged checkpoints have too many data files"))?;
     let place = ShardRange::for_shards(prefix, n);
     let before = files_of(prefix);
+    let (entries, moves) = plan_merge(&bundles, parts, prefix, &place)?;
+    if let Some(folder) = files::folder_of(Path::new(prefix)) {
+        make_folder(&folder)?;
+    }
+    let placed = moves
+        .iter()
+        .try_for_each(|(from, to)| files::rename(from, to).map_err(|e| io_error(from, &e)));
+    let written = placed.and_then(|()| {
+        sync_folder(Path::new(prefix));
+        write_index(prefix, &place, entries)
+    });
+    if let Err(error) = written {
+        // On failure the parts are moved back.
+        for (from, to) in moves
+            .iter()
+            .filter(|(from, to)| files::exists(to) && !files::exists(from))
+        {
+            let _ = files::rename(to, from);
+        }
+        return Err(error);
+    }
+    remove_old(&place, before);
+    remove_stale(&index_path(prefix));
+    remove_merged(parts, prefix, delete_old_dirs);
+    Ok(())
+}
+
+/// Removes what is left of the parts, and folders that are empty then if `delete_old_dirs` is set.
+fn remove_merged(parts: &[String], prefix: &str, delete_old_dirs: bool) {
+    for part in parts {
+        let index = index_path(part);
+        if index != index_path(prefix) {
+            let empty = files_of(part);
+            let _ = files::remove_file(&index);
+            for file in empty {
+                let _ = files::remove_file(file);
+            }
+        }
+        if let Some(folder) = Path::new(part).parent().filter(|_| delete_old_dirs) {
+            // Removes the folder only if it is empty.
+            let _ = files::remove_dir(folder);
+        }
+    }
+}
+
+/// The entries of an index by key, and the data files to rename: from, to.
+type Merge = (BTreeMap<Vec<u8>, BundleEntryProto>, Vec<(PathBuf, PathBuf)>);
+
+/// Returns the index of the merged checkpoint and where the data files of its parts go.
+fn plan_merge(
+    bundles: &[TensorBundle],
+    parts: &[String],
+    prefix: &str,
+    place: &ShardRange,
+) -> Result<Merge> {
     let mut entries: BTreeMap<Vec<u8>, BundleEntryProto> = BTreeMap::new();
     let mut moves: Vec<(PathBuf, PathBuf)> = Vec::new();
     let mut next = place.first;
@@ -381,43 +436,7 @@ pub fn merge_bundles(parts: &[String], prefix: &str, delete_old_dirs: bool) -> R
         }
         next += bundle.n_shards();
     }
-    if let Some(folder) = files::folder_of(Path::new(prefix)) {
-        make_folder(&folder)?;
-    }
-    let placed = moves
-        .iter()
-        .try_for_each(|(from, to)| files::rename(from, to).map_err(|e| io_error(from, &e)));
-    let written = placed.and_then(|()| {
-        sync_folder(Path::new(prefix));
-        write_index(prefix, &place, entries)
-    });
-    if let Err(error) = written {
-        // On failure the parts are moved back.
-        for (from, to) in moves
-            .iter()
-            .filter(|(from, to)| files::exists(to) && !files::exists(from))
-        {
-            let _ = files::rename(to, from);
-        }
-        return Err(error);
-    }
-    remove_old(&place, before);
-    remove_stale(&index_path(prefix));
-    for part in parts {
-        let index = index_path(part);
-        if index != index_path(prefix) {
-            let empty = files_of(part);
-            let _ = files::remove_file(&index);
-            for file in empty {
-                let _ = files::remove_file(file);
-            }
-        }
-        if let Some(folder) = Path::new(part).parent().filter(|_| delete_old_dirs) {
-            // Removes the folder only if it is empty.
-            let _ = files::remove_dir(folder);
-        }
-    }
-    Ok(())
+    Ok((entries, moves))
 }
 
 #[cfg(test)]

@@ -162,58 +162,11 @@ impl LearningRateSchedule {
                 t_mul,
                 m_mul,
                 alpha,
-            } => {
-                let at = time(net, steps)?;
-                let one = net.scalar(1.0)?;
-                let (number, share) = if t_mul == 1.0 {
-                    let number = net.apply("Floor", &[at])?;
-                    (number, net.apply("Sub", &[at, number])?)
-                } else {
-                    // The restarts are at sums of a geometric series.
-                    let (ratio, t) = (net.scalar(1.0 - t_mul)?, net.scalar(t_mul)?);
-                    let product = net.apply("Mul", &[at, ratio])?;
-                    let left = net.apply("Sub", &[one, product])?;
-                    let log = net.apply("Log", &[left])?;
-                    let unit = net.apply("Log", &[t])?;
-                    let number = net.apply("RealDiv", &[log, unit])?;
-                    let number = net.apply("Floor", &[number])?;
-                    let length = net.apply("Pow", &[t, number])?;
-                    let sum = net.apply("Sub", &[one, length])?;
-                    let sum = net.apply("RealDiv", &[sum, ratio])?;
-                    let rest = net.apply("Sub", &[at, sum])?;
-                    (number, net.apply("RealDiv", &[rest, length])?)
-                };
-                let m = net.scalar(m_mul)?;
-                let height = net.apply("Pow", &[m, number])?;
-                let pi = net.scalar(std::f32::consts::PI)?;
-                let angle = net.apply("Mul", &[pi, share])?;
-                let cosine = net.apply("Cos", &[angle])?;
-                let wave = net.apply("AddV2", &[one, cosine])?;
-                let half = net.scalar(0.5)?;
-                let height = net.apply("Mul", &[half, height])?;
-                let wave = net.apply("Mul", &[height, wave])?;
-                let (range, alpha) = (net.scalar(1.0 - alpha)?, net.scalar(alpha)?);
-                let above = net.apply("Mul", &[range, wave])?;
-                let factor = net.apply("AddV2", &[above, alpha])?;
-                let initial = net.scalar(initial)?;
-                net.apply("Mul", &[initial, factor])
-            }
+            } => cosine_restarts(net, [initial, steps, t_mul, m_mul, alpha]),
             LearningRateSchedule::Piecewise {
                 ref boundaries,
                 ref values,
-            } => {
-                let step = net.global_step()?;
-                let boundaries = Tensor::vector(boundaries)?;
-                let boundaries = net.builder.constant("boundaries", boundaries)?;
-                let values = net.builder.constant("values", Tensor::vector(values)?)?;
-                let over = net.apply("Greater", &[step.value, boundaries])?;
-                let over = net.op("Cast").input(over);
-                let over = over.attr("DstT", AttrValue::Type(DType::Int32)).output()?;
-                let axis = net.ints(&[0])?;
-                let number = net.apply("Sum", &[over, axis])?;
-                let axis = net.builder.constant("axis", Tensor::scalar(0i32))?;
-                net.apply("GatherV2", &[values, number, axis])
-            }
+            } => piecewise(net, boundaries, values),
             LearningRateSchedule::Exponential {
                 initial,
                 steps,
@@ -231,39 +184,12 @@ impl LearningRateSchedule {
                 steps,
                 power,
                 cycle,
-            } => {
-                let left = match cycle {
-                    false => left(net, steps)?,
-                    true => {
-                        let (at, one) = (time(net, steps)?, net.scalar(1.0)?);
-                        // The first cycle begins at step 0.
-                        let length = net.apply("Ceil", &[at])?;
-                        let length = net.apply("Maximum", &[length, one])?;
-                        let share = net.apply("RealDiv", &[at, length])?;
-                        net.apply("Sub", &[one, share])?
-                    }
-                };
-                let power = net.scalar(power)?;
-                let share = net.apply("Pow", &[left, power])?;
-                let (range, end) = (net.scalar(initial - end)?, net.scalar(end)?);
-                let above = net.apply("Mul", &[range, share])?;
-                net.apply("AddV2", &[above, end])
-            }
+            } => polynomial(net, [initial, end, steps, power], cycle),
             LearningRateSchedule::Cosine {
                 initial,
                 steps,
                 alpha,
-            } => {
-                // cos(π(1 - left)) = -cos(π left)
-                let left = left(net, steps)?;
-                let pi = net.scalar(std::f32::consts::PI)?;
-                let angle = net.apply("Mul", &[left, pi])?;
-                let cosine = net.apply("Cos", &[angle])?;
-                let half = net.scalar(-0.5 * (1.0 - alpha) * initial)?;
-                let middle = net.scalar(0.5 * (1.0 + alpha) * initial)?;
-                let wave = net.apply("Mul", &[cosine, half])?;
-                net.apply("AddV2", &[middle, wave])
-            }
+            } => cosine(net, [initial, steps, alpha]),
             LearningRateSchedule::InverseTime {
                 initial,
                 steps,
@@ -279,6 +205,105 @@ impl LearningRateSchedule {
             }
         }
     }
+}
+
+/// Returns the rate of [`LearningRateSchedule::CosineRestarts`].
+fn cosine_restarts(
+    net: &mut Network,
+    [initial, steps, t_mul, m_mul, alpha]: [f32; 5],
+) -> Result<Output> {
+    let at = time(net, steps)?;
+    let one = net.scalar(1.0)?;
+    let (number, share) = restart(net, at, t_mul)?;
+    let m = net.scalar(m_mul)?;
+    let height = net.apply("Pow", &[m, number])?;
+    let pi = net.scalar(std::f32::consts::PI)?;
+    let angle = net.apply("Mul", &[pi, share])?;
+    let cosine = net.apply("Cos", &[angle])?;
+    let wave = net.apply("AddV2", &[one, cosine])?;
+    let half = net.scalar(0.5)?;
+    let height = net.apply("Mul", &[half, height])?;
+    let wave = net.apply("Mul", &[height, wave])?;
+    let (range, alpha) = (net.scalar(1.0 - alpha)?, net.scalar(alpha)?);
+    let above = net.apply("Mul", &[range, wave])?;
+    let factor = net.apply("AddV2", &[above, alpha])?;
+    let initial = net.scalar(initial)?;
+    net.apply("Mul", &[initial, factor])
+}
+
+/// Returns how many half cosines are over at the time `at`, and the share of the next one that is.
+fn restart(net: &mut Network, at: Output, t_mul: f32) -> Result<(Output, Output)> {
+    if t_mul == 1.0 {
+        let number = net.apply("Floor", &[at])?;
+        Ok((number, net.apply("Sub", &[at, number])?))
+    } else {
+        // The restarts are at sums of a geometric series.
+        let one = net.scalar(1.0)?;
+        let (ratio, t) = (net.scalar(1.0 - t_mul)?, net.scalar(t_mul)?);
+        let product = net.apply("Mul", &[at, ratio])?;
+        let left = net.apply("Sub", &[one, product])?;
+        let log = net.apply("Log", &[left])?;
+        let unit = net.apply("Log", &[t])?;
+        let number = net.apply("RealDiv", &[log, unit])?;
+        let number = net.apply("Floor", &[number])?;
+        let length = net.apply("Pow", &[t, number])?;
+        let sum = net.apply("Sub", &[one, length])?;
+        let sum = net.apply("RealDiv", &[sum, ratio])?;
+        let rest = net.apply("Sub", &[at, sum])?;
+        Ok((number, net.apply("RealDiv", &[rest, length])?))
+    }
+}
+
+/// Returns the rate of [`LearningRateSchedule::Piecewise`].
+fn piecewise(net: &mut Network, boundaries: &[i64], values: &[f32]) -> Result<Output> {
+    let step = net.global_step()?;
+    let boundaries = Tensor::vector(boundaries)?;
+    let boundaries = net.builder.constant("boundaries", boundaries)?;
+    let values = net.builder.constant("values", Tensor::vector(values)?)?;
+    let over = net.apply("Greater", &[step.value, boundaries])?;
+    let over = net.op("Cast").input(over);
+    let over = over.attr("DstT", AttrValue::Type(DType::Int32)).output()?;
+    let axis = net.ints(&[0])?;
+    let number = net.apply("Sum", &[over, axis])?;
+    let axis = net.builder.constant("axis", Tensor::scalar(0i32))?;
+    net.apply("GatherV2", &[values, number, axis])
+}
+
+/// Returns the rate of [`LearningRateSchedule::Polynomial`].
+fn polynomial(
+    net: &mut Network,
+    [initial, end, steps, power]: [f32; 4],
+    cycle: bool,
+) -> Result<Output> {
+    let left = match cycle {
+        false => left(net, steps)?,
+        true => {
+            let (at, one) = (time(net, steps)?, net.scalar(1.0)?);
+            // The first cycle begins at step 0.
+            let length = net.apply("Ceil", &[at])?;
+            let length = net.apply("Maximum", &[length, one])?;
+            let share = net.apply("RealDiv", &[at, length])?;
+            net.apply("Sub", &[one, share])?
+        }
+    };
+    let power = net.scalar(power)?;
+    let share = net.apply("Pow", &[left, power])?;
+    let (range, end) = (net.scalar(initial - end)?, net.scalar(end)?);
+    let above = net.apply("Mul", &[range, share])?;
+    net.apply("AddV2", &[above, end])
+}
+
+/// Returns the rate of [`LearningRateSchedule::Cosine`].
+fn cosine(net: &mut Network, [initial, steps, alpha]: [f32; 3]) -> Result<Output> {
+    // cos(π(1 - left)) = -cos(π left)
+    let left = left(net, steps)?;
+    let pi = net.scalar(std::f32::consts::PI)?;
+    let angle = net.apply("Mul", &[left, pi])?;
+    let cosine = net.apply("Cos", &[angle])?;
+    let half = net.scalar(-0.5 * (1.0 - alpha) * initial)?;
+    let middle = net.scalar(0.5 * (1.0 + alpha) * initial)?;
+    let wave = net.apply("Mul", &[cosine, half])?;
+    net.apply("AddV2", &[middle, wave])
 }
 
 /// Returns `step / steps`.

@@ -4,6 +4,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::feature_cross::{Column, Crossing, cross};
 use ferroflow_opdef::{Attrs, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
+use std::ops::Range;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -139,8 +140,34 @@ impl Inputs {
     /// Checks the inputs as TensorFlow does and returns their columns.
     fn columns<'a>(&self, ctx: &'a KernelCtx) -> Result<Vec<Column<'a>>> {
         let n = self.n_sparse;
-        let wrong_type =
-            |t: &Tensor| self.internal == Some(DType::String) && t.dtype() == DType::Int64;
+        self.check_indices(ctx)?;
+        if n != self.n_values {
+            return Err(invalid_argument!(
+                "Expected {n} input values, got {}",
+                self.n_values
+            ));
+        }
+        self.check_values(ctx)?;
+        self.check_shapes(ctx)?;
+        self.check_dense(ctx)?;
+        self.check_batch_sizes(ctx)?;
+        let sparse = (0..n).map(|i| Column::sparse(ctx.input(n + i)?, ctx.slice(i)?));
+        let dense = self.dense().map(|at| Column::dense(ctx.input(at)?));
+        sparse.chain(dense).collect()
+    }
+
+    /// The numbers of the dense inputs.
+    fn dense(&self) -> Range<usize> {
+        3 * self.n_sparse..self.end()
+    }
+
+    /// Whether integers come where the op is to cross strings.
+    fn is_wrong_type(&self, t: &Tensor) -> bool {
+        self.internal == Some(DType::String) && t.dtype() == DType::Int64
+    }
+
+    fn check_indices(&self, ctx: &KernelCtx) -> Result<()> {
+        let n = self.n_sparse;
         for i in 0..n {
             match *ctx.shape(i)?.dims() {
                 [_, 2] => {}
@@ -157,16 +184,15 @@ impl Inputs {
                 }
             }
         }
-        if n != self.n_values {
-            return Err(invalid_argument!(
-                "Expected {n} input values, got {}",
-                self.n_values
-            ));
-        }
+        Ok(())
+    }
+
+    fn check_values(&self, ctx: &KernelCtx) -> Result<()> {
+        let n = self.n_sparse;
         // Messages name types by their numbers.
         for i in 0..n {
             let (indices, values) = (ctx.input(i)?, ctx.input(n + i)?);
-            if wrong_type(values) {
+            if self.is_wrong_type(values) {
                 return Err(invalid_argument!(
                     "Input values should be of internal type 7 but received 9"
                 ));
@@ -185,6 +211,11 @@ impl Inputs {
                 ));
             }
         }
+        Ok(())
+    }
+
+    fn check_shapes(&self, ctx: &KernelCtx) -> Result<()> {
+        let n = self.n_sparse;
         for i in 0..n {
             let shape = ctx.shape(2 * n + i)?;
             match *shape.dims() {
@@ -201,10 +232,13 @@ impl Inputs {
                 }
             }
         }
-        let dense = 3 * n..self.end();
-        for (i, at) in dense.clone().enumerate() {
+        Ok(())
+    }
+
+    fn check_dense(&self, ctx: &KernelCtx) -> Result<()> {
+        for (i, at) in self.dense().enumerate() {
             let input = ctx.input(at)?;
-            if wrong_type(input) {
+            if self.is_wrong_type(input) {
                 return Err(invalid_argument!(
                     "Dense inputs should be of internal type 7 but received 9"
                 ));
@@ -216,6 +250,11 @@ impl Inputs {
                 ));
             }
         }
+        Ok(())
+    }
+
+    fn check_batch_sizes(&self, ctx: &KernelCtx) -> Result<()> {
+        let n = self.n_sparse;
         let batch = self.batch_size(ctx)?;
         for i in 0..n {
             let size = ctx.slice::<i64>(2 * n + i)?[0];
@@ -225,7 +264,7 @@ impl Inputs {
                 ));
             }
         }
-        for (i, at) in dense.clone().enumerate() {
+        for (i, at) in self.dense().enumerate() {
             let size = ctx.shape(at)?[0] as i64;
             if size != batch {
                 return Err(invalid_argument!(
@@ -233,9 +272,7 @@ impl Inputs {
                 ));
             }
         }
-        let sparse = (0..n).map(|i| Column::sparse(ctx.input(n + i)?, ctx.slice(i)?));
-        let dense = dense.map(|at| Column::dense(ctx.input(at)?));
-        sparse.chain(dense).collect()
+        Ok(())
     }
 }
 
