@@ -14,21 +14,22 @@ mod pack;
 pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
+mod turned;
 mod update;
 
 pub use super::epilogue::{Activation, Epilogue};
 pub use pack::PackedB;
 use pack::Stored;
+pub(crate) use turned::turn;
 pub use update::{MAX_UPDATE_K, gemm_add, gemm_update};
 
 use super::aligned::{Plain, Scratch, SendPtr};
 use super::bf16::{Bf16Weights, bf16_gemm};
 use super::math::{UnaryOp, unary_in_place};
 use super::table::{DispatchTable, GemmTable};
-use super::transpose::{STRIP, plane_strip};
 use bytes::Bytes;
 use drive::{Columns, Out, RowSource, Tiles, drive};
-use ferroflow_sync::{Inline, Parallelism, parallel_for};
+use ferroflow_sync::{Inline, Parallelism};
 use std::ops::Range;
 
 /// A float type with matrix kernels: `f32` or `f64`.
@@ -396,50 +397,12 @@ pub fn gemm<T: GemmElement>(
             turn(par, t, s.m, [s.n, s.m], out, s.ldc);
         });
     }
-    if s.trans_a && 2 * s.n * (s.k + s.m) <= s.m * s.k && ep.is_none() {
-        return multiply_turned(par, s, a, b, out);
+    if turned::suits(s, ep) {
+        return turned::multiply(par, s, a, b, out);
     }
     let out = Out::Matrix(SendPtr(out.as_mut_ptr()), s.ldc);
     // SAFETY: the size was checked; `out` is exclusively borrowed.
     unsafe { multiply_into(par, s, a, b, out, ep, false) }
-}
-
-/// Computes `aᵀ · op(b)` as `(op(b)ᵀ · a)ᵀ`, where `b` and the product are much smaller than `a`: it is read as it is.
-fn multiply_turned<T: GemmElement>(
-    par: &dyn Parallelism,
-    s: &GemmShape,
-    a: &[T],
-    b: &[T],
-    out: &mut [T],
-) {
-    let (mut rows, mut product) = (Scratch::take(), Scratch::take());
-    let (b, ld) = match s.trans_b || (s.n, s.ldb) == (1, 1) {
-        true => (b, if s.trans_b { s.ldb } else { s.k }),
-        false => {
-            let rows = rows.alloc::<T>(s.n * s.k);
-            turn(par, b, s.ldb, [s.k, s.n], rows, s.k);
-            (&*rows, s.k)
-        }
-    };
-    check(a.len(), s.k, s.m, s.lda, "left-hand matrix");
-    check(b.len(), s.n, s.k, ld, "right-hand matrix");
-    let multiply = |to: &mut [T]| match stream::suits(s.n, s.k) {
-        true => stream::multiply(par, (b, ld), (a, s.lda), (to, s.m), [s.n, s.m, s.k]),
-        false => {
-            let shape = GemmShape {
-                lda: ld,
-                ldb: s.lda,
-                ..GemmShape::dense(s.n, s.m, s.k, false, false)
-            };
-            gemm(par, &shape, b, a, to, &Epilogue::none());
-        }
-    };
-    if (s.n, s.ldc) == (1, 1) {
-        return multiply(&mut out[..s.m]);
-    }
-    let product = product.alloc::<T>(s.n * s.m);
-    multiply(product);
-    turn(par, product, s.m, [s.n, s.m], out, s.ldc);
 }
 
 /// Like [`gemm`], with any kind of output, which it adds to if `add`.
@@ -477,40 +440,6 @@ unsafe fn multiply_into<T: GemmElement>(
             add,
         )
     }
-}
-
-/// Rows that are transposed at a time: fewer than the CPU has places for addresses of pages.
-const TURNED_ROWS: usize = 512;
-
-/// Transposes: `to[c][r] = from[r][c]`, both with a row stride.
-pub(crate) fn turn<T: GemmElement>(
-    par: &dyn Parallelism,
-    from: &[T],
-    ld: usize,
-    [rows, cols]: [usize; 2],
-    to: &mut [T],
-    ld_to: usize,
-) {
-    check(from.len(), rows, cols, ld, "matrix");
-    check(to.len(), cols, rows, ld_to, "transpose");
-    let to = SendPtr(to.as_mut_ptr());
-    let (strips, blocks) = (cols.div_ceil(STRIP), rows.div_ceil(TURNED_ROWS));
-    // The output written at a time stays in the first-level cache.
-    let per_task = (16 * 1024 / (STRIP * rows.min(TURNED_ROWS)).max(1)).max(1);
-    parallel_for(par, blocks * strips, per_task, &|range| {
-        for i in range {
-            let (row, col) = (i / strips * TURNED_ROWS, i % strips * STRIP);
-            let (rows, cols) = (TURNED_ROWS.min(rows - row), STRIP.min(cols - col));
-            // SAFETY: just checked; blocks of strips do not overlap.
-            unsafe {
-                let (from, to) = (
-                    from.as_ptr().add(row * ld + col),
-                    to.get().add(col * ld_to + row),
-                );
-                plane_strip(from, ld, to, ld_to, cols, rows);
-            }
-        }
-    });
 }
 
 /// Element offsets of one product of a [`batch_gemm`].
