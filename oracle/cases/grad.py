@@ -54,6 +54,14 @@ def pools():
     yield case("MaxPoolGradGrad", x, x[:, :3, :3], r("float", (1, 4, 4, 1)), **how)
     yield case("MaxPoolGrad", x, x[:, :3, :3], r("float", (1, 3, 2, 1)), fails=True, **how)
     yield case("MaxPoolGrad", x, x[:, :2, :2], r("float", (1, 2, 2, 1)), fails=True, **how)
+    # More channels than are computed together, under windows that overlap.
+    x = r("float", (2, 6, 5, 19))
+    for strides, padding in (((1, 1), "SAME"), ((2, 1), "VALID")):
+        how = {"ksize": [1, 3, 3, 1], "strides": [1, *strides, 1], "padding": padding}
+        y = pooled(x, (3, 3), strides, padding)
+        dy = r("float", y.shape)
+        yield case("MaxPoolGrad", x, y, dy, **how)
+        yield case("AvgPoolGrad", i32(*x.shape), dy, **how)
     yield case("AvgPoolGrad", i32(1, 4, 4), r("float", (1, 3, 3, 1)), fails=True, **how)
     yield case("MaxPoolGrad", empty("float", 0, 4, 4, 1), empty("float", 0, 3, 3, 1),
                empty("float", 0, 3, 3, 1), **how)
@@ -126,6 +134,8 @@ def resizes():
                fails=True)
     yield case("ResizeNearestNeighborGrad", image, i32(2), fails=True)
     yield case("ResizeNearestNeighborGrad", image, i32(0, 2), fails=True)
+    # Without images their size is arbitrary.
+    yield case("ResizeNearestNeighborGrad", r("float", (0, 4, 4, 3)), i32(2_000_000_000, 1))
 
 
 def boxes():

@@ -166,12 +166,16 @@ fn scatter_by_axes(
     xs: &[Vec<(usize, f32)>],
 ) -> Result<Tensor> {
     let (height, width, c) = (image[1], image[2], image[3]);
+    let mut out = ctx.alloc(DType::Float, image)?;
+    if out.num_elements() == 0 {
+        // Of any height.
+        return Ok(out);
+    }
     let mut lines: Vec<Vec<(usize, f32)>> = vec![Vec::new(); height];
     for (from, ys) in ys.iter().enumerate() {
         ys.iter().for_each(|&(y, v)| lines[y].push((from, v)));
     }
     let (line, of_grads) = (xs.len() * c, ys.len() * xs.len() * c);
-    let mut out = ctx.alloc(DType::Float, image)?;
     let line_group = (MIN_TASK / (line + width * c).max(1)).max(1);
     par_chunks_mut(
         ctx.par(),
@@ -243,17 +247,19 @@ fn gather<T: Num>(
     xs: &[usize],
 ) -> Result<Tensor> {
     let (height, width, c) = (image[1], image[2], image[3]);
+    let mut out = ctx.alloc(T::DTYPE, image)?;
+    if out.num_elements() == 0 {
+        // Of any height.
+        return Ok(out);
+    }
     let mut lines = vec![Vec::new(); height];
     ys.iter()
         .enumerate()
         .for_each(|(from, &y)| lines[y].push(from));
-    // Without images their size is arbitrary.
-    let line = xs.len().saturating_mul(c);
-    let of_grads = line.saturating_mul(ys.len());
+    let (line, of_grads) = (xs.len() * c, ys.len() * xs.len() * c);
     let grads = grads.slice::<T>()?;
-    let mut out = ctx.alloc(T::DTYPE, image)?;
-    let line_group = (MIN_TASK / line.saturating_add(width.saturating_mul(c)).max(1)).max(1);
-    let of_line = width.saturating_mul(c);
+    let line_group = (MIN_TASK / (line + width * c).max(1)).max(1);
+    let of_line = width * c;
     par_chunks_mut(
         ctx.par(),
         out.slice_mut::<T>()?,

@@ -379,6 +379,10 @@ impl MaxGrad {
             Order::Second => shape_of(&output_dims(layout, s))?,
         };
         let mut out = ctx.alloc(T::DTYPE, dims)?;
+        if out.num_elements() == 0 {
+            // Of any size.
+            return Ok(out);
+        }
         let image = match self.order {
             Order::First => in_image,
             Order::Second => out_image,
@@ -534,6 +538,10 @@ fn share_out<T: Ordered>(
     let (grad, c) = (grad.slice::<T>()?, s.plane.in_c);
     let (in_image, out_image) = image_sizes(s);
     let mut out = Tensor::for_overwrite(T::DTYPE, dims)?;
+    if out.num_elements() == 0 {
+        // Of any size.
+        return Ok(out);
+    }
     let overlap = Overlap::new(s);
     par_chunks_mut(par, out.slice_mut::<T>()?, in_image, 1, &|n, out| {
         with_vectors::<T>(
