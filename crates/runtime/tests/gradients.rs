@@ -134,13 +134,26 @@ fn check(case: &Case) -> tensors::Res<()> {
         let got = run(&session, &case.feeds, &names)?;
         let wanted: Vec<&Tensor> = case.gradients.iter().flatten().collect();
         for (i, (got, want)) in got.iter().zip(&wanted).enumerate() {
-            tensors::compare(want, got, case.tol).map_err(|e| format!("gradient {i}: {e}"))?;
+            match tensors::compare(want, got, case.tol) {
+                Err(e) if !is_rounding(want, got) => return Err(format!("gradient {i}: {e}")),
+                _ => {}
+            }
         }
         if case.numeric && optimize {
             steps(case, &session, &got)?;
         }
     }
     Ok(())
+}
+
+/// Returns whether doubles differ by no more than numbers of about one are rounded: where a function is flat, as Tanh of
+/// a large number, its gradient is a difference of such numbers.
+fn is_rounding(want: &Tensor, got: &Tensor) -> bool {
+    let (Ok(want), Ok(got)) = (doubles(want), doubles(got)) else {
+        return false;
+    };
+    let mut pairs = want.iter().zip(&got);
+    want.len() == got.len() && pairs.all(|(w, g)| (w - g).abs() <= 2.0 * f64::EPSILON)
 }
 
 fn doubles(t: &Tensor) -> tensors::Res<Vec<f64>> {

@@ -4,6 +4,7 @@ use super::kernel::{Ahead, Sweep};
 use super::pack::Stored;
 use super::{Epilogue, GemmElement, PackedB};
 use crate::aligned::{Scratch, SendPtr};
+use crate::math::UnaryOp;
 use crate::table::GemmTable;
 use ferroflow_sync::Parallelism;
 use std::ops::Range;
@@ -537,16 +538,30 @@ unsafe fn run_task<T: GemmElement>(
                 && last
                 && (end - done >= ACT_COLUMNS || panel + 1 == cols.end)
             {
-                for r in rows.clone() {
-                    // SAFETY: columns `done..end` of a row of this task.
-                    let row = unsafe {
-                        std::slice::from_raw_parts_mut(out.get().add(r * ldc + done), end - done)
-                    };
-                    T::apply(op, row);
-                }
+                // SAFETY: columns of rows of this task, which were just written.
+                unsafe { apply_to_columns(op, (out, ldc), rows.clone(), done..end) };
                 done = end;
             }
         }
+    }
+}
+
+/// Applies a function to columns of rows of a matrix with a row stride.
+///
+/// # Safety
+/// The columns are initialized, and no other thread accesses them.
+unsafe fn apply_to_columns<T: GemmElement>(
+    op: UnaryOp,
+    (out, ld): (SendPtr<T>, usize),
+    rows: Range<usize>,
+    columns: Range<usize>,
+) {
+    for r in rows {
+        // SAFETY: the caller's promise.
+        let row = unsafe {
+            std::slice::from_raw_parts_mut(out.get().add(r * ld + columns.start), columns.len())
+        };
+        T::apply(op, row);
     }
 }
 

@@ -135,68 +135,10 @@ impl Translator<'_> {
                     ..first.clone()
                 })
             }
-            ("ExpandDims", [a, axis]) => {
-                let axis = *self.b.ints(axis)?.first()?;
-                let rank = a.dims.len() as i64 + 1;
-                let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()?;
-                let mut dims = a.dims.clone();
-                if axis > dims.len() {
-                    return None;
-                }
-                dims.insert(axis, 1);
-                one(Elements {
-                    dims,
-                    ..first.clone()
-                })
-            }
-            ("Fill", [shape, value]) => {
-                let dims = self
-                    .b
-                    .ints(shape)?
-                    .into_iter()
-                    .map(|d| usize::try_from(d).ok());
-                let dims: Vec<usize> = dims.collect::<Option<_>>()?;
-                let n = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
-                match value.values[..] {
-                    [v] if value.dims.is_empty() && n <= MAX_ELEMENTS => one(Elements {
-                        ty: value.ty,
-                        dims,
-                        values: vec![v; n],
-                    }),
-                    _ => None,
-                }
-            }
-            ("Pack", parts) if node.attrs.int("axis").ok()? == 0 => {
-                if parts
-                    .iter()
-                    .any(|p| p.dims != first.dims || p.ty != first.ty)
-                {
-                    return None;
-                }
-                let mut dims = vec![parts.len()];
-                dims.extend(&first.dims);
-                let values: Vec<ValueId> = parts
-                    .iter()
-                    .flat_map(|p| p.values.iter().copied())
-                    .collect();
-                let ty = first.ty;
-                (values.len() <= MAX_ELEMENTS).then(|| one(Elements { ty, dims, values }))?
-            }
-            ("Unpack", [a]) if node.attrs.int("axis").ok()? == 0 => {
-                let (&n, dims) = a.dims.split_first()?;
-                if n != node.outputs.len() || n == 0 {
-                    return None;
-                }
-                let rows = a.values.chunks(a.values.len() / n);
-                let row = |values: &[ValueId]| {
-                    Meaning::Tensor(Rc::new(Elements {
-                        ty: a.ty,
-                        dims: dims.to_vec(),
-                        values: values.to_vec(),
-                    }))
-                };
-                (!a.values.is_empty()).then(|| rows.map(row).collect())
-            }
+            ("ExpandDims", [a, axis]) => expanded(a, *self.b.ints(axis)?.first()?),
+            ("Fill", [shape, value]) => filled(&self.b.ints(shape)?, value),
+            ("Pack", parts) if node.attrs.int("axis").ok()? == 0 => packed(parts),
+            ("Unpack", [a]) if node.attrs.int("axis").ok()? == 0 => unpacked(a, node.outputs.len()),
             _ => {
                 let moved = self.moving(node, inputs);
                 let reduced = moved.or_else(|| self.reduction(node, inputs));
@@ -259,4 +201,63 @@ fn reshaped(shape: &[i64], n: usize) -> Option<Vec<usize>> {
     });
     let dims: Vec<usize> = dims.collect::<Option<_>>()?;
     (dims.iter().product::<usize>() == n).then_some(dims)
+}
+
+/// Inserts a dimension of one element.
+fn expanded(a: &Elements, axis: i64) -> Option<Vec<Meaning>> {
+    let rank = a.dims.len() as i64 + 1;
+    let axis = usize::try_from(if axis < 0 { axis + rank } else { axis }).ok()?;
+    let mut dims = a.dims.clone();
+    if axis > dims.len() {
+        return None;
+    }
+    dims.insert(axis, 1);
+    one(Elements { dims, ..a.clone() })
+}
+
+/// Repeats a scalar.
+fn filled(dims: &[i64], value: &Elements) -> Option<Vec<Meaning>> {
+    let dims = dims.iter().map(|&d| usize::try_from(d).ok());
+    let dims: Vec<usize> = dims.collect::<Option<_>>()?;
+    let n = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
+    match value.values[..] {
+        [v] if value.dims.is_empty() && n <= MAX_ELEMENTS => one(Elements {
+            ty: value.ty,
+            dims,
+            values: vec![v; n],
+        }),
+        _ => None,
+    }
+}
+
+/// Joins tensors of one shape along a new first dimension.
+fn packed(parts: &[&Elements]) -> Option<Vec<Meaning>> {
+    let &first = parts.first()?;
+    let is_alike = |p: &&Elements| p.dims == first.dims && p.ty == first.ty;
+    if !parts.iter().all(is_alike) {
+        return None;
+    }
+    let mut dims = vec![parts.len()];
+    dims.extend(&first.dims);
+    let values = parts.iter().flat_map(|p| p.values.iter().copied());
+    let values: Vec<ValueId> = values.collect();
+    let ty = first.ty;
+    (values.len() <= MAX_ELEMENTS).then(|| one(Elements { ty, dims, values }))?
+}
+
+/// Splits a tensor along its first dimension, of `n` elements.
+fn unpacked(a: &Elements, n: usize) -> Option<Vec<Meaning>> {
+    let (&len, dims) = a.dims.split_first()?;
+    if len != n || a.values.is_empty() {
+        return None;
+    }
+    let rows = a.values.chunks(a.values.len() / n);
+    let row = |values: &[ValueId]| {
+        Meaning::Tensor(Rc::new(Elements {
+            ty: a.ty,
+            dims: dims.to_vec(),
+            values: values.to_vec(),
+        }))
+    };
+    Some(rows.map(row).collect())
 }
