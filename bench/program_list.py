@@ -686,3 +686,100 @@ def sgd(x, y):
         return i + 1, w - 0.1 * m, m
 
     return [tf.while_loop(lambda i, w, m: i < 62, body, [0, tf.zeros([20, 5]), tf.zeros([20, 5])])[1]]
+
+
+@prog("power iteration of the transpose times the matrix, 2000x2000", "graph", lambda: dict(a=f32(2000, 2000)))
+def power_iteration(a):
+    def body(i, v):
+        v = tf.matmul(a, tf.matmul(a, v), transpose_a=True)
+        return i + 1, v / tf.norm(v)
+
+    return [tf.while_loop(lambda i, v: i < 5, body, [0, tf.ones([2000, 1]) / 45.0])[1]]
+
+
+@prog("1000 largest of 2 million, a sort of 300,000", "graph", lambda: dict(x=f32(2_000_000)))
+def largest(x):
+    values, places = tf.math.top_k(x, 1000)
+    return [values, places, tf.sort(x[:300_000]), tf.argsort(x[:100_000])]
+
+
+@prog(
+    "layer normalization of 10000x512, any scale",
+    "graph",
+    lambda: dict(x=f32(10_000, 512), scale=f32(512), offset=f32(512, seed=1)),
+)
+def layer_norm(x, scale, offset):
+    mean, variance = tf.nn.moments(x, [1], keepdims=True)
+    return [(x - mean) / tf.sqrt(variance + 1e-3) * scale + offset]
+
+
+@prog("Dormand–Prince, Van der Pol x 500, doubles", "function", lambda: dict(y=rng().standard_normal((2, 500))))
+def runge_kutta(y):
+    def slope(y):
+        return tf.stack([y[1], 2.0 * (1 - y[0] ** 2) * y[1] - y[0]])
+
+    rows = [
+        [1 / 5],
+        [3 / 40, 9 / 40],
+        [44 / 45, -56 / 15, 32 / 9],
+        [19372 / 6561, -25360 / 2187, 64448 / 6561, -212 / 729],
+        [9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656],
+        [35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84],
+    ]
+    for _ in tf.range(60):
+        slopes = [slope(y)]
+        for row in rows:
+            slopes.append(slope(y + 0.02 * tf.add_n([c * k for c, k in zip(row, slopes)])))
+        y += 0.02 * tf.add_n([c * k for c, k in zip(rows[-1], slopes)])
+    return [y]
+
+
+@prog("multigrid V-cycles of a Poisson equation, doubles", "function", lambda: dict(f=rng().standard_normal((1, 64, 64, 1))))
+def multigrid(f):
+    star = tf.constant(np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]], float)[:, :, None, None])
+
+    def around(u):
+        return tf.nn.conv2d(u, star, 1, "SAME")
+
+    def smooth(u, f):
+        for _ in range(2):
+            u = 0.2 * u + 0.8 * (around(u) - f) / 4
+        return u
+
+    def cycle(u, f, levels):
+        u = smooth(u, f)
+        if levels > 0:
+            rest = tf.nn.avg_pool2d(f - (around(u) - 4 * u), 2, 2, "SAME") * 4
+            coarse = cycle(tf.zeros_like(rest), rest, levels - 1)
+            u += tf.repeat(tf.repeat(coarse, 2, 1), 2, 2)
+        return smooth(u, f)
+
+    u = tf.zeros_like(f)
+    for _ in range(3):
+        u = cycle(u, f, 3)
+    return [u]
+
+
+@prog("gradients of overlapping pools and of resizing", "graph", lambda: dict(x=f32(4, 48, 48, 16)))
+def picture_gradients(x):
+    pooled = [tf.nn.max_pool2d(x, 3, 1, "SAME"), tf.nn.max_pool2d(x, 3, 2, "SAME"), tf.nn.avg_pool2d(x, 3, 1, "SAME")]
+    resized = [tf.image.resize(x, [80, 80], method) for method in ("bilinear", "nearest", "bicubic")]
+    return [tf.gradients(tf.reduce_sum(y * y), x)[0] for y in pooled + resized]
+
+
+@prog(
+    "attention of one position, 8 x 12 heads, 512 kept",
+    "graph",
+    lambda: dict(q=f32(8, 12, 1, 64), k=f32(8, 12, 512, 64, seed=1), v=f32(8, 12, 512, 64, seed=2)),
+)
+def attention_step(q, k, v):
+    return [tf.matmul(tf.nn.softmax(tf.matmul(q, k, transpose_b=True) / 8.0), v)]
+
+
+@prog(
+    "products of integers and of complex numbers",
+    "graph",
+    lambda: dict(i=i32(1000, 256, 256), c=(f32(160, 160) + 1j * f32(160, 160, seed=1)).astype(np.complex64)),
+)
+def other_products(i, c):
+    return [tf.matmul(i, i), tf.matmul(i, i, transpose_b=True), tf.matmul(c, c)]
