@@ -185,12 +185,15 @@ fn scatter_by_axes(
         &|i, out| {
             let (n, y) = (i / height, i % height);
             let grads = &grads[n * of_grads..][..of_grads];
+            out.fill(0.0);
+            if lines[y].is_empty() {
+                return;
+            }
             let mut sum = vec![0.0; line];
             for &(from, v) in &lines[y] {
                 let row = &grads[from * line..][..line];
                 sum.iter_mut().zip(row).for_each(|(sum, g)| *sum += g * v);
             }
-            out.fill(0.0);
             for (xs, pixel) in xs.iter().zip(sum.chunks_exact(c)) {
                 for &(x, h) in xs {
                     let to: &mut [f32] = &mut out[x * c..][..c];
@@ -268,6 +271,10 @@ fn gather<T: Num>(
         &|i, out| {
             let (n, y) = (i / height, i % height);
             let grads = &grads[n * of_grads..][..of_grads];
+            out.fill(T::ZERO);
+            if lines[y].is_empty() {
+                return;
+            }
             let mut sum = vec![T::ZERO; line];
             for from in &lines[y] {
                 let row = &grads[from * line..][..line];
@@ -275,7 +282,6 @@ fn gather<T: Num>(
                     .zip(row)
                     .for_each(|(sum, g)| *sum = sum.add(*g));
             }
-            out.fill(T::ZERO);
             for (x, pixel) in xs.iter().zip(sum.chunks_exact(c)) {
                 let to = &mut out[x * c..][..c];
                 to.iter_mut().zip(pixel).for_each(|(o, g)| *o = o.add(*g));

@@ -163,8 +163,8 @@ pub(crate) fn each_offset(
     }
 }
 
-/// Calls `f(output pixel, position in the input of the first column under its window, positions behind it of the pixels
-/// under its window)` for the output pixels of image `n`.
+/// Calls `f(output pixel, where its window begins in a line of the input, offsets from there of the pixels under the
+/// window)` for the output pixels of image `n`.
 #[inline(always)]
 pub(crate) fn each_window(s: &Conv3dShape, n: usize, mut f: impl FnMut(usize, usize, &[usize])) {
     let p = &s.plane;

@@ -198,13 +198,15 @@ fn windows(s: &Conv3dShape) -> (bool, bool) {
     (disjoint, covering)
 }
 
-/// Calls `f(output pixel, where its window begins, positions behind that of the window's pixels, index of the first
-/// maximum of each channel)` for the output pixels of image `n` whose window is not empty.
+/// Calls `f(output pixel, where its window begins, offsets from there of the window's pixels, index of the first maximum
+/// of each channel)` for the output pixels of image `n` whose window is not empty. `largest` returns these indices for
+/// some channels of `x`.
 #[inline(always)]
 fn each_largest<T: Ordered>(
     s: &Conv3dShape,
     n: usize,
     x: &[T],
+    largest: impl Fn(&[usize], &[T]) -> [u32; TOGETHER],
     mut f: impl FnMut(usize, usize, &[usize], &[u32]),
 ) {
     let mut which = vec![0; s.plane.in_c];
@@ -220,7 +222,7 @@ fn each_largest<T: Ordered>(
             let (blocks, rest) = which.as_chunks_mut::<TOGETHER>();
             let whole = blocks.len() * TOGETHER;
             for (block, which) in blocks.iter_mut().enumerate() {
-                *which = first_largest::<T, TOGETHER>(window, &x[block * TOGETHER..]);
+                *which = largest(window, &x[block * TOGETHER..]);
             }
             for (j, which) in rest.iter_mut().enumerate() {
                 [*which] = first_largest::<T, 1>(window, &x[whole + j..]);
@@ -237,6 +239,23 @@ const TOGETHER: usize = 16;
 /// has the positions of its pixels.
 #[inline(always)]
 fn first_largest<T: Ordered, const N: usize>(window: &[usize], x: &[T]) -> [u32; N] {
+    let pixel = |from: usize| -> [T; N] { std::array::from_fn(|i| x[from..][..N][i]) };
+    let mut best = pixel(window[0]);
+    let mut which = [0; N];
+    for (k, from) in (1..).zip(&window[1..]) {
+        let x = pixel(*from);
+        for i in 0..N {
+            let larger = x[i] > best[i];
+            best[i] = if larger { x[i] } else { best[i] };
+            which[i] = if larger { k } else { which[i] };
+        }
+    }
+    which
+}
+
+/// As [`first_largest`], in steps that become instructions with masks.
+#[inline(always)]
+fn first_largest_by_masks<T: Ordered, const N: usize>(window: &[usize], x: &[T]) -> [u32; N] {
     let (mut best, mut which) = ([T::ZERO; N], [0; N]);
     for (k, from) in (0..).zip(window) {
         let Some(x) = x[*from..].first_chunk::<N>() else {
@@ -260,18 +279,9 @@ fn first_largest<T: Ordered, const N: usize>(window: &[usize], x: &[T]) -> [u32;
     which
 }
 
-/// Runs the loops of one image, for the common type with the best vector instructions of the CPU.
-#[inline(always)]
-fn with_vectors<T: Ordered>(loops: impl FnOnce()) {
-    if const { matches!(T::DTYPE, DType::Float) } {
-        return vectorized(loops);
-    }
-    loops();
-}
-
 /// Sets a pixel to the gradients of the channels in which it is the `k`-th and largest of its
 /// window, and to zero in the others.
-#[inline(always)]
+#[inline]
 fn hand_down<T: Ordered>(k: u32, which: &[u32], grad: &[T], place: &mut [T]) {
     let (places, rest) = place.as_chunks_mut::<TOGETHER>();
     let (grads, rest_grad) = grad.as_chunks::<TOGETHER>();
@@ -372,7 +382,7 @@ impl MaxGrad {
         x: &Tensor,
         grad: &Tensor,
     ) -> Result<Tensor> {
-        let (x_slice, grad, c) = (x.slice::<T>()?, grad.slice::<T>()?, s.plane.in_c);
+        let (x_slice, grad) = (x.slice::<T>()?, grad.slice::<T>()?);
         let (in_image, out_image) = image_sizes(s);
         let dims = match self.order {
             Order::First => x.shape().clone(),
@@ -383,62 +393,123 @@ impl MaxGrad {
             // Of any size.
             return Ok(out);
         }
-        let image = match self.order {
-            Order::First => in_image,
-            Order::Second => out_image,
+        let (image, (disjoint, covering)) = match self.order {
+            Order::First => (in_image, windows(s)),
+            Order::Second => (out_image, (false, false)),
         };
-        let (disjoint, covering) = windows(s);
-        let overlap = (self.order == Order::First && !disjoint).then(|| Overlap::new(s));
+        let overlap = (self.order == Order::First && !disjoint)
+            .then(|| Overlap::new::<T>(s))
+            .flatten();
         par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, image, 1, &|n, out| {
-            if self.order == Order::Second || disjoint && !covering {
-                out.fill(T::ZERO);
-            }
-            with_vectors::<T>(
-                #[inline(always)]
-                || match (self.order, &overlap) {
-                    (Order::First, Some(overlap)) => {
-                        // What belongs to no pixel, where a window is empty.
-                        let mut all = vec![u32::MAX; out_image];
-                        each_largest(
-                            s,
-                            n,
-                            x_slice,
-                            #[inline(always)]
-                            |to, _, _, which| {
-                                all[to * c - n * out_image..][..c].copy_from_slice(which);
-                            },
-                        );
-                        overlap.largest(&all, &grad[n * out_image..][..out_image], out);
+            let image = Image {
+                s,
+                n,
+                x: x_slice,
+                grad,
+                sizes: [in_image, out_image],
+            };
+            match (&overlap, self.order) {
+                (Some(overlap), _) => image.add_up(overlap, out),
+                (None, Order::First) if disjoint => {
+                    if !covering {
+                        out.fill(T::ZERO);
                     }
-                    (Order::First, None) => each_largest(
-                        s,
-                        n,
-                        x_slice,
-                        #[inline(always)]
-                        |to, first, window, which| {
-                            let grad = &grad[to * c..][..c];
-                            for (k, from) in (0..).zip(window) {
-                                let place = &mut out[first + from - n * in_image..][..c];
-                                hand_down(k, which, grad, place);
-                            }
-                        },
-                    ),
-                    (Order::Second, _) => each_largest(
-                        s,
-                        n,
-                        x_slice,
-                        #[inline(always)]
-                        |to, first, window, which| {
-                            let out = &mut out[to * c - n * out_image..][..c];
-                            for (j, (k, o)) in which.iter().zip(out).enumerate() {
-                                *o = grad[first + window[*k as usize] + j];
-                            }
-                        },
-                    ),
-                },
-            );
+                    image.hand_down(out);
+                }
+                (None, Order::First) => image.scatter(out),
+                (None, Order::Second) => image.read(out),
+            }
         });
         Ok(out)
+    }
+}
+
+/// An image whose windows have gradients.
+struct Image<'a, T> {
+    s: &'a Conv3dShape,
+    n: usize,
+    /// All images.
+    x: &'a [T],
+    grad: &'a [T],
+    /// The elements of an image of the input, and of the output.
+    sizes: [usize; 2],
+}
+
+impl<T: Ordered> Image<'_, T> {
+    /// Calls `f` as [`each_largest`] does, but with the position of the output pixel's channels in this image.
+    #[inline(always)]
+    fn each(&self, mut f: impl FnMut(usize, usize, &[usize], &[u32])) {
+        let (of_out, c) = (self.sizes[1] * self.n, self.s.plane.in_c);
+        each_largest(
+            self.s,
+            self.n,
+            self.x,
+            first_largest::<T, TOGETHER>,
+            |to, first, window, which| f(to * c - of_out, first, window, which),
+        );
+    }
+
+    /// The gradient of this image's windows.
+    fn grad(&self) -> &[T] {
+        let [_, size] = self.sizes;
+        &self.grad[self.n * size..][..size]
+    }
+
+    /// Sets pixels that each belong to one window.
+    fn hand_down(&self, out: &mut [T]) {
+        let (grad, c, before) = (self.grad(), self.s.plane.in_c, self.n * self.sizes[0]);
+        self.each(|to, first, window, which| {
+            for (k, from) in (0..).zip(window) {
+                let place = &mut out[first + from - before..][..c];
+                hand_down(k, which, &grad[to..][..c], place);
+            }
+        });
+    }
+
+    /// Adds the gradient of each window to its largest pixels.
+    fn scatter(&self, out: &mut [T]) {
+        let (grad, before) = (self.grad(), self.n * self.sizes[0]);
+        out.fill(T::ZERO);
+        self.each(|to, first, window, which| {
+            for (j, (k, g)) in which.iter().zip(&grad[to..]).enumerate() {
+                let place = &mut out[first + window[*k as usize] + j - before];
+                *place = place.add(*g);
+            }
+        });
+    }
+
+    /// Adds up the gradients of the windows over each pixel.
+    fn add_up(&self, overlap: &Overlap, out: &mut [T]) {
+        let c = self.s.plane.in_c;
+        let first_pixel = self.n * self.sizes[1];
+        vectorized(
+            #[inline(always)]
+            || {
+                // What belongs to no pixel, where a window is empty.
+                let mut all = vec![u32::MAX; self.sizes[1]];
+                each_largest(
+                    self.s,
+                    self.n,
+                    self.x,
+                    first_largest_by_masks::<T, TOGETHER>,
+                    #[inline(always)]
+                    |to, _, _, which| {
+                        all[to * c - first_pixel..][..c].copy_from_slice(which);
+                    },
+                );
+                overlap.largest(&all, self.grad(), out);
+            },
+        );
+    }
+
+    /// Reads, for second derivatives, what the largest pixels of each window have.
+    fn read(&self, out: &mut [T]) {
+        out.fill(T::ZERO);
+        self.each(|to, first, window, which| {
+            for (j, (k, o)) in which.iter().zip(&mut out[to..]).enumerate() {
+                *o = self.grad[first + window[*k as usize] + j];
+            }
+        });
     }
 }
 
@@ -542,25 +613,34 @@ fn share_out<T: Ordered>(
         // Of any size.
         return Ok(out);
     }
-    let overlap = Overlap::new(s);
+    let overlap = Overlap::new::<T>(s);
     par_chunks_mut(par, out.slice_mut::<T>()?, in_image, 1, &|n, out| {
-        with_vectors::<T>(
-            #[inline(always)]
-            || {
-                let mut shares = grad[n * out_image..][..out_image].to_vec();
-                each_window(
-                    s,
-                    n,
-                    #[inline(always)]
-                    |i, _, window| {
-                        let count = T::from_count(window.len());
-                        let share = &mut shares[i * c - n * out_image..][..c];
-                        share.iter_mut().for_each(|share| *share = share.div(count));
-                    },
-                );
-                overlap.sums(&shares, out);
-            },
-        );
+        let mut shares = grad[n * out_image..][..out_image].to_vec();
+        let share = |shares: &mut [T], i: usize, window: &[usize]| {
+            let (count, at) = (T::from_count(window.len()), i * c - n * out_image);
+            let share = &mut shares[at..][..c];
+            share.iter_mut().for_each(|share| *share = share.div(count));
+            at
+        };
+        if let Some(overlap) = &overlap {
+            each_window(s, n, |i, _, window| {
+                share(&mut shares, i, window);
+            });
+            return vectorized(
+                #[inline(always)]
+                || overlap.sums(&shares, out),
+            );
+        }
+        out.fill(T::ZERO);
+        each_window(s, n, |i, first, window| {
+            let at = share(&mut shares, i, window);
+            for to in window {
+                let place = &mut out[first + to - n * in_image..][..c];
+                for (o, share) in place.iter_mut().zip(&shares[at..]) {
+                    *o = o.add(*share);
+                }
+            }
+        });
     });
     Ok(out)
 }

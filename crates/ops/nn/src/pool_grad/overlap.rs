@@ -5,6 +5,7 @@ use super::TOGETHER;
 use crate::conv_reference::offsets;
 use ferroflow_functors::numeric::Ordered;
 use ferroflow_primitives::conv::Conv3dShape;
+use ferroflow_tensor::DType;
 
 /// The windows over the positions of an axis.
 struct Cover {
@@ -34,16 +35,27 @@ impl Cover {
 pub(super) struct Overlap {
     axes: [Cover; 3],
     channels: usize,
-    /// The windows over columns, once for all columns where they are alike: the distance from the first one, which of the
-    /// window's columns it is, and how many the window has.
+    /// Lists of the windows over a column, each kind of list once: the distance of a window from the first one, which of
+    /// its columns this is, and how many it has.
     alike: Vec<Vec<[usize; 3]>>,
-    /// By input column: which of these, and the output column of the first window.
+    /// By input column: which of these lists, and the output column of the first window.
     columns: Vec<(usize, usize)>,
 }
 
+/// Most pixels of a window: lists of larger ones take longer than adding to pixels.
+const MAX_WINDOW: usize = 49;
+
 impl Overlap {
-    pub(super) fn new(s: &Conv3dShape) -> Overlap {
+    /// Returns the windows, if adding up what they have is faster than adding it to pixels: for small windows over
+    /// elements whose loops become vector code.
+    pub(super) fn new<T: Ordered>(s: &Conv3dShape) -> Option<Overlap> {
         let p = &s.plane;
+        let window = [p.filter_h, p.filter_w]
+            .into_iter()
+            .fold(s.filter_d, usize::saturating_mul);
+        if window > MAX_WINDOW || T::DTYPE != DType::Float {
+            return None;
+        }
         let depth = [s.filter_d, s.stride_d, s.dil_d, s.pad_front];
         let height = [p.filter_h, p.stride_h, p.dil_h, p.pad_top];
         let width = [p.filter_w, p.stride_w, p.dil_w, p.pad_left];
@@ -63,7 +75,7 @@ impl Overlap {
             (number, first)
         });
         let columns = columns.collect();
-        Overlap {
+        Some(Overlap {
             axes: [
                 Cover::new(s.in_d, s.out_d, depth),
                 Cover::new(p.in_h, p.out_h, height),
@@ -72,7 +84,7 @@ impl Overlap {
             channels: p.in_c,
             alike,
             columns,
-        }
+        })
     }
 
     /// Sets each pixel of an image to the sum of the gradients of those windows over it, and in those channels, whose
