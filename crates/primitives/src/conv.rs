@@ -472,22 +472,30 @@ pub fn conv3d(
         // SAFETY: the sizes were just checked; `out` is exclusively borrowed.
         return unsafe { winograd::run(par, transform, p, input, &filter.parts, out, ep) };
     }
-    if let Some(filter) = &filter.by_channel {
-        return depthwise::by_channel(par, s, input, filter.values(), out, ep);
+    let narrow;
+    let mut parts = &filter.parts;
+    if let Some(by_channel) = &filter.by_channel {
+        let values = by_channel.values();
+        if p.groups > 1 || depthwise::joins_pixels(s) {
+            return depthwise::by_channel(par, s, input, values, out, ep);
+        }
+        // A picture of few columns. Its filter is a column of numbers, whose order is the same.
+        narrow = vec![PackedB::from_rows(par, values, 1, filter.n_offsets, 1)];
+        parts = &narrow;
     }
     let axes = axes(s);
     if axes.iter().all(Axis::is_identity) && p.groups == 1 {
-        return gemm_packed(par, input, p.in_c, m, &filter.parts[0], out, p.out_c, ep);
+        return gemm_packed(par, input, p.in_c, m, &parts[0], out, p.out_c, ep);
     }
     let base = SendPtr(out.as_mut_ptr());
     if let Some(kernel) = slide::kernel(s) {
         // SAFETY: the sizes were checked; `out` is exclusively borrowed.
-        return unsafe { slide::run(par, s, kernel, input, &filter.parts, base, ep) };
+        return unsafe { slide::run(par, s, kernel, input, parts, base, ep) };
     }
     let (in_c, out_c) = (p.in_c / p.groups, p.out_c / p.groups);
     if p.groups > 1 && GroupedProduct::<f32>::fits(filter.n_offsets * in_c) {
         let product = GroupedProduct {
-            groups: &filter.parts,
+            groups: parts,
             source: &Windows::of_pixels(input, p.in_c, axes),
             run: in_c,
             step: s.stride_d * p.stride_h * p.stride_w,
@@ -497,7 +505,7 @@ pub fn conv3d(
         // SAFETY: the sizes were checked; `Windows` only points into `input` or to zeros; `out` is exclusively borrowed.
         return unsafe { product.drive(par, m) };
     }
-    for (g, b) in filter.parts.iter().enumerate() {
+    for (g, b) in parts.iter().enumerate() {
         let source = Windows::new(input, p.in_c, g * in_c, in_c, axes);
         let col = g * out_c;
         let ep = Epilogue {

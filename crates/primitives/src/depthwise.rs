@@ -160,6 +160,11 @@ pub(crate) fn suits(s: &Conv3dShape) -> bool {
     is_filtered_picture || suits_small_groups(s)
 }
 
+/// Returns whether the kernels here join neighboring pixels, without which they are slow for a single channel.
+pub(crate) fn joins_pixels(s: &Conv3dShape) -> bool {
+    narrow::suits(s)
+}
+
 /// Orders a filter `[…, width, in_c / groups, out_c]` as [`by_channel`] reads it:
 /// `[…, in_c / groups, width, out_c]`.
 pub(crate) fn reorder(filter: &[f32], s: &Conv3dShape) -> Vec<f32> {

@@ -62,6 +62,17 @@ fn compare(s: &Conv3dShape) {
             }
         }
         let pars = [&Inline as &dyn Parallelism, &TwoThreads];
+        let doubles = |x: &[f32]| x.iter().map(|&x| x.into()).collect::<Vec<f64>>();
+        for par in pars {
+            let mut out = vec![f64::NAN; want.len()];
+            conv3d_plain(par, s, &doubles(&input), &doubles(&filter), &mut out);
+            for (i, (got, want)) in out.iter().zip(&want).enumerate() {
+                assert!(
+                    (got - want).abs() < 1e-10,
+                    "{isa:?} {s:?} {i}: {got} for {want}"
+                );
+            }
+        }
         for (packed, par) in ways.iter().flat_map(|way| pars.map(|par| (way, par))) {
             let acts = [
                 (false, Activation::None),
@@ -227,6 +238,20 @@ fn batches_groups_dilation_and_odd_padding() {
     (s.dil_h, s.dil_w, s.pad_top, s.pad_left, s.stride_w) = (1, 1, 5, 0, 3);
     (s.out_h, s.out_w) = (12, 5);
     compare(&s.solid());
+}
+
+/// Filters of one channel: wide pictures, narrow ones, and steps.
+#[test]
+fn pictures() {
+    for hw in [[6, 70], [70, 3], [4, 4]] {
+        for f in [[3, 3], [4, 1], [1, 4]] {
+            for (stride, same) in [(1, true), (1, false), (2, true)] {
+                if hw[0] >= f[0] && hw[1] >= f[1] {
+                    compare(&plane(hw, [1, 1], f, stride, same).solid());
+                }
+            }
+        }
+    }
 }
 
 #[test]

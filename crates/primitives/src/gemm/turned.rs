@@ -49,7 +49,7 @@ pub(super) fn multiply<T: GemmElement>(
     turn(par, product, s.m, [s.n, s.m], out, s.ldc);
 }
 
-/// Rows that are transposed at a time: fewer than the CPU has places for addresses of pages.
+/// Rows that are transposed at a time: fewer than the second-level TLB has entries.
 const TURNED_ROWS: usize = 512;
 
 /// Transposes: `to[c][r] = from[r][c]`, both with a row stride.
