@@ -57,10 +57,7 @@ const LANES: usize = 16;
 /// Whether reductions have code for each instruction set: elements that are reduced often and that the baseline reduces
 /// more slowly than memory delivers them.
 const fn is_vectorized(dtype: DType) -> bool {
-    matches!(
-        dtype,
-        DType::Double | DType::Int32 | DType::Int64 | DType::Uint8
-    )
+    matches!(dtype, DType::Double | DType::Int32 | DType::Int64)
 }
 
 /// Runs loops over elements with the best vector instructions of the CPU, if that is worth it for their type.

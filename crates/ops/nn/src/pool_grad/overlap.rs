@@ -47,13 +47,13 @@ const MAX_WINDOW: usize = 49;
 
 impl Overlap {
     /// Returns the windows, if adding up what they have is faster than adding it to pixels: for small windows over
-    /// elements whose loops become vector code.
+    /// pixels whose channels fill vectors.
     pub(super) fn new<T: Ordered>(s: &Conv3dShape) -> Option<Overlap> {
         let p = &s.plane;
         let window = [p.filter_h, p.filter_w]
             .into_iter()
             .fold(s.filter_d, usize::saturating_mul);
-        if window > MAX_WINDOW || T::DTYPE != DType::Float {
+        if window > MAX_WINDOW || p.in_c < TOGETHER || T::DTYPE != DType::Float {
             return None;
         }
         let depth = [s.filter_d, s.stride_d, s.dil_d, s.pad_front];
