@@ -117,7 +117,7 @@ fn interpolated(
         let out = match dtype {
             DType::Double => scatter(ctx, grads, image, &ys, &xs)?,
             _ => {
-                let out = scatter_by_axes(ctx, grads, image, &ys, &xs)?;
+                let out = add_by_axes(ctx, grads, image, [&ys, &xs], |g, w| g * w)?;
                 narrowed(ctx.par(), out, dtype)?
             }
         };
@@ -156,52 +156,52 @@ fn scatter(
     Ok(out)
 }
 
-/// As [`scatter`], in floats: adds up the lines of the gradient that a line of the original contributes to, then the
-/// columns of their sum.
-fn scatter_by_axes(
+/// Adds up the gradients at each position of the original: first the lines that a line of it contributes to, then the
+/// columns of their sum. An element of `ys` and `xs` has the positions that a line or column was made of, with weights;
+/// `times` multiplies by one.
+fn add_by_axes<T: Num, W: Copy + Sync, S: AsRef<[(usize, W)]> + Sync>(
     ctx: &KernelCtx,
-    grads: &[f32],
+    grads: &[T],
     image: Shape,
-    ys: &[Vec<(usize, f32)>],
-    xs: &[Vec<(usize, f32)>],
+    [ys, xs]: [&[S]; 2],
+    times: impl Fn(T, W) -> T + Sync,
 ) -> Result<Tensor> {
     let (height, width, c) = (image[1], image[2], image[3]);
-    let mut out = ctx.alloc(DType::Float, image)?;
+    let mut out = ctx.alloc(T::DTYPE, image)?;
     if out.num_elements() == 0 {
         // Of any height.
         return Ok(out);
     }
-    let mut lines: Vec<Vec<(usize, f32)>> = vec![Vec::new(); height];
+    let mut lines: Vec<Vec<(usize, W)>> = vec![Vec::new(); height];
     for (from, ys) in ys.iter().enumerate() {
-        ys.iter().for_each(|&(y, v)| lines[y].push((from, v)));
+        let ys = ys.as_ref().iter();
+        ys.for_each(|&(y, v)| lines[y].push((from, v)));
     }
-    let (line, of_grads) = (xs.len() * c, ys.len() * xs.len() * c);
-    let line_group = (MIN_TASK / (line + width * c).max(1)).max(1);
-    par_chunks_mut(
-        ctx.par(),
-        out.slice_mut()?,
-        width * c,
-        line_group,
-        &|i, out| {
-            let (n, y) = (i / height, i % height);
-            let grads = &grads[n * of_grads..][..of_grads];
-            out.fill(0.0);
-            if lines[y].is_empty() {
-                return;
+    let (line, of_line) = (xs.len() * c, width * c);
+    let of_grads = ys.len() * line;
+    let group = (MIN_TASK / (line + of_line).max(1)).max(1);
+    let to = out.slice_mut::<T>()?;
+    par_chunks_mut(ctx.par(), to, of_line, group, &|i, out| {
+        let (n, y) = (i / height, i % height);
+        let grads = &grads[n * of_grads..][..of_grads];
+        out.fill(T::ZERO);
+        if lines[y].is_empty() {
+            return;
+        }
+        let add = |to: &mut [T], from: &[T], w: W| {
+            let each = to.iter_mut().zip(from);
+            each.for_each(|(to, g)| *to = to.add(times(*g, w)));
+        };
+        let mut sum = vec![T::ZERO; line];
+        for &(from, v) in &lines[y] {
+            add(&mut sum, &grads[from * line..][..line], v);
+        }
+        for (xs, pixel) in xs.iter().zip(sum.chunks_exact(c)) {
+            for &(x, h) in xs.as_ref() {
+                add(&mut out[x * c..][..c], pixel, h);
             }
-            let mut sum = vec![0.0; line];
-            for &(from, v) in &lines[y] {
-                let row = &grads[from * line..][..line];
-                sum.iter_mut().zip(row).for_each(|(sum, g)| *sum += g * v);
-            }
-            for (xs, pixel) in xs.iter().zip(sum.chunks_exact(c)) {
-                for &(x, h) in xs {
-                    let to: &mut [f32] = &mut out[x * c..][..c];
-                    to.iter_mut().zip(pixel).for_each(|(to, g)| *to += g * h);
-                }
-            }
-        },
-    );
+        }
+    });
     Ok(out)
 }
 
@@ -225,14 +225,17 @@ fn nearest(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         }
         let size = Shape::checked(&size)?;
         let image = shape_of(&[grads[0], size[0], size[1], grads[3]])?;
-        let ys = positions(mapping, size[0], grads[1]);
-        let xs = positions(mapping, size[1], grads[2]);
+        let sources = |input, output| {
+            let positions = positions(mapping, input, output).into_iter();
+            positions.map(|at| [(at, ())]).collect::<Vec<_>>()
+        };
+        let (ys, xs) = (sources(size[0], grads[1]), sources(size[1], grads[2]));
         let t = match dtype {
             DType::Half | DType::Bfloat16 => widened(ctx.par(), ctx.input(0)?)?,
             _ => ctx.input(0)?.clone(),
         };
         let out = dispatch!(t.dtype(), T in [f32, f64, i8, i32, u8] =>
-            gather::<T>(ctx, &t, image, &ys, &xs)?,
+            add_by_axes::<T, _, _>(ctx, t.slice()?, image, [&ys, &xs], |g, ()| g)?,
             else return Err(invalid_argument!("images of {dtype} are not supported")));
         let out = match out.dtype() == dtype {
             true => out,
@@ -240,53 +243,4 @@ fn nearest(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         };
         ctx.set_output(0, out)
     }))
-}
-
-fn gather<T: Num>(
-    ctx: &KernelCtx,
-    grads: &Tensor,
-    image: Shape,
-    ys: &[usize],
-    xs: &[usize],
-) -> Result<Tensor> {
-    let (height, width, c) = (image[1], image[2], image[3]);
-    let mut out = ctx.alloc(T::DTYPE, image)?;
-    if out.num_elements() == 0 {
-        // Of any height.
-        return Ok(out);
-    }
-    let mut lines = vec![Vec::new(); height];
-    ys.iter()
-        .enumerate()
-        .for_each(|(from, &y)| lines[y].push(from));
-    let (line, of_grads) = (xs.len() * c, ys.len() * xs.len() * c);
-    let grads = grads.slice::<T>()?;
-    let line_group = (MIN_TASK / (line + width * c).max(1)).max(1);
-    let of_line = width * c;
-    par_chunks_mut(
-        ctx.par(),
-        out.slice_mut::<T>()?,
-        of_line,
-        line_group,
-        &|i, out| {
-            let (n, y) = (i / height, i % height);
-            let grads = &grads[n * of_grads..][..of_grads];
-            out.fill(T::ZERO);
-            if lines[y].is_empty() {
-                return;
-            }
-            let mut sum = vec![T::ZERO; line];
-            for from in &lines[y] {
-                let row = &grads[from * line..][..line];
-                sum.iter_mut()
-                    .zip(row)
-                    .for_each(|(sum, g)| *sum = sum.add(*g));
-            }
-            for (x, pixel) in xs.iter().zip(sum.chunks_exact(c)) {
-                let to = &mut out[x * c..][..c];
-                to.iter_mut().zip(pixel).for_each(|(o, g)| *o = o.add(*g));
-            }
-        },
-    );
-    Ok(out)
 }
