@@ -11,7 +11,7 @@ use ferroflow_opdef::{AttrValue, Attrs};
 
 pub(crate) const PASS: Pass = Pass {
     name: "arithmetic",
-    about: "removes x*1, x/1, x+0, x-0, transposes that keep the order; moves Pad into convolutions, \
+    about: "removes x*1, x/1, x+0, x-0, x&&x, x||x, transposes that keep the order; moves Pad into convolutions, \
             masks into SelectV2; turns x^2, x^3, x^0.5, x^-0.5 and x^-1 into products and roots",
     run,
 };
@@ -119,6 +119,7 @@ fn unchanged_input(view: &View, id: NodeId) -> Option<Output> {
         "RealDiv" | "Pow" if is(b, 1.0) => Some(a),
         "Add" | "AddV2" | "Sub" if is(b, 0.0) => Some(a),
         "Add" | "AddV2" if is(a, 0.0) => Some(b),
+        "LogicalAnd" | "LogicalOr" if a == b => Some(a),
         "Transpose" => {
             let order = view.ints(b)?;
             let is_identity = order.iter().enumerate().all(|(i, &p)| p == i as i64);

@@ -5,6 +5,7 @@ use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch, topological_order};
 use ferroflow_opdef::AttrValue;
 use rustc_hash::{FxHashMap, FxHasher};
+use smallvec::SmallVec;
 use std::hash::{Hash, Hasher};
 
 pub(crate) const PASS: Pass = Pass {
@@ -14,30 +15,110 @@ pub(crate) const PASS: Pass = Pass {
 };
 
 fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
+    let mut back_edges = BackEdges::of(graph);
+    for _ in 0..ROUNDS {
+        let mut patch = Patch::new();
+        merge_twins(graph, &mut patch, &back_edges.carried)?;
+        if back_edges.confirm(&patch) {
+            patch.apply(graph);
+            return Ok(());
+        }
+    }
+    back_edges.separate();
     let mut patch = Patch::new();
+    merge_twins(graph, &mut patch, &back_edges.carried)?;
+    patch.apply(graph);
+    Ok(())
+}
+
+/// Rounds in which the variables of loops are told apart.
+const ROUNDS: usize = 8;
+
+/// The back edges of loops, with what they are assumed to carry: at first all the same, so that variables which begin
+/// equal and are changed equally, as counters are, count as one (Alpern, Wegman and Zadeck, "Detecting equality of
+/// variables in programs", 1988).
+struct BackEdges {
+    /// Merges of loops, with the value of their NextIteration.
+    edges: Vec<(NodeId, Output)>,
+    carried: FxHashMap<NodeId, Output>,
+}
+
+impl BackEdges {
+    fn of(graph: &Graph) -> BackEdges {
+        let is_back = |o: &Output| graph.node(o.node).class() == NodeClass::NextIteration;
+        let merges = graph
+            .iter()
+            .filter(|(_, n)| n.class() == NodeClass::Merge && n.inputs.len() == 2);
+        let edges: Vec<(NodeId, Output)> = merges
+            .filter(|(_, n)| !is_back(&n.inputs[0]))
+            .filter_map(|(id, n)| is_back(&n.inputs[1]).then_some((id, n.inputs[1])))
+            .collect();
+        let any = edges.first().map(|e| e.1);
+        let carried = edges.iter().filter_map(|e| Some((e.0, any?))).collect();
+        BackEdges { edges, carried }
+    }
+
+    /// Returns whether all Merges that `patch` replaces carry what their twin does; otherwise assumes less.
+    fn confirm(&mut self, patch: &Patch) -> bool {
+        let back: FxHashMap<NodeId, Output> = self.edges.iter().copied().collect();
+        let is_same = |(merge, value): &(NodeId, Output)| {
+            let twin = back.get(&patch.resolve(Output::new(*merge, 0)).node);
+            twin.is_some_and(|twin| patch.resolve(*twin) == patch.resolve(*value))
+        };
+        let confirmed = self.edges.iter().all(is_same);
+        let resolved = self.edges.iter().map(|e| (e.0, patch.resolve(e.1)));
+        self.carried = resolved.collect();
+        confirmed
+    }
+
+    /// Assumes nothing.
+    fn separate(&mut self) {
+        self.carried = self
+            .edges
+            .iter()
+            .map(|e| (e.0, Output::new(e.0, 0)))
+            .collect();
+    }
+}
+
+/// Redirects the outputs of every node to those of an earlier one that computes the same. In place of a Merge's second
+/// input stands what `carried` holds for it, if anything.
+pub(super) fn merge_twins(
+    graph: &Graph,
+    patch: &mut Patch,
+    carried: &FxHashMap<NodeId, Output>,
+) -> Result<()> {
     let mut seen: FxHashMap<u64, Vec<NodeId>> = FxHashMap::default();
     for id in topological_order(graph)? {
         let node = graph.node(id);
         if node.def.flags.stateful
             || node.class() == NodeClass::Placeholder
             || node.outputs.is_empty()
+            || graph.is_target(id)
+            || patch.resolve(Output::new(id, 0)).node != id
         {
             continue;
         }
-        if graph.is_target(id) {
-            continue;
-        }
-        let inputs: Vec<Output> = node.inputs.iter().map(|i| patch.resolve(*i)).collect();
+        let back = carried.get(&id).copied();
+        let is_back = |slot: usize| slot == 1 && back.is_some();
+        let inputs: SmallVec<[Output; 4]> = node
+            .inputs
+            .iter()
+            .enumerate()
+            .map(|(slot, input)| match back {
+                Some(value) if slot == 1 => value,
+                _ => patch.resolve(*input),
+            })
+            .collect();
         let candidates = seen.entry(key(node, &inputs)).or_default();
         let twin = candidates.iter().copied().find(|&other| {
             let o = graph.node(other);
             o.def.name == node.def.name
                 && o.controls == node.controls
                 && o.inputs.len() == inputs.len()
-                && o.inputs
-                    .iter()
-                    .zip(&inputs)
-                    .all(|(a, b)| patch.resolve(*a) == *b)
+                && carried.get(&other) == back.as_ref()
+                && (0..inputs.len())
+                    .all(|slot| is_back(slot) || patch.resolve(o.inputs[slot]) == inputs[slot])
                 && o.attrs.same_values(&node.attrs)
         });
         match twin {
@@ -50,7 +131,6 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
             }
         }
     }
-    patch.apply(graph);
     Ok(())
 }
 

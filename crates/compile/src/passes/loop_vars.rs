@@ -9,11 +9,12 @@ use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch, needed_by};
 use ferroflow_opdef::{AttrValue, FuncRef};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 pub(crate) const PASS: Pass = Pass {
     name: "loop_vars",
-    about: "drops variables that a While does not need; moves constants into its functions",
+    about: "drops variables that a While does not need or has twice; moves constants into its functions",
     run,
 };
 
@@ -90,14 +91,40 @@ impl Sides {
         }
     }
 
-    /// The function with these variables only; `constants` take the place of others.
+    /// Makes readers of every argument read its twin.
+    fn redirect_twins(&self, twins: &[usize], patch: &mut Patch) {
+        for (arg, twin) in self.args.iter().zip(twins) {
+            if let (Some(arg), Some(twin)) = (*arg, self.args[*twin])
+                && arg != twin
+            {
+                patch.redirect(Output::new(arg, 0), Output::new(twin, 0));
+                patch.redirect_control(arg, Some(twin));
+            }
+        }
+    }
+
+    /// What result `i` is, behind Identities.
+    fn value(&self, i: usize, patch: &Patch) -> Option<Output> {
+        let mut value = patch.resolve(*self.graph.node(self.results[i]?).inputs.first()?);
+        loop {
+            let node = self.graph.node(value.node);
+            if node.op() != "Identity" || !node.controls.is_empty() {
+                return Some(value);
+            }
+            value = patch.resolve(node.inputs[0]);
+        }
+    }
+
+    /// The function with these variables only; twins and `constants` take the place of others.
     fn shrunk(
         mut self,
         keep: &[bool],
+        twins: &[usize],
         constants: &[Option<Node>],
         results: bool,
     ) -> Result<Function> {
         let mut patch = Patch::new();
+        self.redirect_twins(twins, &mut patch);
         for (i, arg) in self.args.iter().enumerate() {
             let (Some(arg), Some(constant)) = (arg, &constants[i]) else {
                 continue;
@@ -125,6 +152,8 @@ struct Shrink {
     cond: Sides,
     body: Sides,
     keep: Vec<bool>,
+    /// The first variable that always has the same value.
+    twins: Vec<usize>,
     /// The constant that a variable always is.
     constants: Vec<Option<Node>>,
 }
@@ -146,6 +175,7 @@ impl Shrink {
                 is_fixed.then(|| source.clone())
             })
             .collect();
+        let twins = twins(graph, node, &cond, &body, &constants)?;
         let mut keep = vec![false; n];
         for (_, reader) in graph.iter() {
             for input in reader.inputs.iter().filter(|i| i.node == id) {
@@ -162,23 +192,75 @@ impl Shrink {
                 .filter_map(|i| body.results[i])
                 .collect();
             body.mark_args(needed, &mut keep);
+            for (i, twin) in twins.iter().enumerate() {
+                keep[*twin] |= keep[i];
+            }
             if keep == before {
                 break;
             }
         }
-        for (keep, constant) in keep.iter_mut().zip(&constants) {
-            *keep &= constant.is_none();
+        for (i, keep) in keep.iter_mut().enumerate() {
+            *keep &= constants[i].is_none() && twins[i] == i;
         }
         Ok(Shrink {
             cond,
             body,
             keep,
+            twins,
             constants,
         })
     }
 
     fn is_needed(&self) -> bool {
         self.keep.iter().any(|k| !k)
+    }
+}
+
+/// Returns, for every variable of the While `node`, the first that always has the same value.
+fn twins(
+    graph: &Graph,
+    node: &Node,
+    cond: &Sides,
+    body: &Sides,
+    constants: &[Option<Node>],
+) -> Result<Vec<usize>> {
+    let n = node.inputs.len();
+    let begin_equal = |i: usize, j: usize| {
+        let (a, b) = (node.inputs[i], node.inputs[j]);
+        let (of_a, of_b) = (graph.node(a.node), graph.node(b.node));
+        let is_same_constant = || {
+            let is_constant = of_a.is_free_constant() && of_b.is_free_constant();
+            is_constant && of_a.op() == of_b.op() && of_a.attrs.same_values(&of_b.attrs)
+        };
+        a == b || is_same_constant()
+    };
+    let can_stand_for = |i: usize, j: usize| {
+        let has = |sides: &Sides| sides.args[j].is_none() || sides.args[i].is_some();
+        constants[i].is_none() && constants[j].is_none() && has(cond) && has(body)
+    };
+    let first = |i: usize, is_equal: &dyn Fn(usize) -> bool| (0..i).find(|j| is_equal(*j));
+    let mut twins: Vec<usize> = (0..n)
+        .map(|i| first(i, &|j| can_stand_for(j, i) && begin_equal(j, i)).unwrap_or(i))
+        .collect();
+    loop {
+        if twins.iter().enumerate().all(|(i, twin)| i == *twin) {
+            return Ok(twins);
+        }
+        let mut patch = Patch::new();
+        body.redirect_twins(&twins, &mut patch);
+        super::cse::merge_twins(&body.graph, &mut patch, &FxHashMap::default())?;
+        let values: Vec<Option<Output>> = (0..n).map(|i| body.value(i, &patch)).collect();
+        let is_equal = |j: usize, i: usize| {
+            let is_class = twins[j] == twins[i] && can_stand_for(j, i);
+            is_class && values[i].is_some() && values[j] == values[i]
+        };
+        let next: Vec<usize> = (0..n)
+            .map(|i| first(i, &|j| is_equal(j, i)).unwrap_or(i))
+            .collect();
+        if next == twins {
+            return Ok(twins);
+        }
+        twins = next;
     }
 }
 
@@ -210,7 +292,7 @@ fn apply(graph: &mut Graph, patch: &mut Patch, id: NodeId, plan: &Shrink) -> Res
             args: sides.args.clone(),
             results: sides.results.clone(),
         };
-        let function = sides.shrunk(keep, &plan.constants, results)?;
+        let function = sides.shrunk(keep, &plan.twins, &plan.constants, results)?;
         let library = patch.library(graph);
         let name = library.unique_name(&format!("{}/{attr}", new.name));
         library.insert(&name, function);
@@ -240,6 +322,8 @@ fn apply(graph: &mut Graph, patch: &mut Patch, id: NodeId, plan: &Shrink) -> Res
         if keep[i] {
             patch.redirect(Output::new(id, i), Output::new(to, next));
             next += 1;
+        } else if plan.twins[i] != i {
+            patch.redirect(Output::new(id, i), Output::new(id, plan.twins[i]));
         } else if plan.constants[i].is_some() {
             patch.redirect(Output::new(id, i), node.inputs[i]);
         }
