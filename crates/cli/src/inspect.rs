@@ -93,47 +93,40 @@ pub fn run(args: &Args) -> Result<()> {
             "feeds, fetches, targets and initializers are options of `inspect --memory`, which runs a step"
         ));
     }
-    if args.model.is_directory() {
-        return show_directory(args);
-    }
     if CompiledModel::is_at(&args.model.model) {
         return show_compiled_file(args);
     }
-    check_supported(args)?;
+    let is_directory = args.model.is_directory();
+    if !is_directory {
+        check_supported(args)?;
+    }
     let model = args.model.open()?;
-    let session = model.session();
-    let graph = &*session.graph();
-    if args.shows_graph() {
-        return show_graph(args, session);
-    }
-    if let Some(cluster) = &args.place {
-        return crate::place::show(graph, &whole(graph), cluster);
-    }
-    if args.gradients {
-        show_gradients(graph);
+    if show_view(args, &model)? {
         return Ok(());
     }
-    summarize(graph)
+    match is_directory {
+        true => crate::saved_model::show(&args.model, &model),
+        false => summarize(&model.session().graph()),
+    }
 }
 
-/// Shows a SavedModel.
-fn show_directory(args: &Args) -> Result<()> {
-    let model = args.model.open()?;
+/// Shows what the arguments ask for other than a summary. Returns whether they do.
+fn show_view(args: &Args, model: &Model) -> Result<bool> {
+    let session = model.session();
     if args.shows_graph() {
-        return show_graph(args, model.session());
-    }
-    if let Some(cluster) = &args.place {
-        let graph = model.session().graph();
-        return crate::place::show(&graph, &whole(&graph), cluster);
-    }
-    if args.gradients {
-        show_gradients(&model.session().graph());
-        if let Model::Saved(model) = &model {
+        show_graph(args, session)?;
+    } else if let Some(cluster) = &args.place {
+        let graph = session.graph();
+        crate::place::show(&graph, &whole(&graph), cluster)?;
+    } else if args.gradients {
+        show_gradients(&session.graph());
+        if let Model::Saved(model) = model {
             crate::saved_model::print_left_out(model);
         }
-        return Ok(());
+    } else {
+        return Ok(false);
     }
-    crate::saved_model::show(&args.model, &model)
+    Ok(true)
 }
 
 /// Shows a compiled model.

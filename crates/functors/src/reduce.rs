@@ -54,19 +54,14 @@ pub trait Reduce<T: Element>: Sized + Send + Sync + 'static {
 
 const LANES: usize = 16;
 
-/// Whether reductions have code for each instruction set: elements that are reduced often and that the baseline reduces
-/// more slowly than memory delivers them.
-const fn is_vectorized(dtype: DType) -> bool {
-    matches!(dtype, DType::Double | DType::Int32 | DType::Int64)
-}
-
-/// Runs loops over elements with the best vector instructions of the CPU, if that is worth it for their type.
+/// Runs loops over elements with the best vector instructions of the CPU, if that is worth it for their type: for
+/// elements that are reduced often and that the baseline reduces more slowly than memory delivers them.
 #[inline(always)]
 fn with_vectors<T: Element>(loops: impl FnOnce()) {
-    if const { is_vectorized(T::DTYPE) } {
-        return vectorized(loops);
+    match T::DTYPE {
+        DType::Double | DType::Int32 | DType::Int64 => vectorized(loops),
+        _ => loops(),
     }
-    loops();
 }
 
 #[inline(always)]

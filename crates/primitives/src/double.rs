@@ -122,7 +122,7 @@ pub fn tanh(x: f64) -> f64 {
             4.844_063_053_251_255e3,
         ],
     );
-    // Both are computed, so that there is no branch; for large numbers the first is not a number.
+    // Computes both and selects without a branch; for large numbers the first is not a number.
     let near = x + x * (z * (p / q));
     if size < 0.625 { near } else { far.copysign(x) }
 }
