@@ -192,6 +192,73 @@ pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
     s.select(s.lt(s.abs(x), s.splat(4e-4)), x, r)
 }
 
+/// `e^a / 2` for `a >= 0`, which is finite for longer than `e^a`.
+#[inline(always)]
+fn half_exp<S: Simd>(s: S, a: S::V) -> S::V {
+    let (n, r) = reduce_ln2(s, s.min(s.splat(90.0), a));
+    let p = s.add(s.fma(exp_tail(s, r), s.mul(r, r), r), s.splat(1.0));
+    let half = s.isar::<1>(n);
+    let rest = s.isub(s.isub(n, half), s.isplat(1));
+    s.mul(s.mul(p, pow2(s, half)), pow2(s, rest))
+}
+
+/// The hyperbolic sine; by the polynomial of Cephes (Moshier) up to one.
+#[inline(always)]
+pub(crate) fn sinh<S: Simd>(s: S, x: S::V) -> S::V {
+    let a = s.abs(x);
+    let z = s.mul(a, a);
+    let p = s.poly(z, [2.037_219_1e-4, 8.330_284e-3, 1.666_671_6e-1]);
+    let small = s.fma(s.mul(p, z), a, a);
+    let half = half_exp(s, a);
+    let large = s.sub(half, s.div(s.splat(0.25), half));
+    s.copysign(s.select(s.lt(a, s.splat(1.0)), small, large), x)
+}
+
+/// The hyperbolic cosine.
+#[inline(always)]
+pub(crate) fn cosh<S: Simd>(s: S, x: S::V) -> S::V {
+    let half = half_exp(s, s.abs(x));
+    s.add(half, s.div(s.splat(0.25), half))
+}
+
+/// Above this, one is nothing beside a square.
+const LARGE: f32 = 1e9;
+
+/// `ln (1 + small)`, or `ln 2x` where `x` is [`LARGE`].
+#[inline(always)]
+fn log1p_or_double<S: Simd>(s: S, small: S::V, x: S::V) -> S::V {
+    let large = s.lt(s.splat(LARGE), x);
+    let y = log1p(s, s.select(large, x, small));
+    let ln2 = s.splat(std::f32::consts::LN_2);
+    s.select(large, s.add(y, ln2), y)
+}
+
+/// The inverse hyperbolic sine.
+#[inline(always)]
+pub(crate) fn asinh<S: Simd>(s: S, x: S::V) -> S::V {
+    let (one, a) = (s.splat(1.0), s.abs(x));
+    let square = s.mul(a, a);
+    let rest = s.div(square, s.add(one, s.sqrt(s.add(one, square))));
+    s.copysign(log1p_or_double(s, s.add(a, rest), a), x)
+}
+
+/// The inverse hyperbolic cosine; NaN below one.
+#[inline(always)]
+pub(crate) fn acosh<S: Simd>(s: S, x: S::V) -> S::V {
+    let t = s.sub(x, s.splat(1.0));
+    let root = s.sqrt(s.fma(t, t, s.add(t, t)));
+    let y = log1p_or_double(s, s.add(t, root), x);
+    s.select(s.lt(x, s.splat(1.0)), s.splat(f32::NAN), y)
+}
+
+/// The inverse hyperbolic tangent; NaN beyond ±1.
+#[inline(always)]
+pub(crate) fn atanh<S: Simd>(s: S, x: S::V) -> S::V {
+    let a = s.abs(x);
+    let ratio = s.div(s.add(a, a), s.sub(s.splat(1.0), a));
+    s.copysign(s.mul(s.splat(0.5), log1p(s, ratio)), x)
+}
+
 /// `-x` where its exponential is a normal number.
 #[inline(always)]
 fn bounded_neg<S: Simd>(s: S, x: S::V) -> S::V {
@@ -409,6 +476,12 @@ pub(crate) fn sin<S: Simd>(s: S, x: S::V, shift: i32) -> S::V {
 pub(crate) fn softplus<S: Simd>(s: S, x: S::V) -> S::V {
     let e = exp(s, s.neg_abs(x));
     s.add(log1p(s, e), s.max(s.zero(), x))
+}
+
+/// `ab`; 0 where `a` is 0, whatever `b` is.
+#[inline(always)]
+pub(crate) fn product_or_zero<S: Simd>(s: S, a: S::V, b: S::V) -> S::V {
+    s.select(s.eq(a, s.zero()), s.zero(), s.mul(a, b))
 }
 
 /// `-1`, `0`, `1` or NaN.

@@ -47,6 +47,16 @@ pub enum UnaryOp {
     Atan,
     /// Hyperbolic tangent.
     Tanh,
+    /// Hyperbolic sine.
+    Sinh,
+    /// Hyperbolic cosine.
+    Cosh,
+    /// Inverse hyperbolic sine.
+    Asinh,
+    /// Inverse hyperbolic cosine.
+    Acosh,
+    /// Inverse hyperbolic tangent.
+    Atanh,
     /// `1 / (1 + e^-x)`.
     Sigmoid,
     /// The error function.
@@ -140,6 +150,11 @@ impl UnaryOp {
             UnaryOp::Asin => (34, no),
             UnaryOp::Acos => (35, no),
             UnaryOp::Atan => (36, no),
+            UnaryOp::Sinh => (37, no),
+            UnaryOp::Cosh => (38, no),
+            UnaryOp::Asinh => (39, no),
+            UnaryOp::Acosh => (40, no),
+            UnaryOp::Atanh => (41, no),
         }
     }
 }
@@ -171,6 +186,10 @@ pub enum BinaryOp {
     TanhGrad,
     /// `b · a · (1 - a)`.
     SigmoidGrad,
+    /// `a · ln b`; 0 where `a` is 0.
+    Xlogy,
+    /// `a · ln (1 + b)`; 0 where `a` is 0.
+    Xlog1py,
 }
 
 /// One side of a [`binary`] function.
@@ -238,6 +257,18 @@ pub fn binary<'a>(
     let (a, b) = (Side::of(&a, dst.len()), Side::of(&b, dst.len()));
     // SAFETY: `Side::of` checked the lengths; the borrows keep `dst` apart from the operands.
     unsafe { run_binary(op, a, b, dst.as_mut_ptr(), dst.len()) }
+}
+
+/// Returns `op(a, b)`, as [`binary`] computes it.
+///
+/// ```
+/// use ferroflow_primitives::math::{BinaryOp, binary_single};
+/// assert_eq!(binary_single(BinaryOp::Xlogy, 0.0, -1.0), 0.0);
+/// ```
+pub fn binary_single(op: BinaryOp, a: f32, b: f32) -> f32 {
+    let mut result = [a];
+    binary_left(op, &mut result, b);
+    result[0]
 }
 
 /// Computes `a[i] = op(a[i], b[i])`.

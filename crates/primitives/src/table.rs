@@ -45,8 +45,8 @@ pub(crate) struct SlideKernel {
 
 /// The functions compiled for one instruction set.
 pub(crate) struct DispatchTable {
-    pub unary: [UnaryFn; 37],
-    pub binary: [BinaryFn; 11],
+    pub unary: [UnaryFn; 42],
+    pub binary: [BinaryFn; 13],
     pub scale_offset: unsafe fn(*const f32, *const f32, *const f32, *mut f32, usize),
     pub gemm: GemmTable<f32>,
     pub gemm_double: GemmTable<f64>,
@@ -298,6 +298,11 @@ macro_rules! isa {
                     unary!(s, x, p, f::asin(s, x)),
                     unary!(s, x, p, f::acos(s, x)),
                     unary!(s, x, p, f::atan(s, x)),
+                    unary!(s, x, p, f::sinh(s, x)),
+                    unary!(s, x, p, f::cosh(s, x)),
+                    unary!(s, x, p, f::asinh(s, x)),
+                    unary!(s, x, p, f::acosh(s, x)),
+                    unary!(s, x, p, f::atanh(s, x)),
                 ],
                 binary: [
                     binary!(s, a, b, s.add(a, b)),
@@ -317,6 +322,8 @@ macro_rules! isa {
                     }),
                     binary!(s, a, b, s.mul(b, s.sub(s.splat(1.0), s.mul(a, a)))),
                     binary!(s, a, b, s.mul(s.mul(b, a), s.sub(s.splat(1.0), a))),
+                    binary!(s, a, b, f::product_or_zero(s, a, f::log(s, b))),
+                    binary!(s, a, b, f::product_or_zero(s, a, f::log1p(s, b))),
                 ],
                 scale_offset: run_scale_offset,
                 gemm: GemmTable {

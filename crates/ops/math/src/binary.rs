@@ -11,7 +11,7 @@ use ferroflow_functors::field::{Field, Real};
 use ferroflow_functors::numeric::{Half, Int, Num, Ordered};
 use ferroflow_functors::vectorized::Vectorized;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
-use ferroflow_primitives::math::BinaryOp;
+use ferroflow_primitives::math::{BinaryOp, binary_single};
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, bf16, dispatch, f16};
 
 /// The factory of a function that every listed type and the 16-bit floats have.
@@ -48,6 +48,17 @@ macro_rules! num_op {
 macro_rules! field_op {
     ($f:ident) => {
         binary_of!(Field::$f, [f64, Complex32, Complex64])
+    };
+}
+
+/// The factory of a product by a logarithm.
+macro_rules! log_product {
+    ($f:ident, $simd:ident) => {
+        binary_of!(
+            SimdBinary(BinaryOp::$simd, |a, b| binary_single(BinaryOp::$simd, a, b)),
+            Field::$f,
+            [f64, Complex32, Complex64]
+        )
     };
 }
 
@@ -155,9 +166,9 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(mul_no_nan_grad),
     binary_op("Xdivy", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", field_op!(xdivy))
     .gradient(xdivy_grad),
-    binary_op("Xlogy", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", field_op!(xlogy))
+    binary_op("Xlogy", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", log_product!(xlogy, Xlogy))
     .gradient(xlogy_grad),
-    binary_op("Xlog1py", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", field_op!(xlog1py))
+    binary_op("Xlog1py", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", log_product!(xlog1py, Xlog1py))
     .gradient(xlog1py_grad),
     binary_op("Atan2", "y: T, x: T -> z: T | T: type {bfloat16,half,float,double} |", real_op!(atan2))
     .gradient(atan2_grad),

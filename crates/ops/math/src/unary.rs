@@ -122,17 +122,17 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(acos_grad),
     unary_op("Atan", FIELD, field_op!(atan, Atan))
     .gradient(atan_grad),
-    unary_op("Sinh", FIELD, field_op!(sinh))
+    unary_op("Sinh", FIELD, field_op!(sinh, Sinh))
     .gradient(sinh_grad),
-    unary_op("Cosh", FIELD, field_op!(cosh))
+    unary_op("Cosh", FIELD, field_op!(cosh, Cosh))
     .gradient(cosh_grad),
     unary_op("Tanh", FIELD, vector_op!(COSTLY, Tanh, Field::tanh))
     .gradient(tanh_grad),
-    unary_op("Asinh", FIELD, field_op!(asinh))
+    unary_op("Asinh", FIELD, field_op!(asinh, Asinh))
     .gradient(asinh_grad),
-    unary_op("Acosh", FIELD, field_op!(acosh))
+    unary_op("Acosh", FIELD, field_op!(acosh, Acosh))
     .gradient(acosh_grad),
-    unary_op("Atanh", FIELD, field_op!(atanh))
+    unary_op("Atanh", FIELD, field_op!(atanh, Atanh))
     .gradient(atanh_grad),
     unary_op("Sigmoid", FIELD, vector_op!(COSTLY, Sigmoid, Field::sigmoid))
     .gradient(sigmoid_grad),

@@ -111,6 +111,11 @@ fn elementary_functions() {
     check(UnaryOp::Acos, 3.0, 0.0);
     check(UnaryOp::Atan, 3.0, 0.0);
     check(UnaryOp::Tanh, 5.0, 0.0);
+    check(UnaryOp::Sinh, 2.0, 0.0);
+    check(UnaryOp::Cosh, 2.0, 0.0);
+    check(UnaryOp::Asinh, 2.0, 0.0);
+    check(UnaryOp::Acosh, 2.0, 0.0);
+    check(UnaryOp::Atanh, 2.0, 0.0);
     check(UnaryOp::Sigmoid, 3.0, 2e-38);
     check(UnaryOp::Erf, 6.0, 0.0);
     check(UnaryOp::Erfc, 8.0, 2e-45);
@@ -184,6 +189,7 @@ fn every_length() {
                     BinaryOp::ReluGrad => 0.0,
                     BinaryOp::TanhGrad => b * (1.0 - a * a),
                     BinaryOp::SigmoidGrad => b * a * (1.0 - a),
+                    BinaryOp::Xlogy | BinaryOp::Xlog1py => unreachable!("rounded differently"),
                 };
                 let same = |x: f32, y: f32| {
                     assert!(x == y || (x.is_nan() && y.is_nan()), "{op:?}: {x} {y}")
@@ -220,4 +226,26 @@ fn rows_scaled_and_shifted() {
             }
         }
     });
+}
+
+#[test]
+fn products_by_logarithms() {
+    let (x, y) = (arguments(), noise(arguments().len(), 9));
+    for (op, ln) in [
+        (BinaryOp::Xlogy, f64::ln as fn(f64) -> f64),
+        (BinaryOp::Xlog1py, f64::ln_1p),
+    ] {
+        each_isa(|isa| {
+            let mut z = vec![0.0; x.len()];
+            binary(op, &y[..], &x[..], &mut z);
+            for ((a, b), got) in y.iter().zip(&x).zip(&z) {
+                let want = (f64::from(*a) * ln(f64::from(*b))) as f32;
+                let near = (got - want).abs() <= want.abs() * 4.0 * f32::EPSILON;
+                let same = *got == want || got.is_nan() && want.is_nan();
+                assert!(near || same, "{op:?} {isa:?}: {a} {b} -> {got}, not {want}");
+            }
+            binary(op, 0.0, &x[..], &mut z);
+            assert!(z.iter().all(|z| *z == 0.0));
+        });
+    }
 }
