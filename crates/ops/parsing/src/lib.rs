@@ -9,6 +9,7 @@ mod decode_csv;
 mod decode_proto;
 mod decode_raw;
 mod encode_proto;
+mod example_records;
 mod json_example;
 mod parse_example;
 mod parse_example_dataset;

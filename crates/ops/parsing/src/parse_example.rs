@@ -1,12 +1,11 @@
 //! ParseExample and related ops: tensors from serialized `tf.Example` messages (TensorFlow:
 //! `core/kernels/example_parsing_ops.cc`).
 
+use crate::example_records::{Feature, Mismatch, Records, floats, ints};
 use ferroflow_base::{Result, Status, invalid_argument};
-use ferroflow_model::proto::{Example, Feature, feature::Kind};
 use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_sync::Parallelism;
 use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
-use prost::Message;
 
 /// ParseExample, ParseExampleV2, ParseSingleExample.
 pub(crate) const OPS: &[Op] = &[
@@ -209,20 +208,17 @@ impl Values {
         }
     }
 
-    /// Appends a feature's values. Returns their number, or as the error the feature's actual type.
-    pub(crate) fn append(&mut self, feature: &Feature) -> std::result::Result<usize, DType> {
+    /// Appends a feature's values. Returns their number.
+    pub(crate) fn append(&mut self, feature: Feature) -> std::result::Result<usize, Mismatch> {
         let before = self.len();
-        match (&mut *self, &feature.kind) {
-            (_, None) => {}
-            (Values::Floats(v), Some(Kind::FloatList(list))) => v.extend(&list.value),
-            (Values::Ints(v), Some(Kind::Int64List(list))) => v.extend(&list.value),
-            (Values::Words(v), Some(Kind::BytesList(list))) => {
-                v.extend(list.value.iter().map(|b| Bytes::copy_from_slice(b)));
-            }
-            (_, Some(Kind::FloatList(_))) => return Err(DType::Float),
-            (_, Some(Kind::Int64List(_))) => return Err(DType::Int64),
-            (_, Some(Kind::BytesList(_))) => return Err(DType::String),
-        }
+        let appended = match (&mut *self, feature.list?) {
+            (_, None) => Some(()),
+            (Values::Floats(v), Some((DType::Float, list))) => floats(list, v),
+            (Values::Ints(v), Some((DType::Int64, list))) => ints(list, v),
+            (Values::Words(v), Some((DType::String, list))) => feature.strings(list, v),
+            (_, Some((dtype, _))) => return Err(Mismatch::Type(dtype)),
+        };
+        appended.ok_or(Mismatch::Malformed)?;
         Ok(self.len() - before)
     }
 
@@ -278,7 +274,7 @@ impl Values {
 /// The messages of a batch.
 pub(crate) struct Batch<'a> {
     /// The messages.
-    pub(crate) records: &'a [Example],
+    pub(crate) records: &'a Records<'a>,
     /// Their names for errors; none or one for each.
     pub(crate) names: &'a [Bytes],
     /// Whether there is one message without a batch dimension.
@@ -286,10 +282,11 @@ pub(crate) struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Returns the feature of a record, if it has values.
-    fn feature(&self, i: usize, key: &str) -> Option<&Feature> {
-        let feature = self.records.get(i)?.features.as_ref()?.feature.get(key)?;
-        feature.kind.as_ref().map(|_| feature)
+    /// The features of this key that have values, one for each record.
+    fn features(&self, key: &str) -> impl Iterator<Item = (usize, Option<Feature<'_>>)> {
+        let has_list = |f: &Feature| !matches!(f.list, Ok(None));
+        let features = self.records.features(key);
+        features.map(move |f| f.filter(has_list)).enumerate()
     }
 
     fn name(&self, i: usize) -> String {
@@ -300,12 +297,14 @@ impl Batch<'_> {
     }
 
     #[cold]
-    fn other_type(&self, i: usize, key: &str, expected: DType, actual: DType) -> Status {
-        invalid_argument!(
-            "Name: {}, Key: {key}, Index: {i}.  Data types don't match. Expected type: {expected}, \
-             Actual type: {actual}",
-            self.name(i)
-        )
+    fn mismatch(&self, i: usize, key: &str, expected: DType, mismatch: &Mismatch) -> Status {
+        let why = match mismatch {
+            Mismatch::Type(actual) => {
+                format!("Data types don't match. Expected type: {expected}, Actual type: {actual}")
+            }
+            Mismatch::Malformed => "Can't parse serialized Example.".to_string(),
+        };
+        invalid_argument!("Name: {}, Key: {key}, Index: {i}.  {why}", self.name(i))
     }
 }
 
@@ -330,7 +329,6 @@ impl Parser {
             ));
         }
         let serialized = serialized.strings()?;
-        let records = decoded(ctx.par(), serialized)?;
         let (n_sparse, n_dense) = (self.sparse.len(), self.dense.len());
         let words = |i: usize| -> Result<Vec<String>> {
             let words = ctx.input(i)?.strings()?;
@@ -378,6 +376,8 @@ impl Parser {
                 return Err(invalid_argument!("Expected {wanted} {what}, got {got}"));
             }
         }
+        let keys = [&sparse[..], &dense, &ragged].concat();
+        let records = found(ctx.par(), serialized, &keys)?;
         let batch = Batch {
             records: &records,
             names,
@@ -404,40 +404,33 @@ impl Parser {
     }
 }
 
-/// Decodes messages.
+/// Finds the features of these keys in messages.
 ///
 /// # Errors
-/// INVALID_ARGUMENT if one is malformed.
-pub(crate) fn decoded(par: &dyn Parallelism, serialized: &[Bytes]) -> Result<Vec<Example>> {
-    let mut records: Vec<Option<Example>> = vec![None; serialized.len()];
-    par_chunks_mut(par, &mut records, 8, 1, &|chunk, records| {
-        for (record, bytes) in records.iter_mut().zip(serialized.iter().skip(chunk * 8)) {
-            *record = Example::decode(&bytes[..]).ok();
-        }
-    });
-    let whole = records.into_iter().zip(serialized);
-    whole
-        .map(|(record, bytes)| {
-            record.ok_or_else(|| {
-                invalid_argument!(
-                    "Could not parse example input, value: '{}'",
-                    String::from_utf8_lossy(bytes)
-                )
-            })
-        })
-        .collect()
+/// INVALID_ARGUMENT if a message is malformed.
+pub(crate) fn found<'a>(
+    par: &dyn Parallelism,
+    serialized: &'a [Bytes],
+    keys: &[String],
+) -> Result<Records<'a>> {
+    Records::find(par, serialized, [keys, &[]]).map_err(|i| {
+        invalid_argument!(
+            "Could not parse example input, value: '{}'",
+            String::from_utf8_lossy(&serialized[i])
+        )
+    })
 }
 
 impl Batch<'_> {
     /// Returns indices, values and shape of a feature whose number of values varies.
     pub(crate) fn sparse(&self, key: &str, dtype: DType) -> Result<[Tensor; 3]> {
         let (mut values, mut indices, mut longest) = (Values::new(dtype), Vec::new(), 0);
-        for i in 0..self.records.len() {
-            let Some(feature) = self.feature(i, key) else {
+        for (i, feature) in self.features(key) {
+            let Some(feature) = feature else {
                 continue;
             };
             let n = values.append(feature);
-            let n = n.map_err(|actual| self.other_type(i, key, dtype, actual))?;
+            let n = n.map_err(|e| self.mismatch(i, key, dtype, &e))?;
             longest = longest.max(n);
             for j in 0..n {
                 if !self.single {
@@ -485,8 +478,8 @@ impl Batch<'_> {
         let wanted = ferroflow_functors::indices::shape_of(known.iter().copied())?.num_elements();
         let out = ferroflow_functors::indices::shape_of(batch.iter().chain(&known).copied())?;
         let mut values = Values::new(*dtype);
-        for i in 0..self.records.len() {
-            let Some(feature) = self.feature(i, key) else {
+        for (i, feature) in self.features(key) {
+            let Some(feature) = feature else {
                 if default.num_elements() != wanted || default.num_elements() == 0 {
                     return Err(invalid_argument!(
                         "Name: {}, Feature: {key} (data type: {dtype}) is required but could not be \
@@ -498,7 +491,7 @@ impl Batch<'_> {
                 continue;
             };
             let n = values.append(feature);
-            let n = n.map_err(|actual| self.other_type(i, key, *dtype, actual))?;
+            let n = n.map_err(|e| self.mismatch(i, key, *dtype, &e))?;
             if n != wanted {
                 return Err(invalid_argument!(
                     "Name: {}, Key: {key}, Index: {i}.  Number of {dtype} values != expected.  \
@@ -531,11 +524,11 @@ impl Batch<'_> {
             .num_elements()
             .max(1);
         let mut parts = Vec::with_capacity(self.records.len());
-        for i in 0..self.records.len() {
+        for (i, feature) in self.features(key) {
             let mut values = Values::new(dense.dtype);
-            if let Some(feature) = self.feature(i, key) {
+            if let Some(feature) = feature {
                 let n = values.append(feature);
-                let n = n.map_err(|actual| self.other_type(i, key, dense.dtype, actual))?;
+                let n = n.map_err(|e| self.mismatch(i, key, dense.dtype, &e))?;
                 if !n.is_multiple_of(row) {
                     return Err(invalid_argument!(
                         "Name: {}, Key: {key}, Index: {i}.  Number of {} values is not a multiple of \
@@ -565,10 +558,10 @@ impl Batch<'_> {
     /// Returns values and row splits of a feature.
     pub(crate) fn ragged(&self, key: &str, dtype: DType, split: DType) -> Result<(Tensor, Tensor)> {
         let (mut values, mut splits) = (Values::new(dtype), vec![0]);
-        for i in 0..self.records.len() {
-            if let Some(feature) = self.feature(i, key) {
+        for (i, feature) in self.features(key) {
+            if let Some(feature) = feature {
                 let n = values.append(feature);
-                n.map_err(|actual| self.other_type(i, key, values.dtype(), actual))?;
+                n.map_err(|e| self.mismatch(i, key, values.dtype(), &e))?;
             }
             splits.push(values.len() as i64);
         }

@@ -1,7 +1,7 @@
 //! ParseExampleDataset and its forms: datasets of what ParseExample makes of each element (TensorFlow:
 //! `core/kernels/data/experimental/parse_example_dataset_op.cc`).
 
-use crate::parse_example::{Batch, DenseFeature, decoded};
+use crate::parse_example::{Batch, DenseFeature, found};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::ragged::Ragged;
 use ferroflow_functors::{indices, shapes};
@@ -218,7 +218,8 @@ fn parsed(
             ));
         }
     };
-    let records = decoded(services.par, serialized)?;
+    let keys: Vec<String> = features.keys().cloned().collect();
+    let records = found(services.par, serialized, &keys)?;
     let batch = Batch {
         records: &records,
         names: &[],

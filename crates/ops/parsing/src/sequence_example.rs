@@ -1,7 +1,8 @@
 //! ParseSequenceExample and related ops: tensors from serialized `tf.SequenceExample` messages
 //! (TensorFlow: `core/util/example_proto_fast_parsing.cc`, `core/kernels/example_parsing_ops.cc`).
 
-use crate::sequence_features::{Context, List, SequenceExample, decoded};
+use crate::example_records::Records;
+use crate::sequence_features::{Context, List, found};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
@@ -414,7 +415,8 @@ impl Parser {
             ));
         }
         check_keys(&call.keys)?;
-        let records = decoded(ctx, serialized.strings()?, &call.names)?;
+        let [context, lists] = call.keys.each_ref().map(|keys| keys.concat());
+        let records = found(ctx, serialized.strings()?, &call.names, [&context, &lists])?;
         self.outputs(ctx, &call, &records, rank == 1)
     }
 
@@ -422,7 +424,7 @@ impl Parser {
         &self,
         ctx: &KernelCtx,
         call: &Call,
-        records: &[SequenceExample],
+        records: &Records,
         batch: bool,
     ) -> Result<Vec<Tensor>> {
         let names = &call.names;

@@ -1,35 +1,11 @@
 //! The features of `tf.SequenceExample` messages as tensors.
 
+use crate::example_records::{Mismatch, Records};
 use crate::parse_example::Values;
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::indices::{int_scalar, int_vector, shape_of};
-use ferroflow_model::proto::{Feature, Features};
 use ferroflow_opdef::KernelCtx;
-use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{Bytes, DType, Shape, Tensor};
-use prost::Message;
-use std::collections::HashMap;
-
-/// A message (TensorFlow: `core/example/example.proto`).
-#[derive(Clone, PartialEq, Message)]
-pub(crate) struct SequenceExample {
-    #[prost(message, optional, tag = "1")]
-    context: Option<Features>,
-    #[prost(message, optional, tag = "2")]
-    feature_lists: Option<FeatureLists>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct FeatureLists {
-    #[prost(map = "string, message", tag = "1")]
-    feature_list: HashMap<String, FeatureList>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct FeatureList {
-    #[prost(message, repeated, tag = "1")]
-    feature: Vec<Feature>,
-}
 
 fn name(names: &[Bytes], i: usize) -> String {
     match names.get(i) {
@@ -38,29 +14,24 @@ fn name(names: &[Bytes], i: usize) -> String {
     }
 }
 
-/// Decodes messages on the threads of the kernel.
-pub(crate) fn decoded(
+/// Finds the features of the context and the feature lists of these keys in messages.
+///
+/// # Errors
+/// INVALID_ARGUMENT if a message is malformed.
+pub(crate) fn found<'a>(
     ctx: &KernelCtx,
-    serialized: &[Bytes],
+    serialized: &'a [Bytes],
     names: &[Bytes],
-) -> Result<Vec<SequenceExample>> {
-    let mut records: Vec<Option<SequenceExample>> = vec![None; serialized.len()];
-    par_chunks_mut(ctx.par(), &mut records, 8, 1, &|chunk, records| {
-        for (record, bytes) in records.iter_mut().zip(serialized.iter().skip(chunk * 8)) {
-            *record = SequenceExample::decode(&bytes[..]).ok();
-        }
-    });
-    let whole = records.into_iter().enumerate();
-    whole
-        .map(|(i, record)| {
-            record.ok_or_else(|| {
-                invalid_argument!(
-                    "Invalid protocol message input, example id: {}",
-                    name(names, i)
-                )
-            })
-        })
-        .collect()
+    keys: [&[String]; 2],
+) -> Result<Records<'a>> {
+    Records::find(ctx.par(), serialized, keys).map_err(|i| malformed(names, i))
+}
+
+fn malformed(names: &[Bytes], i: usize) -> Status {
+    invalid_argument!(
+        "Invalid protocol message input, example id: {}",
+        name(names, i)
+    )
 }
 
 /// Returns a scalar for one message, else a vector.
@@ -88,18 +59,18 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn gather(
-        records: &[SequenceExample],
+        records: &Records,
         key: &str,
         dtype: DType,
         names: &[Bytes],
     ) -> Result<Context> {
         let (mut values, mut counts) = (Values::new(dtype), Vec::with_capacity(records.len()));
-        for (i, record) in records.iter().enumerate() {
-            let feature = record.context.as_ref().and_then(|c| c.feature.get(key));
+        for (i, feature) in records.features(key).enumerate() {
             counts.push(match feature.map(|f| values.append(f)) {
                 None => None,
                 Some(Ok(n)) => Some(n),
-                Some(Err(_)) => {
+                Some(Err(Mismatch::Malformed)) => return Err(malformed(names, i)),
+                Some(Err(Mismatch::Type(_))) => {
                     return Err(invalid_argument!(
                         "Name: {}, Context feature: {key}.  Data types don't match. Expected \
                          type: {dtype}",
@@ -199,26 +170,27 @@ pub(crate) struct List {
 
 impl List {
     pub(crate) fn gather(
-        records: &[SequenceExample],
+        records: &Records,
         key: &str,
         dtype: DType,
         names: &[Bytes],
     ) -> Result<List> {
         let (mut values, mut rows) = (Values::new(dtype), Vec::with_capacity(records.len()));
-        for (i, record) in records.iter().enumerate() {
-            let lists = record.feature_lists.as_ref();
-            let Some(list) = lists.and_then(|l| l.feature_list.get(key)) else {
+        for (i, list) in records.feature_lists(key).enumerate() {
+            let Some(list) = list else {
                 rows.push(None);
                 continue;
             };
-            let mut counts = Vec::with_capacity(list.feature.len());
-            for (row, feature) in list.feature.iter().enumerate() {
-                let n = values.append(feature).map_err(|_| {
-                    invalid_argument!(
+            let mut counts = Vec::new();
+            for (row, feature) in list.enumerate() {
+                let n = feature.and_then(|feature| values.append(feature));
+                let n = n.map_err(|e| match e {
+                    Mismatch::Malformed => malformed(names, i),
+                    Mismatch::Type(_) => invalid_argument!(
                         "Name: {}, Feature list: {key}, Index: {row}.  Data types don't match. \
                          Expected type: {dtype}",
                         name(names, i)
-                    )
+                    ),
                 })?;
                 counts.push(n);
             }

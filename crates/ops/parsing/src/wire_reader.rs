@@ -37,13 +37,25 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the next `n` bytes.
+    #[inline]
     pub(crate) fn take(&mut self, n: usize) -> Option<&'a [u8]> {
         let taken = self.bytes.get(self.at..self.at.checked_add(n)?)?;
         self.at += n;
         Some(taken)
     }
 
+    #[inline]
     pub(crate) fn varint(&mut self) -> Option<u64> {
+        match self.bytes.get(self.at) {
+            Some(byte) if *byte < 0x80 => {
+                self.at += 1;
+                Some((*byte).into())
+            }
+            _ => self.long_varint(),
+        }
+    }
+
+    fn long_varint(&mut self) -> Option<u64> {
         let mut value = 0u64;
         for shift in (0..70).step_by(7) {
             let byte = *self.bytes.get(self.at)?;
@@ -57,6 +69,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the next tag; none at the end, and none if it is invalid, in front of which the reader then stays.
+    #[inline]
     pub(crate) fn tag(&mut self) -> Option<u32> {
         let start = self.at;
         let tag = self.varint().and_then(|tag| u32::try_from(tag).ok());
@@ -71,6 +84,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the size of what follows.
+    #[inline]
     pub(crate) fn size(&mut self) -> Option<usize> {
         let size = self.varint()?;
         i32::try_from(size).ok()?;
