@@ -221,7 +221,7 @@ pub(crate) fn cosh<S: Simd>(s: S, x: S::V) -> S::V {
     s.add(half, s.div(s.splat(0.25), half))
 }
 
-/// Above this, one is nothing beside a square.
+/// Above this, adding one to a square does not change it.
 const LARGE: f32 = 1e9;
 
 /// `ln (1 + small)`, or `ln 2x` where `x` is [`LARGE`].
