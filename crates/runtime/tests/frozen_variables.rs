@@ -115,3 +115,76 @@ fn a_plan_made_of_values_is_given_up_when_they_change() {
     });
     assert_eq!(get(&session, 3.0, "y:0"), Ok(16.0));
 }
+
+/// Loops and conditionals whose functions read and write `v`, `w` and `c`; made by TensorFlow 2.21.
+const FUNCTIONS: &str = include_str!("frozen_variables/functions.pbtxt");
+
+fn session_of_functions(freeze_variables: bool) -> Session {
+    let options = SessionOptions {
+        freeze_variables,
+        ..Default::default()
+    };
+    Session::from_text(FUNCTIONS, options).unwrap()
+}
+
+fn feeds(x: f32, n: i32) -> [(&'static str, Tensor); 2] {
+    [("x:0", Tensor::scalar(x)), ("n:0", Tensor::scalar(n))]
+}
+
+/// The reads that are left in the graph of these fetches and in the functions that it can run.
+fn reads_of(session: &Session, fetches: &[&str]) -> usize {
+    let signature = Signature {
+        feeds: vec!["x:0".to_string(), "n:0".to_string()],
+        fetches: fetches.iter().map(|f| f.to_string()).collect(),
+        targets: vec![],
+    };
+    let (graph, _) = session.graph_after(&signature, Some("relax_control")).unwrap();
+    let library = graph.library().clone();
+    let names = library.reachable(&graph);
+    let functions = names.iter().map(|name| &library.get(name).unwrap().graph);
+    let graphs = std::iter::once(&graph).chain(functions);
+    let nodes = graphs.flat_map(|graph| graph.iter());
+    nodes.filter(|(_, n)| n.op() == "ReadVariableOp").count()
+}
+
+#[test]
+fn variables_are_constants_in_functions_that_only_read_them() {
+    const ROWS: &[(&[&str], usize)] = &[
+        (&["loop:0"], 0),
+        (&["branch:0"], 0),
+        (&["swapped:0"], 0),
+        // The same functions read different variables.
+        (&["branch:0", "swapped:0"], 2),
+        (&["case:0"], 0),
+        (&["nested:0"], 0),
+        // `c`, which the loop writes.
+        (&["written:0"], 1),
+        (&["read:0"], 0),
+        // `v`, in the other loop, stays a constant.
+        (&["written:0", "read:0"], 2),
+    ];
+    for (fetches, reads) in ROWS {
+        let (frozen, plain) = (session_of_functions(true), session_of_functions(false));
+        for values in [[2.0, 3.0, 4.0], [0.5, -1.0, 2.0]] {
+            for session in [&frozen, &plain] {
+                for (target, value) in ["set_v", "set_w", "set_c"].iter().zip(values) {
+                    session.run(&feeds(value, 0), &[], &[target]).unwrap();
+                }
+            }
+            for (x, n) in [(1.5, 2), (-2.0, 1), (0.25, 0)] {
+                let got = |s: &Session| {
+                    let tensors = s.run(&feeds(x, n), fetches, &[]).unwrap();
+                    tensors
+                        .iter()
+                        .map(|t| t.to_scalar::<f32>().unwrap())
+                        .collect::<Vec<_>>()
+                };
+                // Both loops would race for `c`.
+                if fetches.len() == 1 || !fetches.contains(&"read:0") {
+                    assert_eq!(got(&frozen), got(&plain), "{fetches:?} of {x} and {n}");
+                }
+            }
+        }
+        assert_eq!(reads_of(&frozen, fetches), *reads, "{fetches:?}");
+    }
+}
