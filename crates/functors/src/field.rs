@@ -155,16 +155,16 @@ promote! {
 }
 
 macro_rules! reals {
-    ($($ty:ident, $exp:path, $ln:path, $tanh:path, $erf:path, $erfc:path;)*) => {$(
+    ($($ty:ident in $of:ident, $erf:path, $erfc:path;)*) => {$(
         impl Field for $ty {
             #[inline(always)]
-            fn exp(self) -> Self { $exp(self) }
-            #[inline]
-            fn exp_m1(self) -> Self { $ty::exp_m1(self) }
+            fn exp(self) -> Self { $of::exp(self) }
             #[inline(always)]
-            fn ln(self) -> Self { $ln(self) }
-            #[inline]
-            fn ln_1p(self) -> Self { $ty::ln_1p(self) }
+            fn exp_m1(self) -> Self { $of::exp_m1(self) }
+            #[inline(always)]
+            fn ln(self) -> Self { $of::ln(self) }
+            #[inline(always)]
+            fn ln_1p(self) -> Self { $of::ln_1p(self) }
             #[inline]
             fn rsqrt(self) -> Self { 1.0 / self.sqrt() }
             #[inline]
@@ -179,14 +179,14 @@ macro_rules! reals {
             fn asin(self) -> Self { $ty::asin(self) }
             #[inline]
             fn acos(self) -> Self { $ty::acos(self) }
-            #[inline]
-            fn atan(self) -> Self { $ty::atan(self) }
+            #[inline(always)]
+            fn atan(self) -> Self { $of::atan(self) }
             #[inline]
             fn sinh(self) -> Self { $ty::sinh(self) }
             #[inline]
             fn cosh(self) -> Self { $ty::cosh(self) }
             #[inline(always)]
-            fn tanh(self) -> Self { $tanh(self) }
+            fn tanh(self) -> Self { $of::tanh(self) }
             #[inline]
             // In f64: squares of large numbers are finite.
             fn asinh(self) -> Self { f64::from(self).asinh() as $ty }
@@ -223,8 +223,8 @@ macro_rules! reals {
             fn erf(self) -> Self { $erf(self) }
             #[inline]
             fn erfc(self) -> Self { $erfc(self) }
-            #[inline]
-            fn atan2(self, x: Self) -> Self { $ty::atan2(self, x) }
+            #[inline(always)]
+            fn atan2(self, x: Self) -> Self { $of::atan2(self, x) }
             fn next_after(self, to: Self) -> Self {
                 if self.is_nan() || to.is_nan() {
                     $ty::NAN
@@ -306,8 +306,8 @@ macro_rules! reals {
     )*};
 }
 reals! {
-    f32, f32::exp, f32::ln, f32::tanh, libm::erff, libm::erfcf;
-    f64, double::exp, double::ln, double::tanh, special::erf, libm::erfc;
+    f32 in f32, libm::erff, libm::erfcf;
+    f64 in double, special::erf, libm::erfc;
 }
 
 /// Returns `1 - z` and `1 + z`, with the sign of an imaginary part that is zero.

@@ -10,6 +10,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 pub mod agreement;
+pub mod bf16_product;
 pub mod binary;
 pub mod broadcast;
 pub mod broadcast_walk;

@@ -7,7 +7,7 @@ use ferroflow_functors::field::{Field, Real};
 use ferroflow_functors::numeric::{Int, Ordered};
 use ferroflow_functors::unary::{SimdUnary, UnaryFunctor};
 use ferroflow_opdef::{Distribution, ScalarBinary, ScalarType, ScalarUnary};
-use ferroflow_primitives::math::UnaryOp;
+use ferroflow_primitives::math::{BinaryOp, UnaryOp, binary_single};
 use std::fmt::{self, Display, Formatter};
 
 macro_rules! simd {
@@ -39,9 +39,9 @@ macro_rules! field {
 }
 
 macro_rules! binary {
-    ($ty:ident, $path:path) => {{
+    ($ty:ident, $f:expr) => {{
         extern "C" fn helper(a: $ty, b: $ty) -> $ty {
-            $path(a, b)
+            ($f)(a, b)
         }
         Some(helper as extern "C" fn($ty, $ty) -> $ty as usize)
     }};
@@ -131,7 +131,9 @@ fn binary(f: ScalarBinary, ty: ScalarType) -> Option<usize> {
         (ScalarBinary::FloorMod, ScalarType::F64) => binary!(f64, Ordered::floor_mod),
         (ScalarBinary::TruncateMod, ScalarType::F32) => binary!(f32, Ordered::trunc_mod),
         (ScalarBinary::TruncateMod, ScalarType::F64) => binary!(f64, Ordered::trunc_mod),
-        (ScalarBinary::Atan2, ScalarType::F32) => binary!(f32, Real::atan2),
+        (ScalarBinary::Atan2, ScalarType::F32) => {
+            binary!(f32, |a, b| binary_single(BinaryOp::Atan2, a, b))
+        }
         (ScalarBinary::Atan2, ScalarType::F64) => binary!(f64, Real::atan2),
         _ => None,
     }

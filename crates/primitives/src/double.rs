@@ -23,11 +23,9 @@ fn power_of_two(n: f64) -> f64 {
     f64::from_bits((n + ROUND).to_bits().wrapping_add(1023) << 52)
 }
 
-/// Returns e to the power of `x`.
+/// Returns `n` and `y` with `e^x = 2^n (1 + y)`.
 #[inline(always)]
-pub fn exp(x: f64) -> f64 {
-    let x = if x > 710.0 { 710.0 } else { x };
-    let x = if x < -746.0 { -746.0 } else { x };
+fn exp_parts(x: f64) -> (f64, f64) {
     let n = (x * std::f64::consts::LOG2_E + ROUND) - ROUND;
     // ln 2 in two parts; the products with the first are exact.
     let r = x - n * 6.931_457_519_531_25e-1 - n * 1.428_606_820_309_417_2e-6;
@@ -45,10 +43,30 @@ pub fn exp(x: f64) -> f64 {
             2.0,
         ],
     );
-    let y = 1.0 + 2.0 * (p / (q - p));
+    (n, 2.0 * (p / (q - p)))
+}
+
+/// Returns e to the power of `x`.
+#[inline(always)]
+pub fn exp(x: f64) -> f64 {
+    let x = if x > 710.0 { 710.0 } else { x };
+    let x = if x < -746.0 { -746.0 } else { x };
+    let (n, y) = exp_parts(x);
     // In two steps: the smallest results are denormal.
     let half = (n * 0.5 + ROUND) - ROUND;
-    y * power_of_two(half) * power_of_two(n - half)
+    (1.0 + y) * power_of_two(half) * power_of_two(n - half)
+}
+
+/// Returns `e^x - 1` without cancellation.
+#[inline(always)]
+pub fn exp_m1(x: f64) -> f64 {
+    let bounded = if x > 700.0 { 700.0 } else { x };
+    let bounded = if bounded < -700.0 { -700.0 } else { bounded };
+    let (n, y) = exp_parts(bounded);
+    let scale = power_of_two(n);
+    let y = scale * y + (scale - 1.0);
+    let y = if x > 700.0 { exp(x) } else { y };
+    if x.abs() < 1e-300 { x } else { y }
 }
 
 /// Returns the natural logarithm of `x`.
@@ -99,6 +117,99 @@ pub fn ln(x: f64) -> f64 {
     if x >= 0.0 { y } else { f64::NAN }
 }
 
+/// Returns `ln (1 + x)` without cancellation.
+#[inline(always)]
+pub fn ln_1p(x: f64) -> f64 {
+    let u = 1.0 + x;
+    // The rounding error of the addition.
+    let lost = if x < 1.0 {
+        x - (u - 1.0)
+    } else {
+        1.0 - (u - x)
+    };
+    let y = ln(u);
+    let y = if y.is_finite() { y + lost / u } else { y };
+    if x.abs() < 1e-300 { x } else { y }
+}
+
+/// What `f64` loses of a right angle.
+const FRAC_PI_2_REST: f64 = 6.123_233_995_736_766e-17;
+
+/// Returns the arctangent.
+#[inline(always)]
+pub fn atan(x: f64) -> f64 {
+    let size = x.abs();
+    let (is_large, is_middle) = (size > 2.414_213_562_373_095, size > 0.66);
+    let above = if is_middle { size - 1.0 } else { size };
+    let below = if is_middle { size + 1.0 } else { 1.0 };
+    let above = if is_large { -1.0 } else { above };
+    let below = if is_large { size } else { below };
+    let t = above / below;
+    let z = t * t;
+    let p = poly(
+        z,
+        [
+            -8.750_608_600_031_904e-1,
+            -1.615_753_718_733_365_2e1,
+            -7.500_855_792_314_705e1,
+            -1.228_866_684_490_136_1e2,
+            -6.485_021_904_942_025e1,
+        ],
+    );
+    let q = poly(
+        z,
+        [
+            1.0,
+            2.485_846_490_142_306_4e1,
+            1.650_270_098_316_988_6e2,
+            4.328_810_604_912_903e2,
+            4.853_903_996_359_137e2,
+            1.945_506_571_482_614e2,
+        ],
+    );
+    let y = t * (z * (p / q)) + t;
+    let base = if is_middle {
+        std::f64::consts::FRAC_PI_4
+    } else {
+        0.0
+    };
+    let rest = if is_middle { 0.5 * FRAC_PI_2_REST } else { 0.0 };
+    let base = if is_large {
+        std::f64::consts::FRAC_PI_2
+    } else {
+        base
+    };
+    let rest = if is_large { FRAC_PI_2_REST } else { rest };
+    (base + (y + rest)).copysign(x)
+}
+
+/// Returns the angle of the point `(x, y)`.
+#[inline(always)]
+pub fn atan2(y: f64, x: f64) -> f64 {
+    let (a, b) = (x.abs(), y.abs());
+    let is_steep = a < b;
+    let (small, large) = if is_steep { (a, b) } else { (b, a) };
+    let at_end = if large == 0.0 { 0.0 } else { 1.0 };
+    // Both infinite or both zero.
+    let ratio = if small == large {
+        at_end
+    } else {
+        small / large
+    };
+    let angle = atan(ratio);
+    let turned = std::f64::consts::FRAC_PI_2 - (angle - FRAC_PI_2_REST);
+    let angle = if is_steep { turned } else { angle };
+    let turned = std::f64::consts::PI - (angle - 2.0 * FRAC_PI_2_REST);
+    // The sign of a zero counts.
+    let angle = if x.is_sign_negative() { turned } else { angle };
+    let angle = if x.is_nan() || y.is_nan() {
+        f64::NAN
+    } else {
+        angle
+    };
+    angle.copysign(y)
+}
+
 /// Returns the hyperbolic tangent.
 #[inline(always)]
 pub fn tanh(x: f64) -> f64 {
@@ -132,7 +243,7 @@ mod tests {
     use super::*;
 
     /// Checks the error in units of the last place against the C library's.
-    fn check(name: &str, f: fn(f64) -> f64, of: fn(f64) -> f64) {
+    fn check(name: &str, f: impl Fn(f64) -> f64, of: impl Fn(f64) -> f64) {
         let edges = [
             0.0,
             -0.0,
@@ -180,5 +291,22 @@ mod tests {
         check("exp", exp, f64::exp);
         check("ln", ln, f64::ln);
         check("tanh", tanh, f64::tanh);
+        check("exp_m1", exp_m1, f64::exp_m1);
+        check("ln_1p", ln_1p, f64::ln_1p);
+        check("atan", atan, f64::atan);
+        for x in [
+            0.0,
+            -0.0,
+            1.0,
+            -3.5,
+            1e300,
+            -1e-300,
+            f64::INFINITY,
+            f64::NEG_INFINITY,
+            f64::NAN,
+        ] {
+            let of = move |y: f64| y.atan2(x);
+            check("atan2", move |y| atan2(y, x), of);
+        }
     }
 }

@@ -390,6 +390,27 @@ pub(crate) fn atan<S: Simd>(s: S, x: S::V) -> S::V {
     s.copysign(s.add(base, y), x)
 }
 
+/// The angle of the point `(x, y)`.
+#[inline(always)]
+pub(crate) fn atan2<S: Simd>(s: S, y: S::V, x: S::V) -> S::V {
+    let (a, b) = (s.abs(x), s.abs(y));
+    let is_steep = s.lt(a, b);
+    let (small, large) = (s.select(is_steep, a, b), s.select(is_steep, b, a));
+    // Both infinite or both zero.
+    let is_same = s.eq(small, large);
+    let at_end = s.select(s.eq(large, s.zero()), s.zero(), s.splat(1.0));
+    let ratio = s.select(is_same, at_end, s.div(small, large));
+    let angle = atan(s, ratio);
+    let rest = s.sub(angle, s.splat(FRAC_PI_2_REST));
+    let angle = s.select(is_steep, s.sub(s.splat(FRAC_PI_2), rest), angle);
+    // The sign of a zero counts.
+    let is_left = s.lt(s.copysign(s.splat(1.0), x), s.zero());
+    let rest = s.sub(angle, s.splat(2.0 * FRAC_PI_2_REST));
+    let angle = s.select(is_left, s.sub(s.splat(PI), rest), angle);
+    let angle = s.select(s.unordered(x, y), s.add(x, y), angle);
+    s.copysign(angle, y)
+}
+
 /// `1 - erf x`, accurate relative to its own size where it is tiny.
 #[inline(always)]
 pub(crate) fn erfc<S: Simd>(s: S, x: S::V) -> S::V {

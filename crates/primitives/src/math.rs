@@ -190,6 +190,8 @@ pub enum BinaryOp {
     Xlogy,
     /// `a · ln (1 + b)`; 0 where `a` is 0.
     Xlog1py,
+    /// The angle of the point `(b, a)`.
+    Atan2,
 }
 
 /// One side of a [`binary`] function.

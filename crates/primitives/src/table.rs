@@ -46,7 +46,7 @@ pub(crate) struct SlideKernel {
 /// The functions compiled for one instruction set.
 pub(crate) struct DispatchTable {
     pub unary: [UnaryFn; 42],
-    pub binary: [BinaryFn; 13],
+    pub binary: [BinaryFn; 14],
     pub scale_offset: unsafe fn(*const f32, *const f32, *const f32, *mut f32, usize),
     pub gemm: GemmTable<f32>,
     pub gemm_double: GemmTable<f64>,
@@ -324,6 +324,7 @@ macro_rules! isa {
                     binary!(s, a, b, s.mul(s.mul(b, a), s.sub(s.splat(1.0), a))),
                     binary!(s, a, b, f::product_or_zero(s, a, f::log(s, b))),
                     binary!(s, a, b, f::product_or_zero(s, a, f::log1p(s, b))),
+                    binary!(s, a, b, f::atan2(s, a, b)),
                 ],
                 scale_offset: run_scale_offset,
                 gemm: GemmTable {

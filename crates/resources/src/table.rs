@@ -229,21 +229,33 @@ impl Table {
             let (values, default) = (state.values.items::<T>()?, default.items::<T>()?);
             let to = out.items_mut::<T>()?;
             let mut copy = |i: usize, row: Option<usize>| {
-                let from = match row {
-                    Some(row) => &values[row * width..(row + 1) * width],
-                    None if for_each => &default[i * width..(i + 1) * width],
+                let (from, row) = match row {
+                    Some(row) => (values, row),
                     // Static tables use the first default.
-                    None => &default[..width],
+                    None => (default, if for_each { i } else { 0 }),
                 };
-                to[i * width..(i + 1) * width].clone_from_slice(from);
+                match width {
+                    1 => to[i].clone_from(&from[row]),
+                    _ => to[i * width..][..width].clone_from_slice(&from[row * width..][..width]),
+                }
             };
-            match &state.index {
-                TableIndex::Bytes(index) if self.key == DType::String && self.key_shape.is_scalar() => {
+            match (&state.index, self.key) {
+                (TableIndex::Bytes(index), DType::String) if self.key_shape.is_scalar() => {
                     for (i, key) in keys.strings()?.iter().enumerate() {
                         copy(i, index.get(&key[..]).copied());
                     }
                 }
-                index => {
+                (TableIndex::Ints(index), DType::Int64) => {
+                    for (i, key) in keys.slice::<i64>()?.iter().enumerate() {
+                        copy(i, index.get(key).copied());
+                    }
+                }
+                (TableIndex::Ints(index), DType::Int32) => {
+                    for (i, key) in keys.slice::<i32>()?.iter().enumerate() {
+                        copy(i, index.get(&i64::from(*key)).copied());
+                    }
+                }
+                (index, _) => {
                     for i in 0..n {
                         copy(i, index.get(&self.key_at(keys, i)?));
                     }

@@ -138,7 +138,9 @@ fn reads_of(session: &Session, fetches: &[&str]) -> usize {
         fetches: fetches.iter().map(|f| f.to_string()).collect(),
         targets: vec![],
     };
-    let (graph, _) = session.graph_after(&signature, Some("relax_control")).unwrap();
+    let (graph, _) = session
+        .graph_after(&signature, Some("relax_control"))
+        .unwrap();
     let library = graph.library().clone();
     let names = library.reachable(&graph);
     let functions = names.iter().map(|name| &library.get(name).unwrap().graph);

@@ -53,13 +53,25 @@ macro_rules! field_op {
 
 /// The factory of a product by a logarithm.
 macro_rules! log_product {
-    ($f:ident, $simd:ident) => {
+    ($simd:ident, $f:ident) => {
         binary_of!(
-            SimdBinary(BinaryOp::$simd, |a, b| binary_single(BinaryOp::$simd, a, b)),
+            vector_function(BinaryOp::$simd),
             Field::$f,
             [f64, Complex32, Complex64]
         )
     };
+}
+
+/// A function that vector instructions compute for single elements, too.
+fn vector_function(op: BinaryOp) -> SimdBinary<impl Fn(f32, f32) -> f32 + Send + Sync> {
+    SimdBinary(op, move |a, b| binary_single(op, a, b))
+}
+
+fn atan2(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    match build.input(0)? {
+        DType::Double => binary_kernel::<f64, f64>(Vectorized(BinaryFn(<f64 as Real>::atan2))),
+        _ => (binary_of!(vector_function(BinaryOp::Atan2), Real::atan2, [f64]))(build),
+    }
 }
 
 macro_rules! real_op {
@@ -166,11 +178,11 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(mul_no_nan_grad),
     binary_op("Xdivy", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", field_op!(xdivy))
     .gradient(xdivy_grad),
-    binary_op("Xlogy", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", log_product!(xlogy, Xlogy))
+    binary_op("Xlogy", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", log_product!(Xlogy, xlogy))
     .gradient(xlogy_grad),
-    binary_op("Xlog1py", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", log_product!(xlog1py, Xlog1py))
+    binary_op("Xlog1py", "x: T, y: T -> z: T | T: type {half,bfloat16,float,double,complex64,complex128} |", log_product!(Xlog1py, xlog1py))
     .gradient(xlog1py_grad),
-    binary_op("Atan2", "y: T, x: T -> z: T | T: type {bfloat16,half,float,double} |", real_op!(atan2))
+    binary_op("Atan2", "y: T, x: T -> z: T | T: type {bfloat16,half,float,double} |", atan2)
     .gradient(atan2_grad),
     binary_op("NextAfter", "x1: T, x2: T -> output: T | T: type {double,float} = float |", real_op!(next_after))
     .gradient(next_after_grad),

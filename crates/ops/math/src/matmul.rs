@@ -2,6 +2,7 @@
 
 use crate::add_n::{Accumulate, unequal_shapes};
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::bf16_product::{is_worth_pairs, products_of_pairs};
 use ferroflow_functors::broadcast::{broadcast_partial, broadcast_shape, broadcast_tensor};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_functors::indices::shape_of;
@@ -421,7 +422,15 @@ fn fused_halves(ta: bool, tb: bool, attrs: &Attrs, dtype: DType) -> Result<Box<d
         if s.k == 0 {
             finish_zeros(to, s.n, &ep);
         } else if !to.is_empty() {
-            gemm(ctx.par(), &s, wide(0)?.slice()?, wide(1)?.slice()?, to, &ep);
+            let (a, b) = (wide(0)?, wide(1)?);
+            let (a, b) = (a.slice()?, b.slice()?);
+            match dtype == DType::Bfloat16 && is_worth_pairs(&s) {
+                true => {
+                    let first = |_| BatchItem::default();
+                    products_of_pairs(ctx.par(), 1, &s, [a, b], to, &first, &ep)?;
+                }
+                false => gemm(ctx.par(), &s, a, b, to, &ep),
+            }
         }
         ctx.set_output(0, narrowed(ctx.par(), product, dtype)?)
     }))

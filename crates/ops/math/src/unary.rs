@@ -104,11 +104,11 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(rsqrt_grad),
     unary_op("Exp", FIELD, vector_op!(COSTLY, Exp, Field::exp))
     .gradient(exp_grad),
-    unary_op("Expm1", FIELD, field_op!(exp_m1, Expm1))
+    unary_op("Expm1", FIELD, vector_op!(COSTLY, Expm1, Field::exp_m1))
     .gradient(expm1_grad),
     unary_op("Log", FIELD, vector_op!(COSTLY, Log, Field::ln))
     .gradient(log_grad),
-    unary_op("Log1p", FIELD, field_op!(ln_1p, Log1p))
+    unary_op("Log1p", FIELD, vector_op!(COSTLY, Log1p, Field::ln_1p))
     .gradient(log1p_grad),
     unary_op("Sin", FIELD, field_op!(sin, Sin))
     .gradient(sin_grad),
@@ -120,7 +120,7 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(asin_grad),
     unary_op("Acos", FIELD, field_op!(acos, Acos))
     .gradient(acos_grad),
-    unary_op("Atan", FIELD, field_op!(atan, Atan))
+    unary_op("Atan", FIELD, vector_op!(COSTLY, Atan, Field::atan))
     .gradient(atan_grad),
     unary_op("Sinh", FIELD, field_op!(sinh, Sinh))
     .gradient(sinh_grad),

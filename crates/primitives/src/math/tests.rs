@@ -189,7 +189,9 @@ fn every_length() {
                     BinaryOp::ReluGrad => 0.0,
                     BinaryOp::TanhGrad => b * (1.0 - a * a),
                     BinaryOp::SigmoidGrad => b * a * (1.0 - a),
-                    BinaryOp::Xlogy | BinaryOp::Xlog1py => unreachable!("rounded differently"),
+                    BinaryOp::Xlogy | BinaryOp::Xlog1py | BinaryOp::Atan2 => {
+                        unreachable!("rounded differently")
+                    }
                 };
                 let same = |x: f32, y: f32| {
                     assert!(x == y || (x.is_nan() && y.is_nan()), "{op:?}: {x} {y}")
@@ -248,4 +250,27 @@ fn products_by_logarithms() {
             assert!(z.iter().all(|z| *z == 0.0));
         });
     }
+}
+
+#[test]
+fn angles_of_points() {
+    let mut x = arguments();
+    x.truncate(400);
+    each_isa(|isa| {
+        for y in &x {
+            let mut z = vec![0.0; x.len()];
+            binary(BinaryOp::Atan2, *y, &x[..], &mut z);
+            for (x, got) in x.iter().zip(&z) {
+                let want = f64::from(*y).atan2(f64::from(*x)) as f32;
+                let near = (got - want).abs() <= want.abs() * 2.0 * f32::EPSILON;
+                let same = got.to_bits() == want.to_bits() || got.is_nan() && want.is_nan();
+                // The ratio, or the result, may be subnormal.
+                let tiny = want.abs() < 1e-36 && (got - want).abs() < 1e-43;
+                assert!(
+                    near || same || tiny,
+                    "{isa:?}: {y} {x} -> {got}, not {want}"
+                );
+            }
+        }
+    });
 }
