@@ -239,26 +239,9 @@ impl Table {
                     _ => to[i * width..][..width].clone_from_slice(&from[row * width..][..width]),
                 }
             };
-            match (&state.index, self.key) {
-                (TableIndex::Bytes(index), DType::String) if self.key_shape.is_scalar() => {
-                    for (i, key) in keys.strings()?.iter().enumerate() {
-                        copy(i, index.get(&key[..]).copied());
-                    }
-                }
-                (TableIndex::Ints(index), DType::Int64) => {
-                    for (i, key) in keys.slice::<i64>()?.iter().enumerate() {
-                        copy(i, index.get(key).copied());
-                    }
-                }
-                (TableIndex::Ints(index), DType::Int32) => {
-                    for (i, key) in keys.slice::<i32>()?.iter().enumerate() {
-                        copy(i, index.get(&i64::from(*key)).copied());
-                    }
-                }
-                (index, _) => {
-                    for i in 0..n {
-                        copy(i, index.get(&self.key_at(keys, i)?));
-                    }
+            if !state.index.find_scalars(keys, &self.key_shape, &mut copy)? {
+                for i in 0..n {
+                    copy(i, state.index.get(&self.key_at(keys, i)?));
                 }
             }
         });

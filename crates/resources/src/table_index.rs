@@ -1,7 +1,7 @@
 //! The index of a table, from keys to rows, and its rows.
 
 use ferroflow_base::Result;
-use ferroflow_tensor::{Bytes, Shape, Tensor, dispatch_items};
+use ferroflow_tensor::{Bytes, DType, Shape, Tensor, dispatch_items};
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 
@@ -24,6 +24,35 @@ impl TableIndex {
             (TableIndex::Bytes(map), Key::Bytes(key)) => map.get(key).copied(),
             _ => None,
         }
+    }
+
+    /// Calls `found` with the number and the row, if any, of every key, if keys are scalars that are indexed as they
+    /// are. Returns whether they are.
+    pub(crate) fn find_scalars(
+        &self,
+        keys: &Tensor,
+        key_shape: &Shape,
+        found: &mut impl FnMut(usize, Option<usize>),
+    ) -> Result<bool> {
+        match (self, keys.dtype()) {
+            (TableIndex::Ints(index), DType::Int64) => {
+                for (i, key) in keys.slice::<i64>()?.iter().enumerate() {
+                    found(i, index.get(key).copied());
+                }
+            }
+            (TableIndex::Ints(index), DType::Int32) => {
+                for (i, key) in keys.slice::<i32>()?.iter().enumerate() {
+                    found(i, index.get(&i64::from(*key)).copied());
+                }
+            }
+            (TableIndex::Bytes(index), DType::String) if key_shape.is_scalar() => {
+                for (i, key) in keys.strings()?.iter().enumerate() {
+                    found(i, index.get(&key[..]).copied());
+                }
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
     }
 
     pub(crate) fn insert(&mut self, key: Key, row: usize) {
