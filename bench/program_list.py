@@ -783,3 +783,57 @@ def attention_step(q, k, v):
 )
 def other_products(i, c):
     return [tf.matmul(i, i), tf.matmul(i, i, transpose_b=True), tf.matmul(c, c)]
+
+
+def examples(n):
+    """Returns serialized tf.Examples; the last feature is a word, as arrays of bytes lose zeros at their ends."""
+    floats, ints = f32(n, 12), i32(1000, n, 6)
+
+    def message(i):
+        features = {f"float{j}": tf.train.Feature(float_list=tf.train.FloatList(value=[x])) for j, x in enumerate(floats[i])}
+        features["series"] = tf.train.Feature(float_list=tf.train.FloatList(value=f32(40, seed=i)))
+        features["tags"] = tf.train.Feature(int64_list=tf.train.Int64List(value=ints[i, : i % 7]))
+        features["word"] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[WORDS[i % len(WORDS)].encode()]))
+        return tf.train.Example(features=tf.train.Features(feature=features)).SerializePartialToString(deterministic=True)
+
+    return np.array([message(i) for i in range(n)], dtype=object)
+
+
+@prog("parse 500 tf.Examples of 15 features", "graph", lambda: dict(messages=examples(500)))
+def parse_examples(messages):
+    features = {f"float{j}": tf.io.FixedLenFeature([], tf.float32) for j in range(12)}
+    features["series"] = tf.io.FixedLenFeature([40], tf.float32)
+    features["tags"] = tf.io.VarLenFeature(tf.int64)
+    features["word"] = tf.io.FixedLenFeature([], tf.string)
+    parsed = tf.io.parse_example(messages, features)
+    floats = tf.stack([parsed[f"float{j}"] for j in range(12)], 1)
+    return [floats, parsed["series"], tf.sparse.to_dense(parsed["tags"]), tf.strings.length(parsed["word"])]
+
+
+@prog("spherical coordinates and hyperbolic functions", "graph", lambda: dict(x=f32(100_000, 3), d=rng().random(50_000)))
+def angles(x, d):
+    radius = tf.norm(x, axis=1)
+    azimuth, polar = tf.atan2(x[:, 1], x[:, 0]), tf.acos(x[:, 2] / radius)
+    return [azimuth, polar, tf.asinh(radius), tf.atanh(tf.tanh(azimuth)), tf.atan2(d, 1 - d), tf.math.log1p(d) * tf.math.expm1(d)]
+
+
+@prog(
+    "look up 50,000 identifiers in a table, gather their vectors",
+    "v1",
+    lambda: dict(ids=rng().integers(0, 40_000, 50_000)),
+    init=True,
+)
+def identifiers(ids):
+    keys = tf.constant(rng(1).permutation(60_000)[:20_000].astype(np.int64))
+    initializer = tf.lookup.KeyValueTensorInitializer(keys, tf.range(20_000, dtype=tf.int64))
+    rows = tf.lookup.StaticHashTable(initializer, -1).lookup(ids)
+    vectors = tf.gather(tf.constant(f32(20_000, 8)), tf.maximum(rows, 0))
+    return [rows, tf.reduce_sum(vectors, 0)]
+
+
+@prog("three layers of bfloat16", "graph", lambda: dict(x=f32(256, 512)))
+def bfloat16_layers(x):
+    y = tf.cast(x, tf.bfloat16)
+    for i in range(3):
+        y = tf.nn.relu(tf.matmul(y, tf.cast(tf.constant(f32(512, 512, seed=i) / 16), tf.bfloat16)))
+    return [tf.cast(y, tf.float32)]
