@@ -48,7 +48,7 @@ pub(crate) fn freeze(
     resources: &Resources,
 ) -> Result<Frozen> {
     let graph = expanded.graph();
-    let Some(handles) = Handles::of(graph, registry)? else {
+    let Some(handles) = Handles::of(graph, registry, resources)? else {
         return Ok(Frozen::default());
     };
     let mut frozen = Frozen::default();
@@ -57,8 +57,7 @@ pub(crate) fn freeze(
         if !variable.is_replaceable() {
             continue;
         }
-        let container = resources.container(&variable.container);
-        let Ok(var) = resources.lookup::<Var>(container, &variable.name) else {
+        let Ok(var) = resources.lookup::<Var>(&variable.container, &variable.name) else {
             continue;
         };
         let (value, version) = var.get_with_version();

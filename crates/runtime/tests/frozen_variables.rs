@@ -30,8 +30,15 @@ fn session() -> Session {
         .input(one)
         .build()
         .unwrap();
-    // Another node under the same name.
-    let again = handle(&mut b, "again").unwrap();
+    // Another node under the same name, which names the default container.
+    let op = b.op("VarHandleOp").name("again");
+    let op = op.attr("dtype", AttrValue::Type(DType::Float));
+    let op = op.attr("shape", AttrValue::Shape(scalar()));
+    let op = op.attr("container", AttrValue::str("localhost"));
+    let again = op
+        .attr("shared_name", AttrValue::str("v"))
+        .output()
+        .unwrap();
     let set = b.op("AssignVariableOp").name("set").input(again).input(x);
     let set = set
         .attr("dtype", AttrValue::Type(DType::Float))

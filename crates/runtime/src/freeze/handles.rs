@@ -3,7 +3,7 @@
 
 use ferroflow_base::Result;
 use ferroflow_graph::{Consumers, Graph, Node, NodeClass, NodeId, Output, referred_functions};
-use ferroflow_opdef::{AttrValue, Registry};
+use ferroflow_opdef::{AttrValue, Registry, Resources};
 use ferroflow_resources::resource::container_and_name;
 use rustc_hash::FxHashMap;
 
@@ -122,7 +122,11 @@ impl<'g> Scope<'g> {
 
 impl<'g> Handles<'g> {
     /// Follows all handles. `None` if a function is not known or handles are made otherwise.
-    pub(super) fn of(graph: &'g Graph, registry: &Registry) -> Result<Option<Handles<'g>>> {
+    pub(super) fn of(
+        graph: &'g Graph,
+        registry: &Registry,
+        resources: &Resources,
+    ) -> Result<Option<Handles<'g>>> {
         let mut scopes = vec![Scope::new(None, graph)?];
         let library = graph.library();
         for name in library.reachable(graph) {
@@ -143,19 +147,21 @@ impl<'g> Handles<'g> {
             of: FxHashMap::default(),
             scopes,
         };
-        handles.follow_all()?;
+        handles.follow_all(resources)?;
         handles.check_calls();
         Ok(Some(handles))
     }
 
-    fn follow_all(&mut self) -> Result<()> {
+    fn follow_all(&mut self, resources: &Resources) -> Result<()> {
         let mut numbers: FxHashMap<(String, String), usize> = FxHashMap::default();
         let mut found = Vec::new();
         for (i, scope) in self.scopes.iter().enumerate() {
             for (id, node) in scope.graph.iter() {
                 if node.class() == NodeClass::VarHandle {
                     let next = numbers.len();
-                    let number = numbers.entry(container_and_name(&node.attrs)?);
+                    let (container, name) = container_and_name(&node.attrs)?;
+                    let container = resources.container(&container).to_string();
+                    let number = numbers.entry((container, name));
                     found.push((i, Output::new(id, 0), *number.or_insert(next)));
                 }
             }
