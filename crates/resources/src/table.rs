@@ -118,7 +118,7 @@ impl Table {
                 index: if ints {
                     TableIndex::Ints(FxHashMap::default())
                 } else {
-                    TableIndex::Bytes(HashMap::new())
+                    TableIndex::Bytes(HashMap::default())
                 },
                 n: 0,
                 keys: Tensor::zeros(key, rows_of(0, &key_shape))?,
@@ -224,14 +224,14 @@ impl Table {
         let width = self.value_shape.num_elements();
         let mut out = Tensor::for_overwrite(self.value, shape)?;
         let single = *default.shape() == self.value_shape;
-        let for_each = for_each && !single && !self.is_static();
+        let for_each = for_each && !single && matches!(self.kind, TableKind::Mutable);
         dispatch_items!(self.value, T => {
             let (values, default) = (state.values.items::<T>()?, default.items::<T>()?);
             let to = out.items_mut::<T>()?;
             let mut copy = |i: usize, row: Option<usize>| {
                 let (from, row) = match row {
                     Some(row) => (values, row),
-                    // Static tables use the first default.
+                    // Static and dense tables use the first default.
                     None => (default, if for_each { i } else { 0 }),
                 };
                 match width {

@@ -2,6 +2,7 @@
 
 use ferroflow_base::Result;
 use ferroflow_tensor::{Bytes, DType, Shape, Tensor, dispatch_items};
+use foldhash::fast::RandomState;
 use rustc_hash::FxHashMap;
 use std::collections::HashMap;
 
@@ -9,7 +10,7 @@ pub(crate) enum TableIndex {
     Ints(FxHashMap<i64, usize>),
     /// Strings, and vector keys as the bytes of their elements. These may come from untrusted
     /// input, so their hash is seeded.
-    Bytes(HashMap<Bytes, usize>),
+    Bytes(HashMap<Bytes, usize, RandomState>),
 }
 
 pub(crate) enum Key {

@@ -2,7 +2,7 @@
 
 use crate::calibration::Calibration;
 use crate::callable::{Callable, Feed};
-use crate::freeze::Frozen;
+use crate::freeze::{Freeze, Frozen};
 use crate::saved_model::{ModelSignature, SignatureTensor};
 use crate::session::{Engine, RunOptions, Session, SessionOptions, registry};
 use crate::weights::{self, Precision};
@@ -127,7 +127,7 @@ impl Session {
     /// Compiles a signature as [`Session::callable`] does and writes it to a BEF file, which
     /// [`CompiledModel::open`] opens.
     ///
-    /// The signature may only read variables that are initialized: a file has no state.
+    /// The signature may only read variables and lookup tables that are initialized: a file has no state.
     ///
     /// # Errors
     /// FAILED_PRECONDITION if the signature uses state; those of compiling and of writing the file.
@@ -176,7 +176,7 @@ impl Session {
         };
         let feeds = ports(ARG, &request.feed_keys, &signature.feeds)?;
         let fetches = ports(RETVAL, &request.fetch_keys, &signature.fetches)?;
-        self.freeze(&mut expanded)?;
+        self.freeze(&mut expanded, Freeze::All)?;
         let mut options = self.compile_options().clone();
         let placed = self.on_one_device(expanded)?;
         if let Some(calibration) = &request.int8 {
@@ -224,7 +224,7 @@ fn check_stateless(body: &Body) -> Result<()> {
     if let Some((_, entry)) = entries.find(|(_, entry)| keeps_state(entry)) {
         return Err(failed_precondition!(
             "the signature uses state that outlives a step, which a compiled model cannot hold; it may \
-             only read variables, which must be initialized"
+             only read variables and lookup tables, which must be initialized"
         )
         .at_node(&entry.node, &entry.op));
     }

@@ -11,9 +11,9 @@ use ferroflow_compile::ExpandedGraph;
 use ferroflow_graph::NodeId;
 use ferroflow_opdef::{Registry, Resources};
 use ferroflow_resources::resource::Var;
-use ferroflow_tensor::Tensor;
-use handles::Handles;
-use replace::Replacement;
+use ferroflow_resources::table::Table;
+use handles::{Handles, Kind, Variable};
+use replace::{Contents, Replacement};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
@@ -40,42 +40,80 @@ impl Frozen {
     }
 }
 
+/// What is replaced.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Freeze {
+    /// Variables; the plan must be checked before each step.
+    Variables,
+    /// Tables as well, whatever becomes of them.
+    All,
+}
+
 /// Replaces the reads of each initialized variable that neither `graph` nor a function that it can run writes by its
 /// value.
 pub(crate) fn freeze(
     expanded: &mut ExpandedGraph,
     registry: &Registry,
     resources: &Resources,
+    what: Freeze,
 ) -> Result<Frozen> {
     let graph = expanded.graph();
     let Some(handles) = Handles::of(graph, registry, resources)? else {
         return Ok(Frozen::default());
     };
     let mut frozen = Frozen::default();
-    let mut values: FxHashMap<usize, Tensor> = FxHashMap::default();
+    let mut contents: FxHashMap<usize, Contents> = FxHashMap::default();
     for (number, variable) in handles.variables.iter().enumerate() {
         if !variable.is_replaceable() {
             continue;
         }
-        let Ok(var) = resources.lookup::<Var>(&variable.container, &variable.name) else {
-            continue;
+        let found = match variable.kind {
+            Kind::Variable => value_of(&handles, variable, resources, &mut frozen)?,
+            Kind::Table if what == Freeze::All => entries_of(variable, resources),
+            Kind::Table => None,
         };
-        let (value, version) = var.get_with_version();
-        let Some(value) = value else { continue };
-        let value = value.on_host()?;
-        let output = |(scope, id): &(usize, NodeId)| handles.scopes[*scope].graph.node(*id);
-        let mut reads = variable.reads.iter().map(output);
-        if reads.all(|read| read.outputs.first() == Some(&value.dtype())) {
-            values.insert(number, value);
-            frozen.0.push((var, version));
-        }
+        contents.extend(found.map(|found| (number, found)));
     }
-    let patch = Replacement {
+    let replacement = Replacement {
         handles: &handles,
-        values: &values,
+        contents: &contents,
         registry,
-    }
-    .patch(graph)?;
+    };
+    let patch = replacement.patch(graph)?;
     expanded.apply(patch);
     Ok(frozen)
+}
+
+/// Returns the value of a variable that is initialized, and notes its version.
+fn value_of(
+    handles: &Handles,
+    variable: &Variable,
+    resources: &Resources,
+    frozen: &mut Frozen,
+) -> Result<Option<Contents>> {
+    let Ok(var) = resources.lookup::<Var>(&variable.container, &variable.name) else {
+        return Ok(None);
+    };
+    let (value, version) = var.get_with_version();
+    let Some(value) = value else { return Ok(None) };
+    let value = value.on_host()?;
+    let node = |(scope, id): &(usize, NodeId)| handles.scopes[*scope].graph.node(*id);
+    let mut reads = variable.reads.iter().map(node);
+    if !reads.all(|read| read.outputs.first() == Some(&value.dtype())) {
+        return Ok(None);
+    }
+    frozen.0.push((var, version));
+    Ok(Some(Contents::Value(value)))
+}
+
+/// Returns the entries of a table that is initialized.
+fn entries_of(variable: &Variable, resources: &Resources) -> Option<Contents> {
+    let table = resources.lookup::<Table>(&variable.container, &variable.name);
+    let table = table.ok()?;
+    let (keys, values) = table.export().ok()?;
+    (keys.shape().rank() == 1).then_some(Contents::Entries {
+        keys,
+        values,
+        is_static: table.is_static(),
+    })
 }

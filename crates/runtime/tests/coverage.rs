@@ -39,6 +39,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
          _Swish _TemporaryVariable _TemporaryVariableName _VarHandlesOp",
     ),
     (
+        "compiled models have it: tests/compiled.rs",
+        "_FrozenTableFind",
+    ),
+    (
         "the pass int8 makes them: tests/int8.rs and primitives/src/int8/tests.rs",
         "_Int8Combine _Int8Conv2D _Int8Dense _Int8DepthwiseConv2d _Int8Dequantize _Int8Quantize",
     ),

@@ -2,7 +2,8 @@
 
 use ferroflow_runtime::building::{AttrValue, GraphBuilder};
 use ferroflow_runtime::{
-    DType, PartialShape, Session, SessionOptions, Signature, Tensor, registry,
+    CompileRequest, CompiledModel, DType, PartialShape, Session, SessionOptions, Signature, Tensor,
+    registry,
 };
 
 /// `y = x * v + 1`, with ops that set, destroy and read the variable `v` in the same step.
@@ -138,6 +139,14 @@ fn feeds(x: f32, n: i32) -> [(&'static str, Tensor); 2] {
     [("x:0", Tensor::scalar(x)), ("n:0", Tensor::scalar(n))]
 }
 
+fn signature(fetches: &[&str]) -> Signature {
+    Signature {
+        feeds: vec!["x:0".to_string(), "n:0".to_string()],
+        fetches: fetches.iter().map(|f| f.to_string()).collect(),
+        targets: vec![],
+    }
+}
+
 /// The reads that are left in the graph of these fetches and in the functions that it can run.
 fn reads_of(session: &Session, fetches: &[&str]) -> usize {
     let signature = Signature {
@@ -195,5 +204,53 @@ fn variables_are_constants_in_functions_that_only_read_them() {
             }
         }
         assert_eq!(reads_of(&frozen, fetches), *reads, "{fetches:?}");
+    }
+}
+
+#[test]
+fn compiled_files_hold_what_functions_read() {
+    let session = session_of_functions(true);
+    for (target, value) in [("set_v", 2.0), ("set_w", 3.0), ("set_c", 4.0)] {
+        session.run(&feeds(value, 0), &[], &[target]).unwrap();
+    }
+    session.run(&[], &[], &["fill"]).unwrap();
+    let request = |fetch: &str| CompileRequest {
+        signature: signature(&[fetch]),
+        ..Default::default()
+    };
+    for fetch in [
+        "loop:0", "branch:0", "case:0", "nested:0", "read:0", "table:0", "word:0",
+    ] {
+        let file = session.compile_to_bytes(&request(fetch)).unwrap();
+        let model = CompiledModel::from_bytes(&file, SessionOptions::default()).unwrap();
+        for (x, n) in [(1.5, 2), (-2.0, 1), (0.25, 0), (1.0, 7)] {
+            let got = model.run(&feeds(x, n)).unwrap();
+            let want = session.run(&feeds(x, n), &[fetch], &[]).unwrap();
+            let number = |t: &Tensor| t.to_scalar::<f32>().unwrap();
+            assert_eq!(
+                number(&got[0].1),
+                number(&want[0]),
+                "{fetch} of {x} and {n}"
+            );
+        }
+    }
+    for fetch in ["written:0", "inserted:0"] {
+        let error = session.compile_to_bytes(&request(fetch)).unwrap_err();
+        assert!(
+            error.to_string().contains("state that outlives a step"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn functions_of_datasets_see_every_value() {
+    let session = session_of_functions(true);
+    session.run(&feeds(2.0, 0), &[], &["set_v"]).unwrap();
+    session.run(&[], &[], &["make"]).unwrap();
+    for (v, next) in [(2.0, 3.0), (5.0, 7.0)] {
+        session.run(&feeds(v, 0), &[], &["set_v"]).unwrap();
+        let got = session.run(&feeds(0.0, 0), &["next:0"], &[]).unwrap();
+        assert_eq!(got[0].to_scalar::<f32>().unwrap(), next);
     }
 }

@@ -19,8 +19,9 @@ pub(super) struct Scope<'g> {
     results: FxHashMap<usize, Output>,
 }
 
-/// A variable that the graph names.
+/// A variable or table that the graph names.
 pub(super) struct Variable {
+    pub(super) kind: Kind,
     pub(super) container: String,
     pub(super) name: String,
     /// The nodes that read it, by scope.
@@ -31,6 +32,35 @@ pub(super) struct Variable {
     pub(super) is_passed: bool,
     /// Whether a node asks for more than its value.
     is_examined: bool,
+}
+
+/// What a handle refers to.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Kind {
+    Variable,
+    /// A lookup table with scalar keys.
+    Table,
+}
+
+impl Kind {
+    /// Returns the kind of what a node makes a handle of.
+    pub(super) fn of(node: &Node) -> Option<Kind> {
+        match (node.op(), node.class()) {
+            (_, NodeClass::VarHandle) => Some(Kind::Variable),
+            ("HashTableV2" | "MutableHashTableV2" | "MutableHashTableOfTensorsV2", _) => {
+                Some(Kind::Table)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns whether a node reads what its input is a handle of.
+    fn is_read_by(self, node: &Node) -> bool {
+        match self {
+            Kind::Variable => node.class() == NodeClass::ReadVariable,
+            Kind::Table => matches!(node.op(), "LookupTableFindV2" | "LookupTableSizeV2"),
+        }
+    }
 }
 
 impl Variable {
@@ -149,33 +179,41 @@ impl<'g> Handles<'g> {
         };
         handles.follow_all(resources)?;
         handles.check_calls();
+        handles.leave_functions_of_others();
         Ok(Some(handles))
     }
 
     fn follow_all(&mut self, resources: &Resources) -> Result<()> {
-        let mut numbers: FxHashMap<(String, String), usize> = FxHashMap::default();
+        let mut numbers: FxHashMap<(Kind, String, String), usize> = FxHashMap::default();
         let mut found = Vec::new();
         for (i, scope) in self.scopes.iter().enumerate() {
             for (id, node) in scope.graph.iter() {
-                if node.class() == NodeClass::VarHandle {
+                if let Some(kind) = Kind::of(node) {
                     let next = numbers.len();
                     let (container, name) = container_and_name(&node.attrs)?;
+                    if kind == Kind::Table && name.is_empty() {
+                        // Named by its node, or private to it.
+                        continue;
+                    }
                     let container = resources.container(&container).to_string();
-                    let number = numbers.entry((container, name));
+                    let number = numbers.entry((kind, container, name));
                     found.push((i, Output::new(id, 0), *number.or_insert(next)));
                 }
             }
         }
         let mut names: Vec<_> = numbers.into_iter().collect();
         names.sort_unstable_by_key(|(_, number)| *number);
-        let variables = names.into_iter().map(|((container, name), _)| Variable {
-            container,
-            name,
-            reads: Vec::new(),
-            is_only_read: true,
-            is_passed: false,
-            is_examined: false,
-        });
+        let variables = names
+            .into_iter()
+            .map(|((kind, container, name), _)| Variable {
+                kind,
+                container,
+                name,
+                reads: Vec::new(),
+                is_only_read: true,
+                is_passed: false,
+                is_examined: false,
+            });
         self.variables = variables.collect();
         while let Some((scope, output, variable)) = found.pop() {
             match self.of.insert((scope, output), variable) {
@@ -211,7 +249,7 @@ impl<'g> Handles<'g> {
             };
             let variable = &mut self.variables[variable];
             match (node.op(), node.class()) {
-                (_, NodeClass::ReadVariable) => variable.reads.push((scope, id)),
+                _ if variable.kind.is_read_by(node) => variable.reads.push((scope, id)),
                 ("VarIsInitializedOp" | "VariableShape", _) => variable.is_examined = true,
                 _ => {
                     variable.is_passed = true;
@@ -253,12 +291,8 @@ impl<'g> Handles<'g> {
         let mut unknown = Vec::new();
         for (i, scope) in self.scopes.iter().enumerate() {
             for (_, node) in scope.graph.iter() {
-                match CallSite::of(node) {
-                    Some(call) => self.check_call(i, node, &call, &mut unknown),
-                    None => {
-                        let callees = referred_functions(node).filter_map(|n| self.by_name.get(n));
-                        unknown.extend(callees.flat_map(|callee| self.in_function(*callee)));
-                    }
+                if let Some(call) = CallSite::of(node) {
+                    self.check_call(i, node, &call, &mut unknown);
                 }
             }
         }
@@ -267,13 +301,28 @@ impl<'g> Handles<'g> {
         }
     }
 
-    /// The variables whose handles are arguments or results of a function.
-    fn in_function(&self, callee: usize) -> Vec<usize> {
-        let scope = &self.scopes[callee];
-        let args = scope.args.values().map(|arg| Output::new(*arg, 0));
-        let outputs = args.chain(scope.results.values().copied());
-        let variables = outputs.filter_map(|output| self.of.get(&(callee, output)));
-        variables.copied().collect()
+    /// Gives up variables whose handles are in functions that other nodes refer to, such as those of datasets: these may
+    /// outlive the step.
+    fn leave_functions_of_others(&mut self) {
+        let mut names: Vec<&str> = Vec::new();
+        for (_, node) in self.scopes.iter().flat_map(|scope| scope.graph.iter()) {
+            if CallSite::of(node).is_none() {
+                names.extend(referred_functions(node));
+            }
+        }
+        let mut is_other = vec![false; self.scopes.len()];
+        while let Some(name) = names.pop() {
+            let Some(&scope) = self.by_name.get(name) else {
+                continue;
+            };
+            if !std::mem::replace(&mut is_other[scope], true) {
+                let nodes = self.scopes[scope].graph.iter();
+                names.extend(nodes.flat_map(|(_, node)| referred_functions(node)));
+            }
+        }
+        for ((scope, _), variable) in &self.of {
+            self.variables[*variable].is_only_read &= !is_other[*scope];
+        }
     }
 
     fn check_call(&self, scope: usize, node: &Node, call: &CallSite, unknown: &mut Vec<usize>) {

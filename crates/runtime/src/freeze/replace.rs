@@ -1,16 +1,27 @@
 //! Constants in the place of reads.
 
-use super::handles::{CallSite, Handles};
+use super::handles::{CallSite, Handles, Kind};
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch};
-use ferroflow_opdef::{AttrValue, Attrs, Registry};
+use ferroflow_opdef::{AttrValue, Attrs, OpDef, Registry};
 use ferroflow_tensor::{DType, Tensor};
 use rustc_hash::FxHashMap;
+use std::sync::Arc;
 
-/// The values of variables, by number.
+/// What a variable or a table holds.
+pub(super) enum Contents {
+    Value(Tensor),
+    Entries {
+        keys: Tensor,
+        values: Tensor,
+        is_static: bool,
+    },
+}
+
+/// The contents of variables and tables, by number.
 pub(super) struct Replacement<'a, 'g> {
     pub(super) handles: &'a Handles<'g>,
-    pub(super) values: &'a FxHashMap<usize, Tensor>,
+    pub(super) contents: &'a FxHashMap<usize, Contents>,
     pub(super) registry: &'a Registry,
 }
 
@@ -22,14 +33,14 @@ impl Replacement<'_, '_> {
     pub(super) fn patch(&self, graph: &Graph) -> Result<Patch> {
         let mut patches: Vec<Patch> = self.handles.scopes.iter().map(|_| Patch::new()).collect();
         let mut is_changed: Vec<bool> = vec![false; patches.len()];
-        for (number, value) in self.values {
+        for (number, contents) in self.contents {
             for (scope, id) in &self.handles.variables[*number].reads {
-                self.put(&mut patches[*scope], *scope, *id, value)?;
+                self.replace_read(&mut patches[*scope], *scope, *id, contents)?;
                 is_changed[*scope] = true;
             }
         }
         for ((scope, output), number) in &self.handles.of {
-            if self.values.contains_key(number) && self.handles.variables[*number].is_passed {
+            if self.contents.contains_key(number) && self.handles.variables[*number].is_passed {
                 self.remove_handle(&mut patches[*scope], *scope, *output)?;
                 is_changed[*scope] = true;
             }
@@ -55,14 +66,49 @@ impl Replacement<'_, '_> {
         Ok(main)
     }
 
+    fn replace_read(
+        &self,
+        patch: &mut Patch,
+        scope: usize,
+        id: NodeId,
+        contents: &Contents,
+    ) -> Result<()> {
+        let graph = self.handles.scopes[scope].graph;
+        match contents {
+            Contents::Value(value) => self.put(patch, scope, id, value),
+            Contents::Entries { keys, .. } if graph.node(id).op() == "LookupTableSizeV2" => {
+                let size = Tensor::scalar(keys.num_elements() as i64);
+                self.put(patch, scope, id, &size)
+            }
+            Contents::Entries {
+                keys,
+                values,
+                is_static,
+            } => {
+                let node = patch.edit(graph, id);
+                node.def = self.def("_FrozenTableFind")?;
+                node.inputs.remove(0);
+                let attrs = &mut node.attrs;
+                attrs.set("table_keys", AttrValue::Tensor(keys.clone().into()));
+                attrs.set("table_values", AttrValue::Tensor(values.clone().into()));
+                attrs.set("is_static", AttrValue::Bool(*is_static));
+                Ok(())
+            }
+        }
+    }
+
+    fn def(&self, op: &str) -> Result<Arc<OpDef>> {
+        let def = self.registry.def(op)?;
+        def.ok_or_else(|| internal!("the op {op} is not registered"))
+    }
+
     /// Puts a constant with the name and the controls of a node in its place.
     fn put(&self, patch: &mut Patch, scope: usize, id: NodeId, value: &Tensor) -> Result<()> {
         let mut attrs = Attrs::default();
         attrs.set("dtype", AttrValue::Type(value.dtype()));
         attrs.set("value", AttrValue::Tensor(value.clone().into()));
-        let def = self.registry.def("Const")?;
         let node = patch.edit(self.handles.scopes[scope].graph, id);
-        node.def = def.ok_or_else(|| internal!("the op Const is not registered"))?;
+        node.def = self.def("Const")?;
         node.attrs = attrs;
         node.inputs.clear();
         node.outputs = [value.dtype()].into_iter().collect();
@@ -72,8 +118,9 @@ impl Replacement<'_, '_> {
     /// Lets an output and its readers pass on a number in the place of a handle.
     fn remove_handle(&self, patch: &mut Patch, scope: usize, output: Output) -> Result<()> {
         let graph = self.handles.scopes[scope].graph;
-        match graph.node(output.node).class() {
-            NodeClass::VarHandle => {
+        let node = graph.node(output.node);
+        match node.class() {
+            _ if Kind::of(node).is_some() => {
                 self.put(patch, scope, output.node, &Tensor::scalar(0))?;
             }
             NodeClass::Arg | NodeClass::Identity => {

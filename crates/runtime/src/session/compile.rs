@@ -6,7 +6,7 @@ use super::{Engine, Session, registry};
 use crate::callable::{Callable, Feed};
 use crate::cluster::Cluster;
 use crate::devices::StreamRunner;
-use crate::freeze::{Frozen, freeze};
+use crate::freeze::{Freeze, Frozen, freeze};
 use ferroflow_base::Result;
 use ferroflow_compile::{
     ExpandedGraph, Jit, Lower, Options as CompileOptions, PART_ROUNDS, PassCtx, PassGroup,
@@ -62,7 +62,7 @@ impl Session {
         }
         let mut expanded = expand(pruned, registry())?;
         let feeds = Feed::all(expanded.graph(), signature);
-        let frozen = self.freeze(&mut expanded)?;
+        let frozen = self.freeze(&mut expanded, Freeze::Variables)?;
         let engine = self.engine(expanded)?;
         let connections = connections.to_vec();
         let callable = Callable::new(engine, frozen, signature.clone(), feeds);
@@ -124,10 +124,10 @@ impl Session {
         expand(self.prune(signature, connections)?, registry())
     }
 
-    /// Replaces variables that are only read by their values, if the session's options say so.
-    pub(crate) fn freeze(&self, expanded: &mut ExpandedGraph) -> Result<Frozen> {
+    /// Replaces variables that are only read, and tables if asked to, by their contents, if the session's options say so.
+    pub(crate) fn freeze(&self, expanded: &mut ExpandedGraph, what: Freeze) -> Result<Frozen> {
         match self.options.freeze_variables && self.options.compile.optimize {
-            true => freeze(expanded, registry(), &self.options.resources),
+            true => freeze(expanded, registry(), &self.options.resources, what),
             false => Ok(Frozen::default()),
         }
     }

@@ -2,6 +2,7 @@
 
 use super::compile::Placed;
 use super::{Session, registry};
+use crate::freeze::Freeze;
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_compile::{expand_for_placement, optimize};
 use ferroflow_graph::{Graph, ShapeMap, Signature, export_graph, infer_shapes};
@@ -50,7 +51,7 @@ impl Session {
         after: Option<&str>,
     ) -> Result<(Graph, ShapeMap)> {
         let mut expanded = self.expanded(signature, &[])?;
-        self.freeze(&mut expanded)?;
+        self.freeze(&mut expanded, Freeze::Variables)?;
         let mut seen = None;
         let placed = self.on_one_device(expanded)?;
         let options = &self.options.compile;

@@ -3,6 +3,7 @@
 use super::compile::Placed;
 use super::{Engine, Session, registry};
 use crate::callable::Callable;
+use crate::freeze::Freeze;
 use crate::shape_classes::{ShapeClasses, is_worthwhile};
 use ferroflow_base::Result;
 use ferroflow_compile::compile_if;
@@ -50,7 +51,10 @@ impl Session {
         }
         expanded.apply(patch);
         // A variable that was not initialized then is not checked before each step.
-        if !self.freeze(&mut expanded)?.is(&callable.frozen) {
+        if !self
+            .freeze(&mut expanded, Freeze::Variables)?
+            .is(&callable.frozen)
+        {
             return Ok(None);
         }
         let constants = expanded.graph().iter().filter_map(|(_, n)| {
