@@ -85,7 +85,7 @@ pub trait Field: Num {
     #[inline]
     fn xlogy(self, o: Self) -> Self {
         if self.is_zero() {
-            Self::ZERO
+            self
         } else {
             self.mul(o.ln())
         }
@@ -94,7 +94,7 @@ pub trait Field: Num {
     #[inline]
     fn xlog1py(self, o: Self) -> Self {
         if self.is_zero() {
-            Self::ZERO
+            self
         } else {
             self.mul(o.ln_1p())
         }
@@ -187,11 +187,10 @@ macro_rules! reals {
             fn cosh(self) -> Self { $ty::cosh(self) }
             #[inline(always)]
             fn tanh(self) -> Self { $of::tanh(self) }
-            #[inline]
-            // In f64: squares of large numbers are finite.
-            fn asinh(self) -> Self { f64::from(self).asinh() as $ty }
-            #[inline]
-            fn acosh(self) -> Self { f64::from(self).acosh() as $ty }
+            #[inline(always)]
+            fn asinh(self) -> Self { double::asinh(f64::from(self)) as $ty }
+            #[inline(always)]
+            fn acosh(self) -> Self { double::acosh(f64::from(self)) as $ty }
             #[inline]
             // The library's is inexact near -1.
             fn atanh(self) -> Self { $ty::atanh(self.abs()).copysign(self) }

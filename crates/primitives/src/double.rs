@@ -132,6 +132,38 @@ pub fn ln_1p(x: f64) -> f64 {
     if x.abs() < 1e-300 { x } else { y }
 }
 
+/// Above this, adding one to a square does not change it.
+const LARGE: f64 = 1e9;
+
+/// Returns `ln (1 + small)`, or `ln 2x` where `x` is above [`LARGE`].
+#[inline(always)]
+fn ln_1p_or_double(small: f64, x: f64) -> f64 {
+    let is_large = x > LARGE;
+    let y = ln_1p(if is_large { x } else { small });
+    if is_large {
+        y + std::f64::consts::LN_2
+    } else {
+        y
+    }
+}
+
+/// Returns the inverse hyperbolic sine.
+#[inline(always)]
+pub fn asinh(x: f64) -> f64 {
+    let size = x.abs();
+    let square = size * size;
+    let rest = square / (1.0 + (1.0 + square).sqrt());
+    ln_1p_or_double(size + rest, size).copysign(x)
+}
+
+/// Returns the inverse hyperbolic cosine; NaN below one.
+#[inline(always)]
+pub fn acosh(x: f64) -> f64 {
+    let t = x - 1.0;
+    let y = ln_1p_or_double(t + (t * t + 2.0 * t).sqrt(), x);
+    if x < 1.0 { f64::NAN } else { y }
+}
+
 /// What `f64` loses of a right angle.
 const FRAC_PI_2_REST: f64 = 6.123_233_995_736_766e-17;
 
@@ -294,6 +326,8 @@ mod tests {
         check("exp_m1", exp_m1, f64::exp_m1);
         check("ln_1p", ln_1p, f64::ln_1p);
         check("atan", atan, f64::atan);
+        check("asinh", asinh, libm::asinh);
+        check("acosh", acosh, libm::acosh);
         for x in [
             0.0,
             -0.0,

@@ -499,10 +499,10 @@ pub(crate) fn softplus<S: Simd>(s: S, x: S::V) -> S::V {
     s.add(log1p(s, e), s.max(s.zero(), x))
 }
 
-/// `ab`; 0 where `a` is 0, whatever `b` is.
+/// `ab`; `a` where it is 0, whatever `b` is.
 #[inline(always)]
 pub(crate) fn product_or_zero<S: Simd>(s: S, a: S::V, b: S::V) -> S::V {
-    s.select(s.eq(a, s.zero()), s.zero(), s.mul(a, b))
+    s.select(s.eq(a, s.zero()), a, s.mul(a, b))
 }
 
 /// `-1`, `0`, `1` or NaN.

@@ -238,31 +238,40 @@ fn twins(
         let has = |sides: &Sides| sides.args[j].is_none() || sides.args[i].is_some();
         constants[i].is_none() && constants[j].is_none() && has(cond) && has(body)
     };
-    let first = |i: usize, is_equal: &dyn Fn(usize) -> bool| (0..i).find(|j| is_equal(*j));
     let mut twins: Vec<usize> = (0..n)
-        .map(|i| first(i, &|j| can_stand_for(j, i) && begin_equal(j, i)).unwrap_or(i))
+        .map(|i| {
+            (0..i)
+                .find(|j| can_stand_for(*j, i) && begin_equal(*j, i))
+                .unwrap_or(i)
+        })
         .collect();
-    loop {
+    for _ in 0..ROUNDS {
         if twins.iter().enumerate().all(|(i, twin)| i == *twin) {
             return Ok(twins);
         }
         let mut patch = Patch::new();
         body.redirect_twins(&twins, &mut patch);
         super::cse::merge_twins(&body.graph, &mut patch, &FxHashMap::default())?;
-        let values: Vec<Option<Output>> = (0..n).map(|i| body.value(i, &patch)).collect();
-        let is_equal = |j: usize, i: usize| {
-            let is_class = twins[j] == twins[i] && can_stand_for(j, i);
-            is_class && values[i].is_some() && values[j] == values[i]
-        };
+        let mut first: FxHashMap<(usize, Output), usize> = FxHashMap::default();
         let next: Vec<usize> = (0..n)
-            .map(|i| first(i, &|j| is_equal(j, i)).unwrap_or(i))
+            .map(|i| {
+                let value = body.value(i, &patch)?;
+                let twin = *first.entry((twins[i], value)).or_insert(i);
+                can_stand_for(twin, i).then_some(twin)
+            })
+            .enumerate()
+            .map(|(i, twin)| twin.unwrap_or(i))
             .collect();
         if next == twins {
             return Ok(twins);
         }
         twins = next;
     }
+    Ok((0..n).collect())
 }
+
+/// Rounds in which variables that begin equal are told apart.
+const ROUNDS: usize = 8;
 
 /// Removes boundary nodes that are not kept, and renumbers the others.
 fn renumber(graph: &mut Graph, nodes: &[Option<NodeId>], keep: &[bool]) {

@@ -128,9 +128,9 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(cosh_grad),
     unary_op("Tanh", FIELD, vector_op!(COSTLY, Tanh, Field::tanh))
     .gradient(tanh_grad),
-    unary_op("Asinh", FIELD, field_op!(asinh, Asinh))
+    unary_op("Asinh", FIELD, vector_op!(COSTLY, Asinh, Field::asinh))
     .gradient(asinh_grad),
-    unary_op("Acosh", FIELD, field_op!(acosh, Acosh))
+    unary_op("Acosh", FIELD, vector_op!(COSTLY, Acosh, Field::acosh))
     .gradient(acosh_grad),
     unary_op("Atanh", FIELD, field_op!(atanh, Atanh))
     .gradient(atanh_grad),

@@ -1,12 +1,42 @@
 //! The features of serialized `tf.Example` and `tf.SequenceExample` messages, found in their bytes without decoding the
 //! rest (TensorFlow: `core/example/{example,feature}.proto`, `core/util/example_proto_fast_parsing.cc`).
 //!
-//! Of fields that may be there once the last one counts, as of map entries with the same key.
+//! Of map entries with the same key the last one with values counts.
 
 use crate::wire_reader::Reader;
+use ferroflow_opdef::{Attrs, KernelCtx};
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Bytes, DType};
 use rustc_hash::FxHashMap;
+use std::fmt::{self, Display, Formatter};
+
+/// The key of a feature, which need not be text.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Key(pub(crate) Bytes);
+
+impl Key {
+    /// Returns the keys in an input.
+    pub(crate) fn all_in(ctx: &KernelCtx, i: usize) -> ferroflow_base::Result<Vec<Key>> {
+        Ok(ctx.input(i)?.strings()?.iter().cloned().map(Key).collect())
+    }
+
+    /// Returns the keys in an attr.
+    pub(crate) fn all_of(attrs: &Attrs, name: &str) -> ferroflow_base::Result<Vec<Key>> {
+        Ok(attrs.strs(name)?.into_iter().map(Key::from).collect())
+    }
+}
+
+impl From<&str> for Key {
+    fn from(key: &str) -> Key {
+        Key(Bytes::copy_from_slice(key.as_bytes()))
+    }
+}
+
+impl Display for Key {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&self.0))
+    }
+}
 
 /// Wire type of strings, messages and packed lists.
 const DELIMITED: u32 = 2;
@@ -73,17 +103,18 @@ pub(crate) enum Mismatch {
 
 impl<'a> Feature<'a> {
     fn new(message: &'a [u8], record: &'a Bytes) -> Feature<'a> {
-        let mut list = Ok(None);
-        for field in fields(message) {
-            list = match field {
-                Some((1, bytes)) => Ok(Some((DType::String, bytes))),
-                Some((2, bytes)) => Ok(Some((DType::Float, bytes))),
-                Some((3, bytes)) => Ok(Some((DType::Int64, bytes))),
-                Some(_) => list,
-                None => Err(Mismatch::Malformed),
-            };
+        // The first list counts.
+        let list = fields(message).find_map(|field| match field {
+            Some((1, bytes)) => Some(Ok((DType::String, bytes))),
+            Some((2, bytes)) => Some(Ok((DType::Float, bytes))),
+            Some((3, bytes)) => Some(Ok((DType::Int64, bytes))),
+            Some(_) => None,
+            None => Some(Err(Mismatch::Malformed)),
+        });
+        Feature {
+            list: list.transpose(),
+            record,
         }
-        Feature { list, record }
     }
 
     /// Returns a string of the feature. One that makes up most of its record shares its memory.
@@ -146,14 +177,14 @@ pub(crate) fn ints(list: &[u8], to: &mut Vec<i64>) -> Option<()> {
 
 /// The wanted keys of a map of features.
 struct Keys<'k> {
-    keys: &'k [String],
+    keys: &'k [Key],
     columns: FxHashMap<&'k [u8], usize>,
 }
 
 impl<'k> Keys<'k> {
-    fn new(keys: &'k [String]) -> Keys<'k> {
+    fn new(keys: &'k [Key]) -> Keys<'k> {
         let columns = keys.iter().enumerate();
-        let columns = columns.map(|(i, key)| (key.as_bytes(), i)).collect();
+        let columns = columns.map(|(i, key)| (&key.0[..], i)).collect();
         Keys { keys, columns }
     }
 
@@ -176,15 +207,19 @@ impl<'k> Keys<'k> {
                     _ => {}
                 }
             }
-            let guess = order.get(position).copied().flatten();
-            let column = guess.filter(|column| self.keys[*column].as_bytes() == key);
-            let column = column.or_else(|| self.columns.get(key).copied());
+            let expected = order.get(position).copied().flatten();
+            let column = expected
+                .filter(|column| self.keys[*column].0 == key)
+                .or_else(|| self.columns.get(key).copied());
             match order.get_mut(position) {
                 Some(at) => *at = column,
                 None => order.push(column),
             }
             position += 1;
-            if let Some(column) = column {
+            // An entry without values does not count if there is another one.
+            if let Some(column) = column
+                && !(value.is_empty() && values[column].is_some())
+            {
                 values[column] = Some(value);
             }
         }
@@ -196,7 +231,7 @@ impl<'k> Keys<'k> {
 pub(crate) struct Records<'a> {
     serialized: &'a [Bytes],
     /// The columns of the keys of both maps.
-    columns: [FxHashMap<String, usize>; 2],
+    columns: [FxHashMap<Key, usize>; 2],
     /// Of each record, the values of the keys of the first map, those of the second, and whether it is well-formed.
     values: Vec<Option<&'a [u8]>>,
     width: usize,
@@ -208,7 +243,7 @@ impl<'a> Records<'a> {
     pub(crate) fn find(
         par: &dyn Parallelism,
         serialized: &'a [Bytes],
-        keys: [&[String]; 2],
+        keys: [&[Key]; 2],
     ) -> Result<Records<'a>, usize> {
         let [first, second] = keys.map(Keys::new);
         let width = first.keys.len() + second.keys.len() + 1;
@@ -261,14 +296,14 @@ impl<'a> Records<'a> {
         self.serialized.len()
     }
 
-    fn column(&self, map: usize, key: &str) -> impl Iterator<Item = Option<&'a [u8]>> + '_ {
+    fn column(&self, map: usize, key: &Key) -> impl Iterator<Item = Option<&'a [u8]>> + '_ {
         let column = self.columns[map].get(key).copied();
         let rows = self.values.chunks_exact(self.width);
         rows.map(move |row| column.and_then(|column| row[column]))
     }
 
     /// The feature of this key of every record, if it has one.
-    pub(crate) fn features(&self, key: &str) -> impl Iterator<Item = Option<Feature<'a>>> + '_ {
+    pub(crate) fn features(&self, key: &Key) -> impl Iterator<Item = Option<Feature<'a>>> + '_ {
         let with_record = self.column(0, key).zip(self.serialized);
         with_record.map(|(message, record)| message.map(|message| Feature::new(message, record)))
     }
@@ -276,7 +311,7 @@ impl<'a> Records<'a> {
     /// The features of the feature list of this key of every record, if it has one.
     pub(crate) fn feature_lists(
         &self,
-        key: &str,
+        key: &Key,
     ) -> impl Iterator<Item = Option<impl Iterator<Item = Result<Feature<'a>, Mismatch>>>> + '_
     {
         let with_record = self.column(1, key).zip(self.serialized);
@@ -294,7 +329,7 @@ impl<'a> Records<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parse_example::Values;
+    use crate::feature_values::Values;
     use ferroflow_model::proto::{
         BytesList, Example, Feature as Message, Features, FloatList, Int64List, feature::Kind,
     };
@@ -342,7 +377,7 @@ mod tests {
 
     /// Compares with the decoded message; in messages that were changed, only whether all is well.
     fn check(bytes: &[u8], is_prefix: bool) {
-        let keys = ["floats", "ints", "words", "none", "other"].map(String::from);
+        let keys = ["floats", "ints", "words", "none", "other"].map(Key::from);
         let serialized = [Bytes::copy_from_slice(bytes)];
         let records = Records::find(&Inline, &serialized, [&keys, &keys]);
         let message = Example::decode(bytes);
@@ -358,7 +393,8 @@ mod tests {
             let mut values = Values::new(list.map_or(DType::Float, |(dtype, _)| dtype));
             let n = values.append(feature);
             if let (Ok(message), Ok(_), true) = (&message, n, is_prefix) {
-                let wanted = decoded(message, key).unwrap_or(Values::new(values.dtype()));
+                let wanted =
+                    decoded(message, &key.to_string()).unwrap_or(Values::new(values.dtype()));
                 let same = match (&values, &wanted) {
                     (Values::Floats(a), Values::Floats(b)) => a == b,
                     (Values::Ints(a), Values::Ints(b)) => a == b,
@@ -380,6 +416,34 @@ mod tests {
                 changed[i] ^= change;
                 check(&changed, false);
             }
+        }
+    }
+
+    #[test]
+    fn keys_are_bytes_and_entries_without_values_do_not_count() {
+        let field = |number: u8, bytes: &[u8]| {
+            let head = [number << 3 | 2, bytes.len() as u8];
+            head.into_iter()
+                .chain(bytes.iter().copied())
+                .collect::<Vec<u8>>()
+        };
+        let entry = |key: &[u8], ints: Option<u8>| {
+            let value = ints.map(|v| field(3, &field(1, &[v]))).unwrap_or_default();
+            field(1, &[field(1, key), field(2, &value)].concat())
+        };
+        let entries = [
+            entry(b"k\xff", Some(1)),
+            entry(b"k\xfe", Some(2)),
+            entry(b"k\xff", None),
+        ];
+        let serialized = [Bytes::from(field(1, &entries.concat()))];
+        let keys = [&b"k\xff"[..], b"k\xfe"].map(|key| Key(Bytes::from_static(key)));
+        let records = Records::find(&Inline, &serialized, [&keys, &[]]).unwrap();
+        for (key, want) in keys.iter().zip([1, 2]) {
+            let feature = records.features(key).next().unwrap().unwrap();
+            let mut values = Values::new(DType::Int64);
+            assert_eq!(values.append(feature).unwrap(), 1);
+            assert!(matches!(values, Values::Ints(v) if v == [want]));
         }
     }
 }

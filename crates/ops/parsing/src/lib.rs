@@ -10,6 +10,7 @@ mod decode_proto;
 mod decode_raw;
 mod encode_proto;
 mod example_records;
+mod feature_values;
 mod json_example;
 mod parse_example;
 mod parse_example_dataset;

@@ -1,7 +1,8 @@
 //! ParseExample and related ops: tensors from serialized `tf.Example` messages (TensorFlow:
 //! `core/kernels/example_parsing_ops.cc`).
 
-use crate::example_records::{Feature, Mismatch, Records, floats, ints};
+use crate::example_records::{Feature, Key, Mismatch, Records};
+use crate::feature_values::Values;
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_sync::Parallelism;
@@ -118,14 +119,11 @@ struct Parser {
     /// Dtypes of values and of row splits.
     ragged: Vec<(DType, DType)>,
     /// The keys, if they are attrs.
-    keys: Option<[Vec<String>; 2]>,
+    keys: Option<[Vec<Key>; 2]>,
 }
 
 fn build(build: &KernelBuild, form: OpVersion) -> Result<Box<dyn OpKernel>> {
     let attrs: &Attrs = build.attrs;
-    let owned = |name: &str| -> Result<Vec<String>> {
-        Ok(attrs.strs(name)?.into_iter().map(str::to_string).collect())
-    };
     let (dtypes, shapes) = (attrs.dtypes("Tdense")?, attrs.shapes("dense_shapes")?);
     if dtypes.len() != shapes.len() {
         return Err(invalid_argument!(
@@ -164,7 +162,10 @@ fn build(build: &KernelBuild, form: OpVersion) -> Result<Box<dyn OpKernel>> {
             .collect(),
         ragged,
         keys: match form {
-            OpVersion::Single => Some([owned("sparse_keys")?, owned("dense_keys")?]),
+            OpVersion::Single => Some([
+                Key::all_of(attrs, "sparse_keys")?,
+                Key::all_of(attrs, "dense_keys")?,
+            ]),
             _ => None,
         },
     };
@@ -174,101 +175,6 @@ fn build(build: &KernelBuild, form: OpVersion) -> Result<Box<dyn OpKernel>> {
         }
         Ok(())
     }))
-}
-
-/// Values of one of the three types that features have.
-pub(crate) enum Values {
-    Floats(Vec<f32>),
-    Ints(Vec<i64>),
-    Words(Vec<Bytes>),
-}
-
-impl Values {
-    pub(crate) fn new(dtype: DType) -> Values {
-        match dtype {
-            DType::Float => Values::Floats(Vec::new()),
-            DType::Int64 => Values::Ints(Vec::new()),
-            _ => Values::Words(Vec::new()),
-        }
-    }
-
-    pub(crate) fn dtype(&self) -> DType {
-        match self {
-            Values::Floats(_) => DType::Float,
-            Values::Ints(_) => DType::Int64,
-            Values::Words(_) => DType::String,
-        }
-    }
-
-    pub(crate) fn len(&self) -> usize {
-        match self {
-            Values::Floats(v) => v.len(),
-            Values::Ints(v) => v.len(),
-            Values::Words(v) => v.len(),
-        }
-    }
-
-    /// Appends a feature's values. Returns their number.
-    pub(crate) fn append(&mut self, feature: Feature) -> std::result::Result<usize, Mismatch> {
-        let before = self.len();
-        let appended = match (&mut *self, feature.list?) {
-            (_, None) => Some(()),
-            (Values::Floats(v), Some((DType::Float, list))) => floats(list, v),
-            (Values::Ints(v), Some((DType::Int64, list))) => ints(list, v),
-            (Values::Words(v), Some((DType::String, list))) => feature.strings(list, v),
-            (_, Some((dtype, _))) => return Err(Mismatch::Type(dtype)),
-        };
-        appended.ok_or(Mismatch::Malformed)?;
-        Ok(self.len() - before)
-    }
-
-    /// Repeats the elements of a default, up to `n` in all.
-    pub(crate) fn fill(&mut self, default: &Tensor, n: usize) -> Result<()> {
-        fn more<T: Clone + Default>(values: &mut Vec<T>, from: &[T], n: usize) {
-            let missing = n.saturating_sub(values.len());
-            match from {
-                [] => values.resize(n, T::default()),
-                from => values.extend(from.iter().cycle().take(missing).cloned()),
-            }
-        }
-        match self {
-            Values::Floats(v) => more(v, default.slice()?, n),
-            Values::Ints(v) => more(v, default.slice()?, n),
-            Values::Words(v) => more(v, default.strings()?, n),
-        }
-        Ok(())
-    }
-
-    /// Appends values of the same type.
-    pub(crate) fn extend(&mut self, part: Values) {
-        match (self, part) {
-            (Values::Floats(all), Values::Floats(part)) => all.extend(part),
-            (Values::Ints(all), Values::Ints(part)) => all.extend(part),
-            (Values::Words(all), Values::Words(part)) => all.extend(part),
-            _ => {}
-        }
-    }
-
-    /// Splits into parts of these lengths.
-    pub(crate) fn split(self, lengths: impl Iterator<Item = usize>) -> Vec<Values> {
-        fn parts<T>(values: Vec<T>, n: impl Iterator<Item = usize>) -> Vec<Vec<T>> {
-            let mut rest = values.into_iter();
-            n.map(|n| rest.by_ref().take(n).collect()).collect()
-        }
-        match self {
-            Values::Floats(v) => parts(v, lengths).into_iter().map(Values::Floats).collect(),
-            Values::Ints(v) => parts(v, lengths).into_iter().map(Values::Ints).collect(),
-            Values::Words(v) => parts(v, lengths).into_iter().map(Values::Words).collect(),
-        }
-    }
-
-    pub(crate) fn into_tensor(self, shape: Shape) -> Result<Tensor> {
-        match self {
-            Values::Floats(v) => Tensor::from_slice(shape, &v),
-            Values::Ints(v) => Tensor::from_slice(shape, &v),
-            Values::Words(v) => Tensor::from_strings(shape, v),
-        }
-    }
 }
 
 /// The messages of a batch.
@@ -283,7 +189,7 @@ pub(crate) struct Batch<'a> {
 
 impl Batch<'_> {
     /// The features of this key that have values, one for each record.
-    fn features(&self, key: &str) -> impl Iterator<Item = (usize, Option<Feature<'_>>)> {
+    fn features(&self, key: &Key) -> impl Iterator<Item = (usize, Option<Feature<'_>>)> {
         let has_list = |f: &Feature| !matches!(f.list, Ok(None));
         let features = self.records.features(key);
         features.map(move |f| f.filter(has_list)).enumerate()
@@ -297,104 +203,114 @@ impl Batch<'_> {
     }
 
     #[cold]
-    fn mismatch(&self, i: usize, key: &str, expected: DType, mismatch: &Mismatch) -> Status {
+    fn mismatch(&self, i: usize, key: &Key, expected: DType, mismatch: &Mismatch) -> Status {
         let why = match mismatch {
             Mismatch::Type(actual) => {
                 format!("Data types don't match. Expected type: {expected}, Actual type: {actual}")
             }
             Mismatch::Malformed => "Can't parse serialized Example.".to_string(),
         };
-        invalid_argument!("Name: {}, Key: {key}, Index: {i}.  {why}", self.name(i))
+        invalid_argument!("Name: {}, Key: {}, Index: {i}.  {why}", self.name(i), key)
     }
 }
 
 impl Parser {
     fn parse(&self, ctx: &KernelCtx) -> Result<Vec<Tensor>> {
         let serialized = ctx.input(0)?;
-        let single = serialized.shape().is_scalar();
-        let fits = match self.form {
-            OpVersion::V1 => serialized.shape().rank() == 1,
-            OpVersion::V2 => serialized.shape().rank() <= 1,
-            OpVersion::Single => single,
+        let shape = serialized.shape();
+        let (fits, wanted) = match self.form {
+            OpVersion::V1 => (shape.rank() == 1, "vector"),
+            OpVersion::V2 => (shape.rank() <= 1, "vector"),
+            OpVersion::Single => (shape.is_scalar(), "scalar"),
         };
         if !fits {
             return Err(invalid_argument!(
-                "Expected serialized to be a {}, got shape: {}",
-                if self.form == OpVersion::Single {
-                    "scalar"
-                } else {
-                    "vector"
-                },
-                serialized.shape()
+                "Expected serialized to be a {wanted}, got shape: {shape}"
             ));
         }
+        let single = shape.is_scalar();
         let serialized = serialized.strings()?;
-        let (n_sparse, n_dense) = (self.sparse.len(), self.dense.len());
-        let words = |i: usize| -> Result<Vec<String>> {
-            let words = ctx.input(i)?.strings()?;
-            Ok(words
-                .iter()
-                .map(|w| String::from_utf8_lossy(w).into_owned())
-                .collect())
-        };
-        let list = |first: usize, n: usize| -> Result<Vec<String>> {
-            Ok((first..first + n)
-                .map(words)
-                .collect::<Result<Vec<_>>>()?
-                .concat())
-        };
-        let none: &[Bytes] = &[];
-        let (names, sparse, dense, ragged, defaults) = match (&self.keys, self.form) {
-            (Some([sparse, dense]), _) => (none, sparse.clone(), dense.clone(), Vec::new(), 1),
-            (None, OpVersion::V2) => (ctx.input(1)?.strings()?, words(2)?, words(3)?, words(4)?, 5),
-            (None, _) => {
-                let dense = list(2 + n_sparse, n_dense)?;
-                let defaults = 2 + n_sparse + n_dense;
-                (
-                    ctx.input(1)?.strings()?,
-                    list(2, n_sparse)?,
-                    dense,
-                    Vec::new(),
-                    defaults,
-                )
-            }
-        };
-        if !names.is_empty() && names.len() != serialized.len() {
-            return Err(invalid_argument!(
-                "Expected len(names) == len(serialized), but got {} vs. {}",
-                names.len(),
-                serialized.len()
-            ));
-        }
-        let wanted = [
-            ("sparse_keys", sparse.len(), n_sparse),
-            ("dense_keys", dense.len(), n_dense),
-            ("ragged_keys", ragged.len(), self.ragged.len()),
-        ];
-        for (what, got, wanted) in wanted {
-            if got != wanted {
-                return Err(invalid_argument!("Expected {wanted} {what}, got {got}"));
-            }
-        }
-        let keys = [&sparse[..], &dense, &ragged].concat();
+        let call = self.call(ctx)?;
+        self.check(&call, serialized.len())?;
+        let keys = [&call.sparse[..], &call.dense, &call.ragged].concat();
         let records = found(ctx.par(), serialized, &keys)?;
         let batch = Batch {
             records: &records,
-            names,
+            names: call.names,
             single,
         };
+        self.outputs(ctx, &call, &batch)
+    }
+
+    /// Returns what the inputs or the attrs ask for.
+    fn call<'a>(&self, ctx: &'a KernelCtx) -> Result<Call<'a>> {
+        let words = |i: usize| Key::all_in(ctx, i);
+        let list = |first: usize, n: usize| -> Result<Vec<Key>> {
+            let parts = (first..first + n).map(words);
+            Ok(parts.collect::<Result<Vec<_>>>()?.concat())
+        };
+        if let Some([sparse, dense]) = &self.keys {
+            return Ok(Call {
+                names: &[],
+                sparse: sparse.clone(),
+                dense: dense.clone(),
+                ragged: Vec::new(),
+                defaults: 1,
+            });
+        }
+        let names = ctx.input(1)?.strings()?;
+        if self.form == OpVersion::V2 {
+            return Ok(Call {
+                names,
+                sparse: words(2)?,
+                dense: words(3)?,
+                ragged: words(4)?,
+                defaults: 5,
+            });
+        }
+        let (first_dense, n_dense) = (2 + self.sparse.len(), self.dense.len());
+        Ok(Call {
+            names,
+            sparse: list(2, self.sparse.len())?,
+            dense: list(first_dense, n_dense)?,
+            ragged: Vec::new(),
+            defaults: first_dense + n_dense,
+        })
+    }
+
+    fn check(&self, call: &Call, n_records: usize) -> Result<()> {
+        if !call.names.is_empty() && call.names.len() != n_records {
+            return Err(invalid_argument!(
+                "Expected len(names) == len(serialized), but got {} vs. {n_records}",
+                call.names.len()
+            ));
+        }
+        let wanted = [
+            ("sparse_keys", call.sparse.len(), self.sparse.len()),
+            ("dense_keys", call.dense.len(), self.dense.len()),
+            ("ragged_keys", call.ragged.len(), self.ragged.len()),
+        ];
+        match wanted.iter().find(|(_, got, wanted)| got != wanted) {
+            Some((what, got, wanted)) => {
+                Err(invalid_argument!("Expected {wanted} {what}, got {got}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn outputs(&self, ctx: &KernelCtx, call: &Call, batch: &Batch) -> Result<Vec<Tensor>> {
         let mut parts = [Vec::new(), Vec::new(), Vec::new()];
-        for (key, dtype) in sparse.iter().zip(&self.sparse) {
+        for (key, dtype) in call.sparse.iter().zip(&self.sparse) {
             for (part, tensor) in parts.iter_mut().zip(batch.sparse(key, *dtype)?) {
                 part.push(tensor);
             }
         }
         let mut out = parts.concat();
-        for (i, (key, dense)) in dense.iter().zip(&self.dense).enumerate() {
-            out.push(batch.dense(key, dense, ctx.input(defaults + i)?)?);
+        for (i, (key, dense)) in call.dense.iter().zip(&self.dense).enumerate() {
+            out.push(batch.dense(key, dense, ctx.input(call.defaults + i)?)?);
         }
         let mut splits = Vec::new();
-        for (key, (dtype, split)) in ragged.iter().zip(&self.ragged) {
+        for (key, (dtype, split)) in call.ragged.iter().zip(&self.ragged) {
             let (values, rows) = batch.ragged(key, *dtype, *split)?;
             out.push(values);
             splits.push(rows);
@@ -404,6 +320,16 @@ impl Parser {
     }
 }
 
+/// What one run of the op parses.
+struct Call<'a> {
+    names: &'a [Bytes],
+    sparse: Vec<Key>,
+    dense: Vec<Key>,
+    ragged: Vec<Key>,
+    /// The input with the first default of a dense feature.
+    defaults: usize,
+}
+
 /// Finds the features of these keys in messages.
 ///
 /// # Errors
@@ -411,7 +337,7 @@ impl Parser {
 pub(crate) fn found<'a>(
     par: &dyn Parallelism,
     serialized: &'a [Bytes],
-    keys: &[String],
+    keys: &[Key],
 ) -> Result<Records<'a>> {
     Records::find(par, serialized, [keys, &[]]).map_err(|i| {
         invalid_argument!(
@@ -423,7 +349,7 @@ pub(crate) fn found<'a>(
 
 impl Batch<'_> {
     /// Returns indices, values and shape of a feature whose number of values varies.
-    pub(crate) fn sparse(&self, key: &str, dtype: DType) -> Result<[Tensor; 3]> {
+    pub(crate) fn sparse(&self, key: &Key, dtype: DType) -> Result<[Tensor; 3]> {
         let (mut values, mut indices, mut longest) = (Values::new(dtype), Vec::new(), 0);
         for (i, feature) in self.features(key) {
             let Some(feature) = feature else {
@@ -454,14 +380,15 @@ impl Batch<'_> {
     /// Returns the values of a feature that each message has, or its default.
     pub(crate) fn dense(
         &self,
-        key: &str,
+        key: &Key,
         dense: &DenseFeature,
         default: &Tensor,
     ) -> Result<Tensor> {
         let DenseFeature { dtype, shape } = dense;
         if default.dtype() != *dtype {
             return Err(invalid_argument!(
-                "dense_defaults[{key}].dtype() == {} != dense_types == {dtype}",
+                "dense_defaults[{}].dtype() == {} != dense_types == {dtype}",
+                key,
                 default.dtype()
             ));
         }
@@ -482,9 +409,10 @@ impl Batch<'_> {
             let Some(feature) = feature else {
                 if default.num_elements() != wanted || default.num_elements() == 0 {
                     return Err(invalid_argument!(
-                        "Name: {}, Feature: {key} (data type: {dtype}) is required but could not be \
+                        "Name: {}, Feature: {} (data type: {dtype}) is required but could not be \
                          found.",
-                        self.name(i)
+                        self.name(i),
+                        key
                     ));
                 }
                 values.fill(default, (i + 1) * wanted)?;
@@ -494,10 +422,10 @@ impl Batch<'_> {
             let n = n.map_err(|e| self.mismatch(i, key, *dtype, &e))?;
             if n != wanted {
                 return Err(invalid_argument!(
-                    "Name: {}, Key: {key}, Index: {i}.  Number of {dtype} values != expected.  \
-                     Values size: {n} but output shape: {}",
+                    "Name: {}, Key: {}, Index: {i}.  Number of {dtype} values != expected.  \
+                     Values size: {n} but output shape: {shape}",
                     self.name(i),
-                    shape
+                    key
                 ));
             }
         }
@@ -507,7 +435,7 @@ impl Batch<'_> {
     /// Returns values whose number depends on the record, padded with the default.
     fn padded(
         &self,
-        key: &str,
+        key: &Key,
         dense: &DenseFeature,
         default: &Tensor,
         batch: &[usize],
@@ -515,8 +443,9 @@ impl Batch<'_> {
     ) -> Result<Tensor> {
         if default.num_elements() > 1 {
             return Err(invalid_argument!(
-                "dense_shapes of {key} has a variable length, so its default must have one element, \
+                "dense_shapes of {} has a variable length, so its default must have one element, \
                  got {}",
+                key,
                 default.shape()
             ));
         }
@@ -531,9 +460,10 @@ impl Batch<'_> {
                 let n = n.map_err(|e| self.mismatch(i, key, dense.dtype, &e))?;
                 if !n.is_multiple_of(row) {
                     return Err(invalid_argument!(
-                        "Name: {}, Key: {key}, Index: {i}.  Number of {} values is not a multiple of \
+                        "Name: {}, Key: {}, Index: {i}.  Number of {} values is not a multiple of \
                          stride length. Saw {n} values but output shape is: {}",
                         self.name(i),
+                        key,
                         dense.dtype,
                         dense.shape
                     ));
@@ -556,7 +486,7 @@ impl Batch<'_> {
     }
 
     /// Returns values and row splits of a feature.
-    pub(crate) fn ragged(&self, key: &str, dtype: DType, split: DType) -> Result<(Tensor, Tensor)> {
+    pub(crate) fn ragged(&self, key: &Key, dtype: DType, split: DType) -> Result<(Tensor, Tensor)> {
         let (mut values, mut splits) = (Values::new(dtype), vec![0]);
         for (i, feature) in self.features(key) {
             if let Some(feature) = feature {

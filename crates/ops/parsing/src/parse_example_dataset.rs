@@ -1,6 +1,7 @@
 //! ParseExampleDataset and its forms: datasets of what ParseExample makes of each element (TensorFlow:
 //! `core/kernels/data/experimental/parse_example_dataset_op.cc`).
 
+use crate::example_records::Key;
 use crate::parse_example::{Batch, DenseFeature, found};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::ragged::Ragged;
@@ -61,7 +62,7 @@ enum Form {
 }
 
 /// The features by key: components of an element are in the order of their keys.
-type Features = BTreeMap<String, Form>;
+type Features = BTreeMap<Key, Form>;
 
 struct ParseExample {
     input: Arc<Dataset>,
@@ -73,7 +74,7 @@ struct ParseExample {
 fn features(build: &KernelBuild) -> Result<Features> {
     let attrs = build.attrs;
     let mut features = Features::new();
-    let mut add = |key: &str, form: Form| match features.insert(key.to_string(), form) {
+    let mut add = |key: &str, form: Form| match features.insert(Key::from(key), form) {
         Some(_) => Err(invalid_argument!("Duplicate key not allowed: {key}")),
         None => Ok(()),
     };
@@ -218,7 +219,7 @@ fn parsed(
             ));
         }
     };
-    let keys: Vec<String> = features.keys().cloned().collect();
+    let keys: Vec<Key> = features.keys().cloned().collect();
     let records = found(services.par, serialized, &keys)?;
     let batch = Batch {
         records: &records,

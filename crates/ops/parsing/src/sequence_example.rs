@@ -1,8 +1,8 @@
 //! ParseSequenceExample and related ops: tensors from serialized `tf.SequenceExample` messages
 //! (TensorFlow: `core/util/example_proto_fast_parsing.cc`, `core/kernels/example_parsing_ops.cc`).
 
-use crate::example_records::Records;
-use crate::sequence_features::{Context, List, found};
+use crate::example_records::{Key, Records};
+use crate::sequence_features::{Context, List, found, merged};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
@@ -212,20 +212,18 @@ fn shape(ctx: &mut ShapeCtx, form: Form) -> Result<()> {
 }
 
 /// Keys of sparse, dense and ragged features.
-type Keys = [Vec<String>; 3];
+type Keys = [Vec<Key>; 3];
 
 struct Parser {
     form: Form,
     parts: [Part; 2],
     /// The keys of both parts, and of the feature lists that may be missing, if they are attrs.
-    keys: Option<([Keys; 2], Vec<String>)>,
+    keys: Option<([Keys; 2], Vec<Key>)>,
 }
 
 fn build(build: &KernelBuild, form: Form) -> Result<Box<dyn OpKernel>> {
     let attrs = build.attrs;
-    let owned = |name: &str| -> Result<Vec<String>> {
-        Ok(attrs.strs(name)?.into_iter().map(str::to_string).collect())
-    };
+    let owned = |name: &str| Key::all_of(attrs, name);
     let keys = match form {
         Form::V1 => {
             let of = |prefix: &str| -> Result<Keys> {
@@ -251,13 +249,6 @@ fn build(build: &KernelBuild, form: Form) -> Result<Box<dyn OpKernel>> {
         }
         Ok(())
     }))
-}
-
-fn words(ctx: &KernelCtx, i: usize) -> Result<Vec<String>> {
-    let words = ctx.input(i)?.strings()?.iter();
-    Ok(words
-        .map(|w| String::from_utf8_lossy(w).into_owned())
-        .collect())
 }
 
 /// What a call parses with.
@@ -297,7 +288,7 @@ impl Parser {
             .parts
             .each_ref()
             .map(|p| [p.sparse.len(), p.dense.len()]);
-        let may_miss = |missing: &[String], dense: &[String]| -> Vec<bool> {
+        let may_miss = |missing: &[Key], dense: &[Key]| -> Vec<bool> {
             dense.iter().map(|key| missing.contains(key)).collect()
         };
         match (self.form, &self.keys) {
@@ -309,8 +300,8 @@ impl Parser {
             }),
             (Form::Single, _) => {
                 let mut at = 2;
-                let mut each = |n: usize| -> Result<Vec<String>> {
-                    let keys = (at..at + n).map(|i| words(ctx, i));
+                let mut each = |n: usize| -> Result<Vec<Key>> {
+                    let keys = (at..at + n).map(|i| Key::all_in(ctx, i));
                     let keys = keys.collect::<Result<Vec<_>>>()?.concat();
                     at += n;
                     Ok(keys)
@@ -320,7 +311,7 @@ impl Parser {
                     [each(lengths[1][0])?, each(lengths[1][1])?, Vec::new()],
                 ];
                 Ok(Call {
-                    may_miss: may_miss(&words(ctx, 1)?, &keys[1][1]),
+                    may_miss: may_miss(&Key::all_in(ctx, 1)?, &keys[1][1]),
                     keys,
                     names: ctx.input(at + lengths[0][1])?.strings()?.to_vec(),
                     defaults: at,
@@ -328,8 +319,16 @@ impl Parser {
             }
             _ => Ok(Call {
                 keys: [
-                    [words(ctx, 2)?, words(ctx, 3)?, words(ctx, 4)?],
-                    [words(ctx, 5)?, words(ctx, 6)?, words(ctx, 7)?],
+                    [
+                        Key::all_in(ctx, 2)?,
+                        Key::all_in(ctx, 3)?,
+                        Key::all_in(ctx, 4)?,
+                    ],
+                    [
+                        Key::all_in(ctx, 5)?,
+                        Key::all_in(ctx, 6)?,
+                        Key::all_in(ctx, 7)?,
+                    ],
                 ],
                 may_miss: ctx.slice::<bool>(8)?.to_vec(),
                 names: ctx.input(1)?.strings()?.to_vec(),
@@ -416,7 +415,14 @@ impl Parser {
         }
         check_keys(&call.keys)?;
         let [context, lists] = call.keys.each_ref().map(|keys| keys.concat());
-        let records = found(ctx, serialized.strings()?, &call.names, [&context, &lists])?;
+        let strings = serialized.strings()?;
+        let whole = match self.form {
+            // TensorFlow decodes these.
+            Form::Single => merged(strings, &call.names)?,
+            _ => Vec::new(),
+        };
+        let strings = if whole.is_empty() { strings } else { &whole };
+        let records = found(ctx, strings, &call.names, [&context, &lists])?;
         self.outputs(ctx, &call, &records, rank == 1)
     }
 
@@ -428,8 +434,8 @@ impl Parser {
         batch: bool,
     ) -> Result<Vec<Tensor>> {
         let names = &call.names;
-        let contexts = |key: &str, dtype: DType| Context::gather(records, key, dtype, names);
-        let lists = |key: &str, dtype: DType| List::gather(records, key, dtype, names);
+        let contexts = |key: &Key, dtype: DType| Context::gather(records, key, dtype, names);
+        let lists = |key: &Key, dtype: DType| List::gather(records, key, dtype, names);
         let ([part, list_part], [keys, list_keys]) = (&self.parts, &call.keys);
         let mut columns = [Vec::new(), Vec::new(), Vec::new()];
         for (key, dtype) in keys[0].iter().zip(&part.sparse) {

@@ -1,11 +1,14 @@
 //! The features of `tf.SequenceExample` messages as tensors.
 
-use crate::example_records::{Mismatch, Records};
-use crate::parse_example::Values;
+use crate::example_records::{Key, Mismatch, Records};
+use crate::feature_values::Values;
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::indices::{int_scalar, int_vector, shape_of};
+use ferroflow_model::proto::{Feature, Features};
 use ferroflow_opdef::KernelCtx;
 use ferroflow_tensor::{Bytes, DType, Shape, Tensor};
+use prost::Message;
+use std::collections::HashMap;
 
 fn name(names: &[Bytes], i: usize) -> String {
     match names.get(i) {
@@ -22,9 +25,43 @@ pub(crate) fn found<'a>(
     ctx: &KernelCtx,
     serialized: &'a [Bytes],
     names: &[Bytes],
-    keys: [&[String]; 2],
+    keys: [&[Key]; 2],
 ) -> Result<Records<'a>> {
     Records::find(ctx.par(), serialized, keys).map_err(|i| malformed(names, i))
+}
+
+/// A message (TensorFlow: `core/example/example.proto`).
+#[derive(Clone, PartialEq, Message)]
+struct SequenceExample {
+    #[prost(message, optional, tag = "1")]
+    context: Option<Features>,
+    #[prost(message, optional, tag = "2")]
+    feature_lists: Option<FeatureLists>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct FeatureLists {
+    #[prost(map = "string, message", tag = "1")]
+    feature_list: HashMap<String, FeatureList>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct FeatureList {
+    #[prost(message, repeated, tag = "1")]
+    feature: Vec<Feature>,
+}
+
+/// Returns messages with all fields that occur several times merged.
+///
+/// # Errors
+/// INVALID_ARGUMENT if any part of a message is malformed.
+pub(crate) fn merged(serialized: &[Bytes], names: &[Bytes]) -> Result<Vec<Bytes>> {
+    let each = serialized.iter().enumerate();
+    each.map(|(i, bytes)| {
+        let message = SequenceExample::decode(&bytes[..]).map_err(|_| malformed(names, i))?;
+        Ok(message.encode_to_vec().into())
+    })
+    .collect()
 }
 
 fn malformed(names: &[Bytes], i: usize) -> Status {
@@ -60,7 +97,7 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn gather(
         records: &Records,
-        key: &str,
+        key: &Key,
         dtype: DType,
         names: &[Bytes],
     ) -> Result<Context> {
@@ -109,7 +146,7 @@ impl Context {
 
     pub(crate) fn dense(
         self,
-        key: &str,
+        key: &Key,
         shape: &Shape,
         default: &Tensor,
         batch: bool,
@@ -171,7 +208,7 @@ pub(crate) struct List {
 impl List {
     pub(crate) fn gather(
         records: &Records,
-        key: &str,
+        key: &Key,
         dtype: DType,
         names: &[Bytes],
     ) -> Result<List> {
@@ -232,7 +269,7 @@ impl List {
     /// Returns values, padded to the longest list, and the number of rows of each message.
     pub(crate) fn dense(
         self,
-        key: &str,
+        key: &Key,
         shape: &Shape,
         may_miss: bool,
         batch: bool,
