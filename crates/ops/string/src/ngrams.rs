@@ -1,5 +1,6 @@
 //! StringNGrams (TensorFlow: `core/kernels/string_ngrams_op.cc`).
 
+use crate::packer::Packer;
 use ferroflow_base::{Result, invalid_argument, resource_exhausted};
 use ferroflow_functors::indices::{int_vector, ints, narrowed};
 use ferroflow_functors::window::ints32;
@@ -155,15 +156,17 @@ impl NGrams {
                 "OOM when building n-grams of {bytes} bytes: larger than the machine's memory"
             ));
         }
-        let mut ngrams = Vec::new();
+        let n = ends.last().map_or(0, |n| *n as usize);
+        let mut ngrams = Packer::new(n);
         for (row, plan) in rows.iter().zip(plans) {
             let row = &strings[row.clone()];
             for (width, n) in plan {
-                ngrams.extend((0..n).map(|i| self.ngram(row, width, n, i)));
+                for i in 0..n {
+                    ngrams.write(|out| self.write_ngram(row, width, n, i, out));
+                }
             }
         }
-        let n = ngrams.len();
-        ctx.set_output(0, Tensor::from_strings(Shape::from([n]), ngrams)?)?;
+        ctx.set_output(0, ngrams.into_tensor(Shape::from([n]))?)?;
         let ends = int_vector(dtype, ends.into_iter())?.with_shape(splits_shape)?;
         ctx.set_output(1, ends)
     }
@@ -180,8 +183,8 @@ impl NGrams {
         plan.iter().map(of).sum()
     }
 
-    /// N-gram `i` of the `n` of a row.
-    fn ngram(&self, row: &[Bytes], width: i64, n: i64, i: i64) -> Bytes {
+    /// Appends n-gram `i` of the `n` of a row.
+    fn write_ngram(&self, row: &[Bytes], width: i64, n: i64, i: i64, out: &mut Vec<u8>) {
         let pad = self.pad_width(width);
         let left = (pad - i).max(0);
         let right = (pad - (n - (i + 1))).max(0);
@@ -192,13 +195,11 @@ impl NGrams {
         let parts = repeat(&self.left_pad, left)
             .chain(row.iter().take(tokens as usize))
             .chain(repeat(&self.right_pad, right));
-        let mut out = Vec::new();
         for (i, part) in parts.enumerate() {
             if i > 0 {
                 out.extend_from_slice(&self.separator);
             }
             out.extend_from_slice(part);
         }
-        out.into()
     }
 }
