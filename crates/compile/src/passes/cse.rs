@@ -19,7 +19,7 @@ fn run(graph: &mut Graph, _: &PassCtx) -> Result<()> {
     for _ in 0..ROUNDS {
         let mut patch = Patch::new();
         merge_twins(graph, &mut patch, &back_edges.carried)?;
-        if back_edges.confirm(&patch) {
+        if back_edges.refine(&patch) {
             patch.apply(graph);
             return Ok(());
         }
@@ -58,17 +58,17 @@ impl BackEdges {
         BackEdges { edges, carried }
     }
 
-    /// Returns whether all Merges that `patch` replaces carry what their twin does; otherwise assumes less.
-    fn confirm(&mut self, patch: &Patch) -> bool {
+    /// Tells apart what `patch` shows to differ. Returns whether all Merges that it replaces carry what their twins do.
+    fn refine(&mut self, patch: &Patch) -> bool {
         let back: FxHashMap<NodeId, Output> = self.edges.iter().copied().collect();
         let is_same = |(merge, value): &(NodeId, Output)| {
             let twin = back.get(&patch.resolve(Output::new(*merge, 0)).node);
             twin.is_some_and(|twin| patch.resolve(*twin) == patch.resolve(*value))
         };
-        let confirmed = self.edges.iter().all(is_same);
+        let holds = self.edges.iter().all(is_same);
         let resolved = self.edges.iter().map(|e| (e.0, patch.resolve(e.1)));
         self.carried = resolved.collect();
-        confirmed
+        holds
     }
 
     /// Assumes nothing.

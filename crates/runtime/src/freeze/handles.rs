@@ -80,16 +80,16 @@ pub(super) struct Handles<'g> {
 }
 
 /// The functions that a call runs on its inputs from number `first`, by attr.
-pub(super) struct CallSite {
-    pub(super) functions: Vec<String>,
+pub(super) struct CallSite<'n> {
+    pub(super) functions: Vec<&'n str>,
     pub(super) first: usize,
     /// The attr with the dtypes of these inputs.
     pub(super) types: &'static str,
 }
 
-impl CallSite {
+impl<'n> CallSite<'n> {
     /// Returns what a node calls, if it is known how.
-    pub(super) fn of(node: &Node) -> Option<CallSite> {
+    pub(super) fn of(node: &'n Node) -> Option<CallSite<'n>> {
         let (attrs, first, types): (&[&str], _, _) = match node.class() {
             NodeClass::While => (&["cond", "body"], 0, "T"),
             NodeClass::If => (&["then_branch", "else_branch"], 1, "Tin"),
@@ -103,7 +103,7 @@ impl CallSite {
             one => std::slice::from_ref(one),
         });
         let functions = values.filter_map(|value| match value {
-            AttrValue::Func(f) => Some(f.name.clone()),
+            AttrValue::Func(f) => Some(f.name.as_str()),
             _ => None,
         });
         Some(CallSite {
@@ -272,7 +272,7 @@ impl<'g> Handles<'g> {
         let call = CallSite::of(node).filter(|call| slot >= call.first);
         let Some(call) = call else { return false };
         for function in &call.functions {
-            let Some(callee) = self.by_name.get(function) else {
+            let Some(callee) = self.by_name.get(*function) else {
                 return false;
             };
             if let Some(arg) = self.scopes[*callee].args.get(&(slot - call.first)) {
@@ -328,7 +328,7 @@ impl<'g> Handles<'g> {
     fn check_call(&self, scope: usize, node: &Node, call: &CallSite, unknown: &mut Vec<usize>) {
         let is_loop = node.class() == NodeClass::While;
         for (number, function) in call.functions.iter().enumerate() {
-            let Some(&callee) = self.by_name.get(function) else {
+            let Some(&callee) = self.by_name.get(*function) else {
                 continue;
             };
             let body = &self.scopes[callee];
