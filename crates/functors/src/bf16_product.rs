@@ -5,14 +5,18 @@ use ferroflow_primitives::bf16::{Bf16Weights, bf16_gemm};
 use ferroflow_primitives::gemm::{BatchItem, Epilogue, GemmShape};
 use ferroflow_primitives::transpose::permute_elements;
 use ferroflow_sync::Parallelism;
-use ferroflow_tensor::{DType, Element, Shape, Tensor};
+use ferroflow_tensor::{DType, Shape, Tensor};
 
-/// The least rows and the shortest reduction for which packing the right-hand matrix pays.
+/// The least rows and columns and the shortest reduction for which packing the right-hand matrix pays.
 const LEAST: usize = 32;
 
-/// Returns whether the CPU has instructions for products of `bfloat16` numbers and this one is worth packing for them.
-pub fn is_worth_pairs(s: &GemmShape) -> bool {
-    s.m >= LEAST && s.k >= LEAST && s.n >= LEAST && Bf16Weights::is_supported()
+/// Returns whether a product is of `bfloat16` numbers, for which the CPU has instructions, and is worth packing for them.
+pub fn is_worth_pairs(dtype: DType, s: &GemmShape) -> bool {
+    dtype == DType::Bfloat16
+        && s.m >= LEAST
+        && s.k >= LEAST
+        && s.n >= LEAST
+        && Bf16Weights::is_supported()
 }
 
 /// Writes `batch` products as [`MatMulElement::products`](crate::product::MatMulElement::products) does, of matrices
@@ -50,11 +54,6 @@ pub fn products_of_pairs(
         packed = Some((at.b, weights));
     }
     Ok(())
-}
-
-/// Whether matrices of this type are of `bfloat16` numbers.
-pub(crate) const fn is_bf16<T: Element>() -> bool {
-    matches!(T::DTYPE, DType::Bfloat16)
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Batches of matrix products for every numeric type: `ferroflow_primitives` for `f32` and `f64`,
 //! 16-bit floats through `f32`, complex numbers by real products, plain loops for integers.
 
-use crate::bf16_product::{is_bf16, is_worth_pairs, products_of_pairs};
+use crate::bf16_product::{is_worth_pairs, products_of_pairs};
 use crate::half_conversion::{narrow_slice, widened_slice};
 use crate::strided::par_rows;
 use ferroflow_base::Result;
@@ -95,7 +95,7 @@ macro_rules! halves {
                 let (a, b) = (widened_slice(par, a)?, widened_slice(par, b)?);
                 let mut wide = Tensor::for_overwrite(f32::DTYPE, Shape::from([out.len()]))?;
                 let (a, b, to) = (a.slice()?, b.slice()?, wide.slice_mut()?);
-                if is_bf16::<Self>() && is_worth_pairs(s) {
+                if is_worth_pairs(Self::DTYPE, s) {
                     products_of_pairs(par, batch, s, [a, b], to, item, &Epilogue::default())?;
                 } else {
                     f32::products(par, batch, s, a, b, to, item)?;

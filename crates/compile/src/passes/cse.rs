@@ -100,16 +100,12 @@ pub(super) fn merge_twins(
             continue;
         }
         let back = carried.get(&id).copied();
-        let is_back = |slot: usize| slot == 1 && back.is_some();
-        let inputs: SmallVec<[Output; 4]> = node
-            .inputs
-            .iter()
-            .enumerate()
-            .map(|(slot, input)| match back {
-                Some(value) if slot == 1 => value,
-                _ => patch.resolve(*input),
-            })
-            .collect();
+        let input = |of: &Node, slot: usize| match back {
+            Some(value) if slot == 1 => value,
+            _ => patch.resolve(of.inputs[slot]),
+        };
+        let slots = 0..node.inputs.len();
+        let inputs: SmallVec<[Output; 4]> = slots.clone().map(|slot| input(node, slot)).collect();
         let candidates = seen.entry(key(node, &inputs)).or_default();
         let twin = candidates.iter().copied().find(|&other| {
             let o = graph.node(other);
@@ -117,8 +113,7 @@ pub(super) fn merge_twins(
                 && o.controls == node.controls
                 && o.inputs.len() == inputs.len()
                 && carried.get(&other) == back.as_ref()
-                && (0..inputs.len())
-                    .all(|slot| is_back(slot) || patch.resolve(o.inputs[slot]) == inputs[slot])
+                && slots.clone().all(|slot| input(o, slot) == inputs[slot])
                 && o.attrs.same_values(&node.attrs)
         });
         match twin {

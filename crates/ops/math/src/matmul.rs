@@ -424,7 +424,7 @@ fn fused_halves(ta: bool, tb: bool, attrs: &Attrs, dtype: DType) -> Result<Box<d
         } else if !to.is_empty() {
             let (a, b) = (wide(0)?, wide(1)?);
             let (a, b) = (a.slice()?, b.slice()?);
-            match dtype == DType::Bfloat16 && is_worth_pairs(&s) {
+            match is_worth_pairs(dtype, &s) {
                 true => {
                     let first = |_| BatchItem::default();
                     products_of_pairs(ctx.par(), 1, &s, [a, b], to, &first, &ep)?;

@@ -11,7 +11,7 @@ use rustc_hash::FxHashMap;
 use std::fmt::{self, Display, Formatter};
 
 /// The key of a feature, which need not be text.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key(pub(crate) Bytes);
 
 impl Key {
@@ -43,8 +43,8 @@ const DELIMITED: u32 = 2;
 /// Records per task.
 const TASK_RECORDS: usize = 8;
 
-/// The fields of a message with their bytes; `None`, and then nothing, where they end early. Numbers that are no list are
-/// skipped.
+/// The fields of a message with their bytes; `None`, and then nothing, where they end early. Fields that are
+/// neither messages, strings nor packed lists are skipped.
 struct Fields<'a>(Reader<'a>);
 
 impl<'a> Fields<'a> {
@@ -97,7 +97,7 @@ pub(crate) struct Feature<'a> {
 pub(crate) enum Mismatch {
     /// It has values of this type.
     Type(DType),
-    /// Its bytes are no message.
+    /// Its bytes are not a message.
     Malformed,
 }
 
@@ -230,8 +230,8 @@ impl<'k> Keys<'k> {
 /// The wanted features of the messages of a batch.
 pub(crate) struct Records<'a> {
     serialized: &'a [Bytes],
-    /// The columns of the keys of both maps.
-    columns: [FxHashMap<Key, usize>; 2],
+    /// The keys of both maps.
+    keys: [Keys<'a>; 2],
     /// Of each record, the values of the keys of the first map, those of the second, and whether it is well-formed.
     values: Vec<Option<&'a [u8]>>,
     width: usize,
@@ -243,9 +243,10 @@ impl<'a> Records<'a> {
     pub(crate) fn find(
         par: &dyn Parallelism,
         serialized: &'a [Bytes],
-        keys: [&[Key]; 2],
+        keys: [&'a [Key]; 2],
     ) -> Result<Records<'a>, usize> {
-        let [first, second] = keys.map(Keys::new);
+        let keys = keys.map(Keys::new);
+        let [first, second] = &keys;
         let width = first.keys.len() + second.keys.len() + 1;
         let mut values: Vec<Option<&'a [u8]>> = vec![None; serialized.len() * width];
         par_chunks_mut(
@@ -279,13 +280,9 @@ impl<'a> Records<'a> {
         if let Some(malformed) = ends.position(Option::is_none) {
             return Err(malformed);
         }
-        let columns = |keys: &Keys, from: usize| {
-            let columns = keys.columns.values();
-            columns.map(|i| (keys.keys[*i].clone(), from + i)).collect()
-        };
         Ok(Records {
             serialized,
-            columns: [columns(&first, 0), columns(&second, first.keys.len())],
+            keys,
             values,
             width,
         })
@@ -297,7 +294,9 @@ impl<'a> Records<'a> {
     }
 
     fn column(&self, map: usize, key: &Key) -> impl Iterator<Item = Option<&'a [u8]>> + '_ {
-        let column = self.columns[map].get(key).copied();
+        let first = if map == 0 { 0 } else { self.keys[0].keys.len() };
+        let column = self.keys[map].columns.get(&key.0[..]);
+        let column = column.map(|column| first + column);
         let rows = self.values.chunks_exact(self.width);
         rows.map(move |row| column.and_then(|column| row[column]))
     }

@@ -337,7 +337,7 @@ struct Call<'a> {
 pub(crate) fn found<'a>(
     par: &dyn Parallelism,
     serialized: &'a [Bytes],
-    keys: &[Key],
+    keys: &'a [Key],
 ) -> Result<Records<'a>> {
     Records::find(par, serialized, [keys, &[]]).map_err(|i| {
         invalid_argument!(

@@ -6,6 +6,7 @@ use crate::sequence_features::{Context, List, found, merged};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_opdef::{Attrs, Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Bytes, DType, PartialShape, Shape, Tensor};
+use std::borrow::Cow;
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -416,13 +417,12 @@ impl Parser {
         check_keys(&call.keys)?;
         let [context, lists] = call.keys.each_ref().map(|keys| keys.concat());
         let strings = serialized.strings()?;
-        let whole = match self.form {
+        let strings: Cow<[Bytes]> = match self.form {
             // TensorFlow decodes these.
-            Form::Single => merged(strings, &call.names)?,
-            _ => Vec::new(),
+            Form::Single => merged(strings, &call.names)?.into(),
+            _ => strings.into(),
         };
-        let strings = if whole.is_empty() { strings } else { &whole };
-        let records = found(ctx, strings, &call.names, [&context, &lists])?;
+        let records = found(ctx, &strings, &call.names, [&context, &lists])?;
         self.outputs(ctx, &call, &records, rank == 1)
     }
 

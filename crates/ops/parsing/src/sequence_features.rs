@@ -25,7 +25,7 @@ pub(crate) fn found<'a>(
     ctx: &KernelCtx,
     serialized: &'a [Bytes],
     names: &[Bytes],
-    keys: [&[Key]; 2],
+    keys: [&'a [Key]; 2],
 ) -> Result<Records<'a>> {
     Records::find(ctx.par(), serialized, keys).map_err(|i| malformed(names, i))
 }
