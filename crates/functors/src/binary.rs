@@ -11,7 +11,7 @@ use crate::unary::CHEAP;
 use ferroflow_base::Result;
 use ferroflow_opdef::{KernelCtx, KernelFactory, Op, OpKernel};
 use ferroflow_primitives::math::{self, BinaryOp, Operand, UnaryOp};
-use ferroflow_sync::par_chunks_mut;
+use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{Element, Shape, Tensor};
 use std::marker::PhantomData;
 
@@ -252,10 +252,28 @@ impl<H: Half> BinaryFunctor<H, H> for HalfBinary {
             H::narrow_all(wide, out);
         });
     }
-    fn assign_left(&self, _: &mut [H], _: Side<H>) {}
-    fn assign_right(&self, _: Side<H>, _: &mut [H]) {}
+    fn assign_left(&self, a: &mut [H], b: Side<H>) {
+        let (mut wide_a, mut wide_b) = ([0.0; HALF_BLOCK], [0.0; HALF_BLOCK]);
+        for (i, a) in a.chunks_mut(HALF_BLOCK).enumerate() {
+            let range = i * HALF_BLOCK..i * HALF_BLOCK + a.len();
+            let (b, wide) = (widen_side(b, range, &mut wide_b), &mut wide_a[..a.len()]);
+            H::widen(a, wide);
+            self.0.assign_left(wide, b);
+            H::narrow_all(wide, a);
+        }
+    }
+    fn assign_right(&self, a: Side<H>, b: &mut [H]) {
+        let (mut wide_a, mut wide_b) = ([0.0; HALF_BLOCK], [0.0; HALF_BLOCK]);
+        for (i, b) in b.chunks_mut(HALF_BLOCK).enumerate() {
+            let range = i * HALF_BLOCK..i * HALF_BLOCK + b.len();
+            let (a, wide) = (widen_side(a, range, &mut wide_a), &mut wide_b[..b.len()]);
+            H::widen(b, wide);
+            self.0.assign_right(a, wide);
+            H::narrow_all(wide, b);
+        }
+    }
     fn in_place(&self) -> bool {
-        false
+        self.0.in_place()
     }
 }
 
@@ -489,6 +507,19 @@ pub fn apply_plan<A: Element, R: Element>(
     plan.fill(par, CHEAP, values, tile.len(), run);
     ctx.set_output(0, out)
 }
+/// `a[i] = f(a[i], b[i])` by a functor that works in place; the slices have the same length.
+pub fn assign_left<A: Element>(
+    par: &dyn Parallelism,
+    functor: &dyn BinaryFunctor<A, A>,
+    a: &mut [A],
+    b: &[A],
+) {
+    par_chunks_mut(par, a, CHEAP, 1, &|i, a| {
+        let b = &b[i * CHEAP..][..a.len()];
+        functor.assign_left(a, Side::Slice(b));
+    });
+}
+
 /// Returns `n` elements of an operand from `at` on; with stride 0 they are all the same one.
 #[inline]
 fn side<A: Copy>(data: &[A], step: usize, at: usize, n: usize) -> Side<'_, A> {

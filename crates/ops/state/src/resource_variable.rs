@@ -2,6 +2,7 @@
 //! `core/kernels/resource_variable_ops.cc` and `count_up_to_op.cc`).
 
 use ferroflow_base::{Result, failed_precondition, invalid_argument, not_found, out_of_range};
+use ferroflow_functors::binary::{BinaryFn, BinaryFunctor, HalfBinary, SimdBinary, assign_left};
 use ferroflow_functors::gather::{
     GatherNd, GatherRows, gather_nd_rows, gather_nd_shape_of, gather_rows, gather_shape_of,
 };
@@ -10,10 +11,12 @@ use ferroflow_functors::indices::{int, int_scalar, int_vector};
 use ferroflow_functors::numeric::Num;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::math::BinaryOp;
 use ferroflow_resources::resource::{
     ContainerInfo, HandleKernel, Var, handle, handle_tensor, resolve, unreadable, value_mut,
     value_of, variable,
 };
+use ferroflow_sync::Parallelism;
 use ferroflow_tensor::{
     Complex32, Complex64, DType, Element, PartialShape, Tensor, bf16, dispatch, f16,
 };
@@ -248,36 +251,51 @@ fn update_shape(ctx: &mut ShapeCtx) -> Result<()> {
     ctx.merge(&ctx.handle_shape(0), &ctx.input(1)).map(|_| ())
 }
 
-/// A function that changes a tensor by another.
-type Change = Box<dyn Fn(&mut Tensor, &Tensor) -> Result<()> + Send + Sync>;
+/// A function that changes a tensor by another of the same shape.
+type Change = Box<dyn Fn(&dyn Parallelism, &mut Tensor, &Tensor) -> Result<()> + Send + Sync>;
 
-fn by<T: Element>(f: fn(T, T) -> T) -> Change {
-    Box::new(move |target, by| {
-        for (to, by) in target.slice_mut::<T>()?.iter_mut().zip(by.slice::<T>()?) {
-            *to = f(*to, *by);
-        }
+fn by<T: Element>(functor: impl BinaryFunctor<T, T> + 'static) -> Change {
+    Box::new(move |par, target, by| {
+        assign_left(par, &functor, target.slice_mut::<T>()?, by.slice()?);
         Ok(())
+    })
+}
+
+/// Returns the sum or the difference of two floats.
+fn in_floats(subtract: bool) -> Box<dyn BinaryFunctor<f32, f32>> {
+    match subtract {
+        true => Box::new(SimdBinary(BinaryOp::Sub, <f32 as Num>::sub)),
+        false => Box::new(SimdBinary(BinaryOp::Add, <f32 as Num>::add)),
+    }
+}
+
+fn change_of(build: &KernelBuild, dtype: DType, subtract: bool) -> Result<Change> {
+    Ok(match dtype {
+        DType::Float if subtract => by(SimdBinary(BinaryOp::Sub, <f32 as Num>::sub)),
+        DType::Float => by(SimdBinary(BinaryOp::Add, <f32 as Num>::add)),
+        DType::Half => by::<f16>(HalfBinary(in_floats(subtract))),
+        DType::Bfloat16 => by::<bf16>(HalfBinary(in_floats(subtract))),
+        _ => {
+            dispatch!(dtype, T in [f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] => {
+                match subtract {
+                    true => by(BinaryFn(<T as Num>::sub)),
+                    false => by(BinaryFn(<T as Num>::add)),
+                }
+            }, else return Err(build.unsupported(dtype)))
+        }
     })
 }
 
 fn update(build: &KernelBuild, subtract: bool) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(1)?;
-    let change = match dtype {
-        DType::Half => by::<f16>(if subtract { |a, b| a - b } else { |a, b| a + b }),
-        DType::Bfloat16 => by::<bf16>(if subtract { |a, b| a - b } else { |a, b| a + b }),
-        _ => {
-            dispatch!(dtype, T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64]
-                => by::<T>(if subtract { <T as Num>::sub } else { <T as Num>::add }),
-                else return Err(build.unsupported(dtype)))
-        }
-    };
+    let change = change_of(build, dtype, subtract)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let var = variable(ctx, 0)?;
         let mut value = var.write();
         let target = value_mut(ctx, 0, &mut value, dtype)?;
         let by = ctx.input(1)?;
         var.check_update(target.shape(), by.shape())?;
-        change(target, by)
+        change(ctx.par(), target, by)
     }))
 }
 
