@@ -251,6 +251,8 @@ def refusal(code, message):
         line = line.split("_arg_in")[1].split(" ", 1)[1]
     # Protocol buffers vary the blanks of these messages on purpose.
     line = line.split("parsing JSON: ")[0]
+    # What XLA's compiler says is preceded by places in its program.
+    line = line.rpartition(", \"op\"]): ")[2]
     return {"code": code, "contains": line.strip()}
 
 

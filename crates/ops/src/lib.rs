@@ -45,6 +45,7 @@ fn groups() -> Vec<OpGroup> {
         ("string", ferroflow_ops_string::ALL),
         ("training", ferroflow_ops_training::ALL),
         ("uniform_quant", ferroflow_ops_uniform_quant::ALL),
+        ("xla", ferroflow_ops_xla::ALL),
     ]
 }
 // codegen:end
