@@ -119,6 +119,12 @@ def top_k():
     yield case("TopKV2", r("float", (2, 3)), s32(4), fails=True)
     yield case("TopKV2", r("float", (2, 3)), s32(-1), fails=True)
     yield case("TopKV2", np.float32(1), s32(1), fails=True)
+    # The order of a heap.
+    for n, k in ((7, 1), (7, 2), (7, 3), (7, 6), (7, 7), (40, 20), (200, 5), (200, 17), (300, 100), (90, 89)):
+        yield case("TopKV2", r("float", (2, n)), s32(k), sorted=False)
+        yield case("TopKV2", r("int32", (2, n), -9, 9), s32(k), sorted=False)
+    yield case("TopKV2", a("float", range(64)), s32(20), sorted=False)
+    yield case("TopK", r("double", (100,)), k=30, sorted=False)
     yield case("TopKV2", r("float", (2, 3)), i32(1, 1), fails=True)
     predictions = r("float", (5, 6))
     predictions[3, 2] = np.inf

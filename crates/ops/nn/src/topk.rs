@@ -8,8 +8,10 @@ use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCt
 use ferroflow_primitives::vectorized;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor};
+use heap::Heap;
 use rank::{Key, Ranked, keys};
 
+mod heap;
 mod rank;
 
 /// The ops of this file.
@@ -23,7 +25,10 @@ pub(crate) const OPS: &[Op] = &[
         let k = ctx.attrs().int("k")?;
         top_k_shape(ctx, Some(k))
     })
-    .kernel(|build| top_k_factory(build, Some(build.attrs.int("k")?)))
+    .kernel(|build| {
+        let k = build.attrs.int("k")?;
+        top_k_factory(build, Some(k), build.attrs.bool("sorted")?)
+    })
     .gradient(top_k_gradient),
     Op::new(
         "TopKV2",
@@ -35,7 +40,7 @@ pub(crate) const OPS: &[Op] = &[
         let k = constant_int(ctx, 1);
         top_k_shape(ctx, k)
     })
-    .kernel(|build| top_k_factory(build, None))
+    .kernel(|build| top_k_factory(build, None, build.attrs.bool("sorted")?))
     .gradient(top_k_gradient),
     Op::new(
         "ApproxTopK",
@@ -58,7 +63,7 @@ fn approx_factory(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         return Err(build.unsupported(build.input(0)?));
     }
     let k = build.attrs.int("k")?;
-    let exact = top_k_factory(build, Some(k))?;
+    let exact = top_k_factory(build, Some(k), true)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         if let Some(&n) = ctx.shape(0)?.last().filter(|&&n| (n as i64) < k) {
             return Err(too_few(k, n));
@@ -112,12 +117,27 @@ fn top_k_shape(ctx: &mut ShapeCtx, k: Option<i64>) -> Result<()> {
     Ok(())
 }
 
-fn top_k_factory(build: &KernelBuild, k: Option<i64>) -> Result<Box<dyn OpKernel>> {
+/// The order of the elements that are found.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// From the first on.
+    Sorted,
+    /// That of TensorFlow's heap; the first alone or all elements are sorted all the same.
+    Heap,
+}
+
+fn top_k_factory(build: &KernelBuild, k: Option<i64>, sorted: bool) -> Result<Box<dyn OpKernel>> {
     let (dtype, index) = (build.input(0)?, build.output(1)?);
     if !is_real(dtype) {
         return Err(build.unsupported(dtype));
     }
-    Ok(Box::new(move |ctx: &mut KernelCtx| top_k(ctx, k, index)))
+    let order = match sorted {
+        true => Order::Sorted,
+        false => Order::Heap,
+    };
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        top_k(ctx, k, index, order)
+    }))
 }
 
 pub(crate) fn scalar_k(ctx: &KernelCtx, i: usize) -> Result<i64> {
@@ -127,7 +147,7 @@ pub(crate) fn scalar_k(ctx: &KernelCtx, i: usize) -> Result<i64> {
         .ok_or_else(|| invalid_argument!("k must be scalar, got shape {}", k.shape()))
 }
 
-fn top_k(ctx: &mut KernelCtx, k: Option<i64>, index: DType) -> Result<()> {
+fn top_k(ctx: &mut KernelCtx, k: Option<i64>, index: DType, order: Order) -> Result<()> {
     let k = match k {
         Some(k) => k,
         None => scalar_k(ctx, 1)?,
@@ -150,7 +170,7 @@ fn top_k(ctx: &mut KernelCtx, k: Option<i64>, index: DType) -> Result<()> {
     let shape: Shape = rows.iter().copied().chain([k]).collect();
     let dtype = x.dtype();
     let wide = widened(ctx.par(), x)?;
-    let [values, indices] = dispatch_wide!(wide.dtype(), T => top_of_rows::<T>(ctx, &wide, [n, k], shape)?,
+    let [values, indices] = dispatch_wide!(wide.dtype(), T => top_of_rows::<T>(ctx, &wide, [n, k], shape, order)?,
         else return Err(invalid_argument!("{dtype} cannot be sorted")));
     let values = wide::narrowed(ctx.par(), values, dtype)?;
     ctx.set_output(0, values)?;
@@ -164,12 +184,13 @@ fn top_of_rows<T: Element + Ranked>(
     x: &Tensor,
     [n, k]: [usize; 2],
     shape: Shape,
+    order: Order,
 ) -> Result<[Tensor; 2]> {
     let x = x.slice::<T>()?;
     let mut values = ctx.alloc(T::DTYPE, shape.clone())?;
     let mut indices = ctx.alloc(DType::Int64, shape)?;
     let positions = indices.slice_mut::<i64>()?;
-    find(ctx.par(), x, [n, k], positions);
+    find(ctx.par(), x, [n, k], positions, order);
     let of_rows = x
         .chunks_exact(n.max(1))
         .zip(positions.chunks_exact(k.max(1)));
@@ -185,10 +206,11 @@ fn find<T: Element + Ranked>(
     x: &[T],
     [n, k]: [usize; 2],
     positions: &mut [i64],
+    order: Order,
 ) {
     match T::FITS && u32::try_from(n).is_ok() {
-        true => find_by_keys::<T, u64>(par, x, [n, k], positions),
-        false => find_by_keys::<T, u128>(par, x, [n, k], positions),
+        true => find_by_keys::<T, u64>(par, x, [n, k], positions, order),
+        false => find_by_keys::<T, u128>(par, x, [n, k], positions, order),
     }
 }
 
@@ -197,7 +219,9 @@ fn find_by_keys<T: Element + Ranked, K: Key>(
     x: &[T],
     [n, k]: [usize; 2],
     positions: &mut [i64],
+    order: Order,
 ) {
+    let in_heap = order == Order::Heap && 1 < k && k < n;
     // Rows of a thread.
     let rows = (MIN_BLOCK / n.max(1)).max(1);
     par_chunks_mut(par, positions, (rows * k).max(1), 1, &|i, to| {
@@ -206,6 +230,10 @@ fn find_by_keys<T: Element + Ranked, K: Key>(
         for (row, to) in rows.zip(to.chunks_exact_mut(k)) {
             found.clear();
             match k {
+                _ if in_heap => vectorized(
+                    #[inline(always)]
+                    || find_in_heap(row, k, &mut found),
+                ),
                 ..=FEW => vectorized(
                     #[inline(always)]
                     || find_few(row, k, &mut found),
@@ -219,7 +247,7 @@ fn find_by_keys<T: Element + Ranked, K: Key>(
                     keep_first(k, &mut found);
                 }
             }
-            if k > FEW {
+            if k > FEW && !in_heap {
                 found.sort_unstable();
             }
             to.iter_mut()
@@ -239,7 +267,7 @@ const BLOCK: usize = 32;
 fn find_few<T: Ranked, K: Key>(row: &[T], k: usize, found: &mut Vec<K>) {
     found.extend(keys::<T, K>(&row[..k], 0));
     found.sort_unstable();
-    each_before(row, k, found, |found, key| {
+    each_before(row, [k, k - 1], found, |found, key| {
         if key < found[k - 1] {
             let at = found.partition_point(|other| *other < key);
             found.pop();
@@ -254,7 +282,7 @@ fn find_few<T: Ranked, K: Key>(row: &[T], k: usize, found: &mut Vec<K>) {
 fn find_some<T: Ranked, K: Key>(row: &[T], k: usize, found: &mut Vec<K>) {
     found.extend(keys::<T, K>(&row[..k], 0));
     found.select_nth_unstable(k - 1);
-    each_before(row, k, found, |found, key| {
+    each_before(row, [k, k - 1], found, |found, key| {
         found.push(key);
         if found.len() == 2 * k {
             keep_first(k, found);
@@ -263,23 +291,31 @@ fn find_some<T: Ranked, K: Key>(row: &[T], k: usize, found: &mut Vec<K>) {
     keep_first(k, found);
 }
 
-/// Calls `take` with the keys of elements from position `k` on that come before element `k - 1` of `found`, and perhaps
-/// some more from blocks that contain such an element.
+/// As [`find_few`], in the order of TensorFlow's heap.
+#[inline(always)]
+fn find_in_heap<T: Ranked, K: Key>(row: &[T], k: usize, found: &mut Vec<K>) {
+    found.extend(keys::<T, K>(&row[..=k], 0));
+    Heap(found).build();
+    each_before(row, [k + 1, 0], found, |found, key| Heap(found).push(key));
+}
+
+/// Calls `take` with the keys of elements from position `start` on that come before element `last` of `found`, and
+/// perhaps some more from blocks that contain such an element.
 #[inline(always)]
 fn each_before<T: Ranked, K: Key>(
     row: &[T],
-    k: usize,
+    [start, last]: [usize; 2],
     found: &mut Vec<K>,
     mut take: impl FnMut(&mut Vec<K>, K),
 ) {
-    let (blocks, rest) = row[k..].as_chunks::<BLOCK>();
+    let (blocks, rest) = row[start..].as_chunks::<BLOCK>();
     for (i, block) in blocks.iter().enumerate() {
-        let last = row[found[k - 1].position()];
+        let last = row[found[last].position()];
         // Elements that are not numbers are looked at, too.
         #[allow(clippy::neg_cmp_op_on_partial_ord, reason = "vectorized as it is")]
         let any = block.iter().fold(false, |any, x| any | !(*x <= last));
         if any {
-            keys(block, k + i * BLOCK).for_each(|key| take(found, key));
+            keys(block, start + i * BLOCK).for_each(|key| take(found, key));
         }
     }
     keys(rest, row.len() - rest.len()).for_each(|key| take(found, key));
@@ -328,11 +364,15 @@ mod tests {
         order.sort_by_key(|&i| row[i].rank());
         let expected: Vec<i64> = order[..k].iter().map(|&i| i as i64).collect();
         let mut found = vec![0; k];
-        find(&Inline, row, [row.len(), k], &mut found);
+        find(&Inline, row, [row.len(), k], &mut found, Order::Sorted);
         assert_eq!(found, expected, "{k} of {}", row.len());
         let mut wide = vec![0; k];
-        find_by_keys::<T, u128>(&Inline, row, [row.len(), k], &mut wide);
+        find_by_keys::<T, u128>(&Inline, row, [row.len(), k], &mut wide, Order::Sorted);
         assert_eq!(wide, expected, "{k} of {}", row.len());
+        // The same elements in another order.
+        find(&Inline, row, [row.len(), k], &mut found, Order::Heap);
+        found.sort_unstable_by_key(|&i| (row[i as usize].rank(), i));
+        assert_eq!(found, expected, "{k} of {}", row.len());
     }
 
     #[test]
