@@ -31,6 +31,14 @@ impl ExpandedGraph {
         patch.apply(&mut self.0);
     }
 
+    /// Changes the graph; its `_Arg` and `_Retval` nodes must stay.
+    ///
+    /// # Errors
+    /// Those of `change`.
+    pub fn edit(&mut self, change: impl FnOnce(&mut Graph) -> Result<()>) -> Result<()> {
+        change(&mut self.0)
+    }
+
     /// Rewrites the graph; its `_Arg` and `_Retval` nodes must stay.
     ///
     /// # Errors

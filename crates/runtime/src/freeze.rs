@@ -3,16 +3,17 @@
 //!
 //! The plan is valid until one of them is written: each step checks [`Frozen::holds`] first.
 
+mod gathers;
 mod handles;
 mod replace;
 
 use ferroflow_base::Result;
 use ferroflow_compile::ExpandedGraph;
-use ferroflow_graph::NodeId;
+use ferroflow_graph::{Node, NodeId};
 use ferroflow_opdef::{Registry, Resources};
 use ferroflow_resources::resource::Var;
 use ferroflow_resources::table::Table;
-use handles::{Handles, Kind, Variable};
+use handles::{Handles, Kind, Variable, is_gather};
 use replace::{Contents, Replacement};
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -57,6 +58,7 @@ pub(crate) fn freeze(
     resources: &Resources,
     what: Freeze,
 ) -> Result<Frozen> {
+    gathers::split(expanded, registry, resources)?;
     let graph = expanded.graph();
     let Some(handles) = Handles::of(graph, registry, resources)? else {
         return Ok(Frozen::default());
@@ -99,7 +101,9 @@ fn value_of(
     let value = value.on_host()?;
     let node = |(scope, id): &(usize, NodeId)| handles.scopes[*scope].graph.node(*id);
     let mut reads = variable.reads.iter().map(node);
-    if !reads.all(|read| read.outputs.first() == Some(&value.dtype())) {
+    // It may have got its value after its gathers were split.
+    let is_read = |node: &Node| node.outputs.first() == Some(&value.dtype()) && !is_gather(node);
+    if !reads.all(is_read) {
         return Ok(None);
     }
     frozen.0.push((var, version));

@@ -128,12 +128,19 @@ fn a_plan_made_of_values_is_given_up_when_they_change() {
 const FUNCTIONS: &str = include_str!("frozen_variables/functions.pbtxt");
 
 fn session_of_functions(freeze_variables: bool) -> Session {
+    session_of(FUNCTIONS, freeze_variables)
+}
+
+fn session_of(graph: &str, freeze_variables: bool) -> Session {
     let options = SessionOptions {
         freeze_variables,
         ..Default::default()
     };
-    Session::from_text(FUNCTIONS, options).unwrap()
+    Session::from_text(graph, options).unwrap()
 }
+
+/// Gathers of rows of `e` and `d`, also in functions; made by TensorFlow 2.21.
+const GATHERS: &str = include_str!("frozen_variables/gathers.pbtxt");
 
 fn feeds(x: f32, n: i32) -> [(&'static str, Tensor); 2] {
     [("x:0", Tensor::scalar(x)), ("n:0", Tensor::scalar(n))]
@@ -147,7 +154,7 @@ fn signature(fetches: &[&str]) -> Signature {
     }
 }
 
-/// The reads that are left in the graph of these fetches and in the functions that it can run.
+/// The reads and gathers that are left in the graph of these fetches and in the functions that it can run.
 fn reads_of(session: &Session, fetches: &[&str]) -> usize {
     let signature = Signature {
         feeds: vec!["x:0".to_string(), "n:0".to_string()],
@@ -162,7 +169,54 @@ fn reads_of(session: &Session, fetches: &[&str]) -> usize {
     let functions = names.iter().map(|name| &library.get(name).unwrap().graph);
     let graphs = std::iter::once(&graph).chain(functions);
     let nodes = graphs.flat_map(|graph| graph.iter());
-    nodes.filter(|(_, n)| n.op() == "ReadVariableOp").count()
+    let is_read = |op: &str| op == "ReadVariableOp" || op.starts_with("ResourceGather");
+    nodes.filter(|(_, n)| is_read(n.op())).count()
+}
+
+#[test]
+fn rows_are_gathered_from_constants() {
+    const ROWS: &[(&str, usize)] = &[
+        ("plain:0", 0),
+        ("loop:0", 0),
+        ("branch:0", 0),
+        ("nd:0", 0),
+        ("batches:0", 0),
+        ("tied:0", 0),
+        // `d`, which the loop writes.
+        ("written:0", 1),
+    ];
+    for (fetch, reads) in ROWS {
+        let (frozen, plain) = (session_of(GATHERS, true), session_of(GATHERS, false));
+        for value in [2.0, 0.5] {
+            for session in [&frozen, &plain] {
+                for target in ["set_e", "set_d"] {
+                    session.run(&feeds(value, 0), &[], &[target]).unwrap();
+                }
+            }
+            for (x, n) in [(1.5, 2), (-2.0, 1), (0.25, 0), (1.0, 3)] {
+                let got = |s: &Session| {
+                    let run = s.run(&feeds(x, n), &[fetch], &[]);
+                    // An error names the node in the same way; its op is another.
+                    run.map(|t| t[0].to_scalar::<f32>().unwrap())
+                        .map_err(|e| e.to_string().replace("ResourceGather]]", "GatherV2]]"))
+                };
+                assert_eq!(got(&frozen), got(&plain), "{fetch} of {x} and {n}");
+            }
+        }
+        assert_eq!(reads_of(&frozen, &[fetch]), *reads, "{fetch}");
+        if *reads == 0 {
+            let request = CompileRequest {
+                signature: signature(&[fetch]),
+                ..Default::default()
+            };
+            let file = frozen.compile_to_bytes(&request).unwrap();
+            let model = CompiledModel::from_bytes(&file, SessionOptions::default()).unwrap();
+            let got = model.run(&feeds(1.5, 2)).unwrap();
+            let want = plain.run(&feeds(1.5, 2), &[fetch], &[]).unwrap();
+            let number = |t: &Tensor| t.to_scalar::<f32>().unwrap();
+            assert_eq!(number(&got[0].1), number(&want[0]), "{fetch}");
+        }
+    }
 }
 
 #[test]

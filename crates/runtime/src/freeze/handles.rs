@@ -57,10 +57,15 @@ impl Kind {
     /// Returns whether a node reads what its input is a handle of.
     fn is_read_by(self, node: &Node) -> bool {
         match self {
-            Kind::Variable => node.class() == NodeClass::ReadVariable,
+            Kind::Variable => node.class() == NodeClass::ReadVariable || is_gather(node),
             Kind::Table => matches!(node.op(), "LookupTableFindV2" | "LookupTableSizeV2"),
         }
     }
+}
+
+/// Returns whether a node gathers rows of a variable.
+pub(super) fn is_gather(node: &Node) -> bool {
+    matches!(node.op(), "ResourceGather" | "ResourceGatherNd")
 }
 
 impl Variable {
