@@ -542,18 +542,3 @@ unsafe fn part_three(src: *const f32, dst: *mut f32, ld_dst: usize) {
         }
     }
 }
-
-/// Transposes a matrix of `rows × cols` elements of `elem` bytes.
-///
-/// # Panics
-/// If the slices are not that long.
-pub fn transpose2d(
-    par: &dyn Parallelism,
-    elem: usize,
-    rows: usize,
-    cols: usize,
-    src: &[u8],
-    dst: &mut [u8],
-) {
-    permute(par, elem, &[rows, cols], &[1, 0], src, dst);
-}

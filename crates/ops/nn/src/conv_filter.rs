@@ -6,7 +6,8 @@ use ferroflow_primitives::conv::{
     Conv3dShape, conv2d_filter_gradient_in_tiles, conv3d_filter_gradient, suits_filter_gradient,
     suits_filter_gradient_in_tiles,
 };
-use ferroflow_primitives::gemm::{Epilogue, GemmShape, gemm_add};
+use ferroflow_primitives::gemm::{Epilogue, GemmShape, gemm, gemm_add};
+use ferroflow_primitives::transpose::permute_elements;
 use ferroflow_sync::{Inline, Parallelism, par_chunks_mut};
 use std::iter::StepBy;
 use std::ops::Range;
@@ -28,9 +29,8 @@ pub(crate) fn by_filter(
     let offsets = s.filter_d * p.filter_h * p.filter_w;
     let width = offsets * in_c;
     let n_pixels = dy.len() / out_c.max(1);
-    out.fill(0.0);
     if width == 0 || out_c == 0 || n_pixels == 0 {
-        return;
+        return out.fill(0.0);
     }
     let is_pointwise = offsets == 1
         && (s.stride_d, p.stride_h, p.stride_w) == (1, 1, 1)
@@ -48,60 +48,95 @@ pub(crate) fn by_filter(
     // A pixel of the output is a row; parts of windows outside the input stay zero.
     let slab = (WINDOWS / width).clamp(64, n_pixels.max(64)).min(n_pixels);
     let n_slabs = n_pixels.div_ceil(slab);
-    let sum = sum_of_slabs(
+    let is_turned = is_turned([width, out_c], n_pixels);
+    let write: &WriteSum = &|inner, slabs, sum| {
+        let mut windows = vec![0f32; slab * width];
+        let mut is_first = true;
+        for n in slabs {
+            let start = n * slab;
+            let rows = slab.min(n_pixels - start);
+            for (i, row) in windows.chunks_exact_mut(width).take(rows).enumerate() {
+                fill_row(s, start + i, x, row);
+            }
+            let windows = (&windows[..rows * width], width);
+            let dy = (&dy[start * out_c..][..rows * out_c], out_c);
+            let (left, right) = if is_turned {
+                (dy, windows)
+            } else {
+                (windows, dy)
+            };
+            multiply(inner, rows, left, right, sum, is_first);
+            is_first = false;
+        }
+    };
+    sum_of_slabs(
         par,
         [n_slabs, usize::MAX],
-        width * out_c,
-        &|inner, slabs, sum| {
-            let mut windows = vec![0f32; slab * width];
-            for n in slabs {
-                let start = n * slab;
-                let rows = slab.min(n_pixels - start);
-                for (i, row) in windows.chunks_exact_mut(width).take(rows).enumerate() {
-                    fill_row(s, start + i, x, row);
-                }
-                let left = &windows[..rows * width];
-                let right = &dy[start * out_c..][..rows * out_c];
-                // The transposed product transposes the gradients, which are fewer than the windows.
-                let shape = GemmShape::dense(out_c, width, rows, true, false);
-                gemm_add(inner, &shape, right, left, sum, &Epilogue::none());
-            }
-        },
+        [width, out_c],
+        is_turned,
+        write,
+        out,
     );
-    add_transposed(&sum, width, out_c, out);
 }
 
-/// Adds some slabs to a sum.
-type AddSlabs<'a> = dyn Fn(&dyn Parallelism, StepBy<Range<usize>>, &mut [f32]) + Sync + 'a;
+/// Whether to compute the transpose of the product `[rows, n_pixels] · [n_pixels, cols]`, whose left side is transposed:
+/// it may have fewer empty columns and move less.
+fn is_turned([rows, cols]: [usize; 2], n_pixels: usize) -> bool {
+    let work = |rows: usize, cols: usize| rows * cols.next_multiple_of(LANES) * n_pixels / LANES;
+    let straight = work(rows, cols) + 2 * rows * n_pixels;
+    let turned = work(cols, rows) + 2 * (cols * n_pixels + rows * cols);
+    turned < straight
+}
 
-/// Returns what `add` adds of all slabs to `size` zeros. They are added up separately by each thread that may work on
-/// one, at most `most` of them; where that is one, `add` computes in parallel.
+/// Writes `leftᵀ · right` to `sum`, or adds it; both have a row for each of `k` pixels.
+fn multiply(
+    par: &dyn Parallelism,
+    k: usize,
+    (left, rows): (&[f32], usize),
+    (right, cols): (&[f32], usize),
+    sum: &mut [f32],
+    is_first: bool,
+) {
+    let shape = GemmShape::dense(rows, cols, k, true, false);
+    match is_first {
+        true => gemm(par, &shape, left, right, sum, &Epilogue::none()),
+        false => gemm_add(par, &shape, left, right, sum, &Epilogue::none()),
+    }
+}
+
+/// Writes the sum of some slabs, at least one.
+type WriteSum<'a> = dyn Fn(&dyn Parallelism, StepBy<Range<usize>>, &mut [f32]) + Sync + 'a;
+
+/// Sets `out`, of `rows` and `cols`, to what `write` computes of all slabs, or to its transpose. They are added up
+/// separately by each thread that may work on one, at most `most` of them; where that is one, `write` computes in
+/// parallel.
 fn sum_of_slabs(
     par: &dyn Parallelism,
     [n_slabs, most]: [usize; 2],
-    size: usize,
-    add: &AddSlabs,
-) -> Vec<f32> {
+    [rows, cols]: [usize; 2],
+    is_turned: bool,
+    write: &WriteSum,
+    out: &mut [f32],
+) {
+    let size = rows * cols;
     let n_sums = par.width().min(n_slabs).min(most);
-    let inner: &dyn Parallelism = if n_sums > 1 { &Inline } else { par };
-    let mut sums = vec![0f32; size * n_sums];
-    par_chunks_mut(par, &mut sums, size, 1, &|lane, sum| {
-        add(inner, (lane..n_slabs).step_by(n_sums), sum);
-    });
-    let (sum, others) = sums.split_at_mut(size);
-    for other in others.chunks_exact(size) {
-        sum.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
-    }
-    sums.truncate(size);
-    sums
-}
-
-/// Adds the transpose of `sum[out_c][width]` to `out`.
-fn add_transposed(sum: &[f32], width: usize, out_c: usize, out: &mut [f32]) {
-    for (o, sum) in sum.chunks_exact(width).enumerate() {
-        for (out, sum) in out.chunks_exact_mut(out_c).zip(sum) {
-            out[o] += sum;
+    let mut others = vec![0f32; size * (n_sums - 1 + usize::from(is_turned))];
+    let (turned, others) = others.split_at_mut(if is_turned { size } else { 0 });
+    let sum = if is_turned { &mut *turned } else { &mut *out };
+    if n_sums == 1 {
+        write(par, (0..n_slabs).step_by(1), sum);
+    } else {
+        let mut sums: Vec<&mut [f32]> = vec![&mut *sum];
+        sums.extend(others.chunks_exact_mut(size));
+        par_chunks_mut(par, &mut sums, 1, 1, &|lane, sums| {
+            write(&Inline, (lane..n_slabs).step_by(n_sums), sums[0]);
+        });
+        for other in others.chunks_exact(size) {
+            sum.iter_mut().zip(other).for_each(|(sum, x)| *sum += x);
         }
+    }
+    if is_turned {
+        permute_elements(par, &[cols, rows], &[1, 0], turned, out);
     }
 }
 
@@ -112,7 +147,7 @@ const MIN_PIXELS: usize = 256;
 /// Columns of a product that are computed at once.
 const LANES: usize = 16;
 
-/// Adds the filter gradient of a convolution of single pixels to `out`: `xᵀ · dy`.
+/// Writes the filter gradient of a convolution of single pixels to `out`: `xᵀ · dy`.
 fn by_channels(
     par: &dyn Parallelism,
     [in_c, out_c]: [usize; 2],
@@ -121,12 +156,10 @@ fn by_channels(
     out: &mut [f32],
 ) {
     let n_pixels = dy.len() / out_c;
-    // Or its transpose, whichever has fewer empty columns, then whichever transposes less.
-    let work = |rows: usize, cols: usize| (rows * cols.next_multiple_of(LANES), rows);
-    let is_turned = work(out_c, in_c) < work(in_c, out_c);
-    let ((rows, left), (cols, right)) = match is_turned {
-        false => ((in_c, x), (out_c, dy)),
-        true => ((out_c, dy), (in_c, x)),
+    let is_turned = is_turned([in_c, out_c], n_pixels);
+    let (left, right) = match is_turned {
+        false => ((x, in_c), (dy, out_c)),
+        true => ((dy, out_c), (x, in_c)),
     };
     let n_slabs = n_pixels.div_ceil((PIXELS / (in_c + out_c)).max(MIN_PIXELS));
     let size = in_c * out_c;
@@ -135,19 +168,17 @@ fn by_channels(
     let n_sums = par.width().min(n_slabs).min(fit.max(1));
     let slab = n_pixels.div_ceil(n_slabs.next_multiple_of(n_sums));
     let n_slabs = n_pixels.div_ceil(slab);
-    let sum = sum_of_slabs(par, [n_slabs, n_sums], size, &|inner, slabs, sum| {
+    let write: &WriteSum = &|inner, slabs, sum| {
+        let mut is_first = true;
         for n in slabs {
             let pixels = n * slab..((n + 1) * slab).min(n_pixels);
-            let shape = GemmShape::dense(rows, cols, pixels.len(), true, false);
-            let left = &left[pixels.start * rows..pixels.end * rows];
-            let right = &right[pixels.start * cols..pixels.end * cols];
-            gemm_add(inner, &shape, left, right, sum, &Epilogue::none());
+            let [left, right] = [left, right]
+                .map(|(x, width)| (&x[pixels.start * width..pixels.end * width], width));
+            multiply(inner, pixels.len(), left, right, sum, is_first);
+            is_first = false;
         }
-    });
-    match is_turned {
-        false => out.copy_from_slice(&sum),
-        true => add_transposed(&sum, in_c, out_c, out),
-    }
+    };
+    sum_of_slabs(par, [n_slabs, n_sums], [in_c, out_c], is_turned, write, out);
 }
 
 /// Copies the input pixels under the window of output pixel `i`; zero outside the input.
@@ -184,6 +215,8 @@ mod tests {
             [1030, 17, 33],
             [5000, 16, 16],
             [300, 200, 180],
+            [4, 130, 50],
+            [33, 20, 90],
         ] {
             let (x, dy) = (numbers(pixels * in_c, 1), numbers(pixels * out_c, 2));
             for par in [&Inline as &dyn Parallelism, &pool] {

@@ -88,6 +88,6 @@ fn every_order() {
 fn planes() {
     let src: Vec<u8> = (0..12).collect();
     let mut dst = [0; 12];
-    transpose2d(&Inline, 2, 2, 3, &src, &mut dst);
+    permute(&Inline, 2, &[2, 3], &[1, 0], &src, &mut dst);
     assert_eq!(dst, [0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11]);
 }
