@@ -7,7 +7,7 @@ use crate::view::{has_dead_outputs, moves_values};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap, topological_order};
-use ferroflow_tensor::{DType, LazyTensor, Shape, Tensor};
+use ferroflow_tensor::{DType, LazyTensor, PartialShape, Shape, Tensor};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -17,16 +17,35 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-/// Folding must not grow a model: a result larger than this that is also larger than its inputs
-/// (Fill, Tile) stays a node.
-const MAX_GROWN_BYTES: usize = 64 << 10;
+/// A result larger than this that is also larger than the node's inputs has grown.
+const GROWN_BYTES: usize = 64 << 10;
+/// One that has grown to more than this stays a node, as in TensorFlow's sessions
+/// (`core/common_runtime/constant_folding.h`).
+const MAX_GROWN_BYTES: usize = 10 << 20;
+/// Most bytes of all results that have grown.
+const MAX_TOTAL_BYTES: usize = 256 << 20;
+
+/// The values of folded nodes.
+#[derive(Default)]
+struct Values {
+    known: FxHashMap<Output, Tensor>,
+    /// The bytes of those that have grown.
+    grown: usize,
+}
+
+/// The outputs of a node that was run.
+struct Folded {
+    outputs: Vec<Tensor>,
+    /// Whether constants take their place. Otherwise only nodes that read them are folded.
+    is_replaced: bool,
+}
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     // Inside control flow a statically known shape must not become a live constant, because the value may
     // be dead.
     let may_be_dead = moves_values(graph);
     let shapes = ctx.shapes(graph)?;
-    let mut values: FxHashMap<Output, Tensor> = FxHashMap::default();
+    let mut values = Values::default();
     let mut waits: FxHashMap<NodeId, SmallVec<[NodeId; 2]>> = FxHashMap::default();
     let mut patch = Patch::new();
     for id in topological_order(graph)? {
@@ -51,12 +70,13 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         }
         let waits_for_asked = may_be_dead && of_shape.is_some();
         let folded = match of_shape {
-            Some(values) => values,
-            None => match fold(graph, ctx, &node, &values) {
-                Some(outputs) => outputs,
-                None => continue,
-            },
+            Some(outputs) => Some(Folded {
+                outputs,
+                is_replaced: true,
+            }),
+            None => fold(graph, ctx, id, &shapes, &mut values),
         };
+        let Some(folded) = folded else { continue };
         // A constant that waits for something may be dead; what is made of it then is, too.
         let mut controls = node.controls.clone();
         controls.extend(asked.filter(|_| waits_for_asked));
@@ -73,18 +93,24 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
             }
         }
         let mut waiting = None;
-        for (slot, value) in folded.into_iter().enumerate() {
+        for (slot, value) in folded.outputs.into_iter().enumerate() {
             let from = Output::new(id, slot);
+            if !folded.is_replaced {
+                values.known.insert(from, value);
+                continue;
+            }
             let name = graph.unique_name(&format!("{}/folded_{slot}", node.name));
             let mut constant = constant_node(ctx, name, value.clone())?;
             constant.controls = controls.clone();
             let to = patch.add(graph, constant)?;
             patch.redirect(from, Output::new(to, 0));
-            values.insert(from, value);
+            values.known.insert(from, value);
             waiting = (!controls.is_empty()).then_some(to);
         }
-        // Readers that only wait for it wait for nothing: constants are always there.
-        patch.redirect_control(id, waiting);
+        if folded.is_replaced {
+            // Readers that only wait for it wait for nothing: constants are always there.
+            patch.redirect_control(id, waiting);
+        }
         waits.insert(id, controls);
     }
     patch.apply(graph);
@@ -104,7 +130,7 @@ fn reshape_constant(graph: &Graph, id: NodeId, shapes: &ShapeMap) -> Option<Lazy
     }
     let shape = shapes.of(id).first()?.to_full()?;
     let value = source.attrs.tensor("value").ok()?;
-    if value.byte_len() <= MAX_GROWN_BYTES {
+    if value.byte_len() <= GROWN_BYTES {
         None
     } else {
         value.with_shape(shape).ok()
@@ -144,33 +170,57 @@ fn dims_tensor(shape: &Shape, dtype: DType) -> Option<Tensor> {
     Tensor::vector(&dims.collect::<Option<Vec<i32>>>()?).ok()
 }
 
+/// Whether a node fills its outputs by a rule that is as fast as reading a constant of their size.
+fn is_generated(op: &str) -> bool {
+    matches!(
+        op,
+        "Fill" | "Tile" | "BroadcastTo" | "Range" | "LinSpace" | "OneHot"
+    )
+}
+
+/// The bytes of a node's outputs, as far as they are known before it runs.
+fn known_bytes(node: &Node, shapes: &[PartialShape]) -> usize {
+    let sizes = shapes.iter().zip(&node.outputs).map(|(shape, dtype)| {
+        let elements = shape.num_elements().unwrap_or(0);
+        elements.saturating_mul(dtype.size())
+    });
+    sizes.fold(0, usize::saturating_add)
+}
+
 /// The outputs of a node with constant inputs; `None` when it has others, or when running it
 /// fails: the error then belongs to the step.
 fn fold(
     graph: &Graph,
     ctx: &PassCtx,
-    node: &Node,
-    values: &FxHashMap<Output, Tensor>,
-) -> Option<Vec<Tensor>> {
+    id: NodeId,
+    shapes: &ShapeMap,
+    values: &mut Values,
+) -> Option<Folded> {
+    let node = graph.node(id);
     ctx.registry.op(node.op())?.kernel?;
     let is_constant = |i: &Output| graph.node(i.node).class() == NodeClass::Const;
-    let is_known = |i: &Output| values.contains_key(i) || is_constant(i);
+    let is_known = |i: &Output| values.known.contains_key(i) || is_constant(i);
     if node.inputs.is_empty() || !node.inputs.iter().all(is_known) {
         return None;
     }
     let inputs: Option<Vec<Tensor>> = node
         .inputs
         .iter()
-        .map(|i| match values.get(i) {
+        .map(|i| match values.known.get(i) {
             Some(v) => Some(v.clone()),
             None => graph.node(i.node).attrs.tensor("value").ok()?.get().ok(),
         })
         .collect();
     let inputs = inputs?;
-    let outputs = evaluate(node, &inputs, ctx.registry).ok()?;
     let n_in: usize = inputs.iter().map(Tensor::byte_len).sum();
+    let room = MAX_TOTAL_BYTES - values.grown;
+    let most = n_in.max(GROWN_BYTES).max(MAX_GROWN_BYTES.min(room));
+    if known_bytes(node, shapes.of(id)) > most {
+        return None;
+    }
+    let outputs = evaluate(node, &inputs, ctx.registry).ok()?;
     let n_out: usize = outputs.iter().map(Tensor::byte_len).sum();
-    if n_out > MAX_GROWN_BYTES && n_out > n_in {
+    if n_out > most {
         return None;
     }
     if outputs
@@ -179,5 +229,10 @@ fn fold(
     {
         return None;
     }
-    Some(outputs)
+    let has_grown = n_out > GROWN_BYTES && n_out > n_in;
+    values.grown += if has_grown { n_out } else { 0 };
+    Some(Folded {
+        outputs,
+        is_replaced: !(has_grown && is_generated(node.op())),
+    })
 }
