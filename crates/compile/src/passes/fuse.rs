@@ -269,7 +269,8 @@ fn channel_values(view: &View, chain: &Chain, output: Output) -> Option<Vec<f64>
 /// rounded where TensorFlow rounds it: an error in it is the same for a whole channel, so over a
 /// hundred layers it counts more than all others.
 fn batch_norm(view: &View, node: &Node) -> Option<Vec<(f64, f64)>> {
-    if node.attrs.bool("is_training").ok()? || node.attrs.str("data_format").ok()? != "NHWC" {
+    let has_channels_last = matches!(node.attrs.str("data_format").ok()?, "NHWC" | "NDHWC");
+    if node.attrs.bool("is_training").ok()? || !has_channels_last {
         return None;
     }
     let epsilon = node.attrs.float("epsilon").ok()?;
