@@ -15,7 +15,7 @@ use crate::trace::TraceSink;
 use ferroflow_base::{Code, Result, Status, internal, invalid_argument};
 use ferroflow_opdef::{Callable, Cost, Functions, Rendezvous, Resources, StepServices, Value};
 use ferroflow_program::{Action, Plan};
-use ferroflow_sync::{CancelToken, Mailbox, Parallelism, Pool, Registration};
+use ferroflow_sync::{CancelToken, FlushDenormals, Mailbox, Parallelism, Pool, Registration};
 use ferroflow_tensor::{Tensor, outside_arenas};
 use std::collections::{BTreeMap, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -144,6 +144,7 @@ impl Executor {
     /// Like [`Executor::run`], with `par` for work inside kernels that run on the calling thread. The thread may be in a
     /// kernel of another step.
     fn run_with(self: &Arc<Self>, with: RunArgs, par: &dyn Parallelism) -> Result<Vec<Tensor>> {
+        let _flush = FlushDenormals::new();
         outside_arenas(|| self.run_step(with, par))
     }
 
@@ -425,6 +426,7 @@ impl Step {
 
     /// Carries the step on for as long as this thread can own its state. The thread may be in a kernel of another step.
     pub(crate) fn drive(self: &Arc<Self>) {
+        let _flush = FlushDenormals::new();
         outside_arenas(|| self.carry_on());
     }
 

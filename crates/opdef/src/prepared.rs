@@ -6,6 +6,7 @@ use crate::{
     Op, OpDef, OpKernel, Registry, ShapeCtx, StepServices, Value,
 };
 use ferroflow_base::{Result, Status, internal, invalid_argument, not_found, unimplemented_error};
+use ferroflow_sync::FlushDenormals;
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -170,6 +171,7 @@ impl PreparedOp {
         outputs: &mut [Value],
         services: &StepServices,
     ) -> Result<()> {
+        let _flush = FlushDenormals::new();
         let mut ctx = KernelCtx::new(&self.info, inputs, &[], outputs, services);
         self.kernel.compute(&mut ctx).map_err(|e| self.at(e))?;
         match outputs.iter().any(|o| matches!(o, Value::Empty)) {

@@ -53,6 +53,7 @@ impl BlockingPool {
             let thread = std::thread::Builder::new().name("ferroflow-blocking".into());
             match thread.spawn(move || {
                 crate::pin::to_all_processors();
+                crate::FlushDenormals::on_this_thread();
                 shared.work()
             }) {
                 Ok(_) => state.n_threads += 1,

@@ -13,6 +13,7 @@ mod atomic;
 mod blocking;
 mod cancel;
 mod chunks;
+mod denormals;
 mod depth;
 mod deque;
 mod exchange;
@@ -32,6 +33,7 @@ pub use async_value::{
 };
 pub use cancel::{CancelToken, Registration};
 pub use chunks::par_chunks_mut;
+pub use denormals::FlushDenormals;
 pub use depth::DepthGuard;
 #[cfg(loom)]
 pub use deque::{Deque, Inbox, Item, Steal, Stealer};

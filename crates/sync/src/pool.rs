@@ -13,7 +13,7 @@ pub use spares::StandIn;
 
 use crate::deque::{Deque, Inbox, Item, Steal, Stealer, Words};
 use crate::sleep::{Outstanding, Sleepers};
-use crate::{Parallelism, Spawner, pin};
+use crate::{FlushDenormals, Parallelism, Spawner, pin};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -246,6 +246,7 @@ impl Pool {
             std::thread::Builder::new()
                 .name(format!("ferroflow-{i}"))
                 .spawn(move || {
+                    FlushDenormals::on_this_thread();
                     begin(i + 1);
                     NUMBER.set(i + 1);
                     LOCAL.set(Some((Arc::as_ptr(&shared) as usize, deque)));

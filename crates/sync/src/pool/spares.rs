@@ -49,6 +49,7 @@ impl Shared {
 
     /// Runs tasks while more than `n` threads wait.
     fn work_as_spare(&self, n: usize) {
+        crate::FlushDenormals::on_this_thread();
         let stops = || self.stop.load(Ordering::Acquire);
         let is_wanted = || self.spares.n_waiting.load(Ordering::Acquire) > n;
         while !stops() {
