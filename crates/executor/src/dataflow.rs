@@ -300,6 +300,18 @@ impl Callable for Function {
         let _stand_in = services.par.spawner().and_then(|pool| pool.stand_in());
         tasks.call(&self.name, args, services)
     }
+
+    fn only_op(&self) -> Option<&str> {
+        self.executor.plan.only_op()
+    }
+
+    fn forwarded_arg(&self) -> Option<usize> {
+        self.executor.plan.forwarded_arg()
+    }
+
+    fn is_elementwise(&self) -> bool {
+        self.executor.plan.is_elementwise()
+    }
 }
 
 /// Turns a panic of a kernel, which is a bug, into an error of its step.

@@ -14,6 +14,23 @@ pub trait Callable: Send + Sync {
     /// # Errors
     /// The error of the first node that fails; INVALID_ARGUMENT if the arguments do not fit.
     fn call(&self, args: Vec<Tensor>, services: &StepServices) -> Result<Vec<Tensor>>;
+
+    /// Returns the op of a function that is one node, of all arguments in their order. A kernel may compute such a
+    /// function itself.
+    fn only_op(&self) -> Option<&str> {
+        None
+    }
+
+    /// Returns the argument that is the only result of a function without nodes.
+    fn forwarded_arg(&self) -> Option<usize> {
+        None
+    }
+
+    /// Returns whether a function of scalars computes the same of tensors, element by element. A result that depends
+    /// on no argument stays a scalar.
+    fn is_elementwise(&self) -> bool {
+        false
+    }
 }
 
 /// The functions that attrs of a graph's nodes name. `()` has none.

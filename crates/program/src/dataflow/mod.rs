@@ -6,6 +6,7 @@ mod load;
 mod merge;
 mod op_segment;
 mod plan;
+mod simple;
 mod static_schedule;
 #[cfg(test)]
 mod tests;
