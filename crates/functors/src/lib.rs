@@ -14,6 +14,7 @@ pub mod bf16_product;
 pub mod binary;
 pub mod broadcast;
 pub mod broadcast_walk;
+pub mod conversion;
 pub mod csr;
 pub mod distributions;
 mod farmhash;

@@ -2,8 +2,8 @@
 
 /// The class of an op, as in TensorFlow's `core/graph/graph.h`.
 ///
-/// Ops on references (`RefSwitch`, …) and stateless variants (`StatelessIf`, …) have the class of
-/// the op that they are variants of.
+/// Ops on references (`RefSwitch`, …), stateless variants (`StatelessIf`, …) and XLA's names (`XlaIf`,
+/// …) have the class of the op that they are variants of.
 ///
 /// ```
 /// use ferroflow_opdef::NodeClass;
@@ -65,9 +65,9 @@ impl NodeClass {
             "PartitionedCall" | "StatefulPartitionedCall" => NodeClass::Call,
             "RemoteCall" => NodeClass::RemoteCall,
             "SymbolicGradient" => NodeClass::SymbolicGradient,
-            "If" | "StatelessIf" => NodeClass::If,
+            "If" | "StatelessIf" | "XlaIf" => NodeClass::If,
             "Case" | "StatelessCase" => NodeClass::Case,
-            "While" | "StatelessWhile" => NodeClass::While,
+            "While" | "StatelessWhile" | "XlaWhile" => NodeClass::While,
             "For" => NodeClass::For,
             "_Send" | "_HostSend" | "Send" => NodeClass::Send,
             "_Recv" | "_HostRecv" | "Recv" => NodeClass::Recv,

@@ -125,7 +125,7 @@ fn has_shapes(args: &[Tensor], shapes: &[Shape]) -> bool {
 /// Returns whether the plan of `special` is expected to be so much faster than the general one that it pays: it lacks a
 /// quarter of the nodes, which have become clusters.
 pub(crate) fn is_worthwhile(general: &Plan, special: &Body) -> bool {
-    let is_loop = |op: &str| matches!(op, "While" | "StatelessWhile" | "For");
+    let is_loop = |op: &str| matches!(op, "While" | "StatelessWhile" | "XlaWhile" | "For");
     let loops = general.info.iter().filter(|info| is_loop(&info.op)).count();
     let loops = loops + general.frames.len();
     let nodes = special.nodes.iter().map(|node| &*node.info.op);

@@ -59,6 +59,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "PlaceholderV2 RandomPoisson TensorArrayPack TensorArrayUnpack Variable",
     ),
     (
+        "TensorFlow crashes: its sessions assign no devices to replicas",
+        "XlaReplicaId",
+    ),
+    (
         "functions of Python run only in the process that made them",
         "EagerPyFunc",
     ),

@@ -327,7 +327,11 @@ impl Lowering<'_, '_> {
         };
         let (inputs, controls) = self.inputs(todo, node)?;
         let frame = self.copier.unique_frame(&node.name);
-        let parallel = node.attrs.int("parallel_iterations")?;
+        // XlaWhile has no such attr.
+        let parallel = match node.attrs.get("parallel_iterations") {
+            Some(_) => node.attrs.int("parallel_iterations")?,
+            None => 10,
+        };
         let mut merges = Vec::with_capacity(inputs.len());
         for (input, dtype) in inputs.iter().zip(&node.outputs) {
             let attrs = Attrs::default()

@@ -32,7 +32,7 @@ pub(crate) fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-fn einsum(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+pub(crate) fn einsum(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let equation = Equation::parse(build.attrs.str("equation")?)?;
     if build.inputs.len() != equation.num_inputs() {
         return Err(invalid_argument!(
@@ -49,9 +49,7 @@ fn einsum(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         return dispatch!(dtype, T in [f32, f64] => Ok(Box::new(EinsumDense::<T>::new(build, equation, w)?)),
             else Err(build.unsupported(dtype)));
     }
-    let arithmetic = dispatch!(dtype, T in [f32, f64, f16, bf16, i32, i64, i8, u8, i16, u16, u32, u64, Complex32, Complex64] =>
-        Arithmetic::of::<T>(),
-        else return Err(build.unsupported(dtype)));
+    let arithmetic = Arithmetic::of_dtype(dtype).ok_or_else(|| build.unsupported(dtype))?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         contract(ctx, &equation, &arithmetic)
     }))
@@ -65,12 +63,18 @@ type Products =
     fn(&dyn Parallelism, usize, &GemmShape, [&Tensor; 2], &mut Tensor, Items<'_>) -> Result<()>;
 
 /// What a contraction computes of elements. The rest only moves them and is compiled once.
-struct Arithmetic {
+pub(crate) struct Arithmetic {
     products: Products,
     row_sums: fn(&dyn Parallelism, &Tensor, usize, &mut Tensor) -> Result<()>,
 }
 
 impl Arithmetic {
+    /// Returns that of elements of a type, if they are numbers.
+    pub(crate) fn of_dtype(dtype: DType) -> Option<Self> {
+        dispatch!(dtype, T in [f32, f64, f16, bf16, i32, i64, i8, u8, i16, u16, u32, u64, Complex32, Complex64] =>
+            Some(Arithmetic::of::<T>()), else None)
+    }
+
     fn of<T: MatMulElement>() -> Self {
         Arithmetic {
             products: |par, n, shape, [x, y], out, items| {
@@ -242,17 +246,29 @@ fn operands(ctx: &KernelCtx, equation: &Equation) -> Result<(Labels, Shape, Vec<
 }
 
 fn contract(ctx: &mut KernelCtx, equation: &Equation, arithmetic: &Arithmetic) -> Result<()> {
-    let (out_labels, out_shape, mut ops) = operands(ctx, equation)?;
-    let par = ctx.par();
-    if out_shape.num_elements() == 0 || ops.iter().any(|op| op.tensor.num_elements() == 0) {
-        return ctx.set_output(0, Tensor::zeros(ctx.input(0)?.dtype(), out_shape)?);
-    }
+    let (out_labels, out_shape, ops) = operands(ctx, equation)?;
+    let out = contraction(ctx.par(), ops, &out_labels, out_shape, arithmetic)?;
+    ctx.set_output(0, out)
+}
+
+/// Returns the contraction of one or two operands to a tensor whose dimensions have the labels `out_labels`.
+pub(crate) fn contraction(
+    par: &dyn Parallelism,
+    mut ops: Vec<Operand>,
+    out_labels: &[Label],
+    out_shape: Shape,
+    arithmetic: &Arithmetic,
+) -> Result<Tensor> {
     let y = if ops.len() == 2 { ops.pop() } else { None };
     let Some(x) = ops.pop() else {
         return Err(invalid_argument!("Einsum needs inputs"));
     };
+    let is_empty = |op: &Operand| op.tensor.num_elements() == 0;
+    if out_shape.num_elements() == 0 || is_empty(&x) || y.as_ref().is_some_and(is_empty) {
+        return Tensor::zeros(x.tensor.dtype(), out_shape);
+    }
     let result = match y {
-        None => x.reduced(par, &out_labels, arithmetic)?,
+        None => x.reduced(par, out_labels, arithmetic)?,
         Some(y) => {
             let keep = |op: &Operand| {
                 out_labels
@@ -266,13 +282,12 @@ fn contract(ctx: &mut KernelCtx, equation: &Equation, arithmetic: &Arithmetic) -
                 par,
                 x.reduced(par, &keep_x, arithmetic)?,
                 y.reduced(par, &keep_y, arithmetic)?,
-                &out_labels,
+                out_labels,
                 arithmetic,
             )?
         }
     };
-    let out = finish(par, &result, &out_labels, out_shape)?;
-    ctx.set_output(0, out)
+    finish(par, &result, out_labels, out_shape)
 }
 
 /// Permutes the result's labels to the order of the output, which may repeat some.
@@ -415,7 +430,7 @@ fn starts(op: &Operand, batch: &[Label], n: usize) -> Vec<usize> {
 
 const DOTS: &str = "...";
 
-fn einsum_gradient(g: &mut GradientCtx) -> Result<()> {
+pub(crate) fn einsum_gradient(g: &mut GradientCtx) -> Result<()> {
     let equation: String = g.attrs().str("equation")?.split_whitespace().collect();
     let (left, out) = equation.split_once("->").ok_or_else(|| {
         invalid_argument!("Expecting exactly one '->' in einsum equation: {equation}")

@@ -25,6 +25,8 @@ mod self_adjoint_eig;
 mod svd;
 mod triangular_functions;
 mod tridiagonal;
+mod xla_decompositions;
+mod xla_dot;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
@@ -45,5 +47,7 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("self_adjoint_eig", self_adjoint_eig::OPS),
     ("svd", svd::OPS),
     ("tridiagonal", tridiagonal::OPS),
+    ("xla_decompositions", xla_decompositions::OPS),
+    ("xla_dot", xla_dot::OPS),
 ];
 // codegen:end

@@ -3,10 +3,11 @@
 use crate::dense::{Decomposed, Scalar, chunks, group, matrix, write};
 use crate::lu::{adjoint, product, square_batch, squares};
 use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::conversion::converted;
 use ferroflow_functors::indices::shape_of;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelCtx, Op, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{Complex32, Complex64, PartialShape, Shape, Tensor, dispatch};
+use ferroflow_tensor::{Complex32, Complex64, DType, PartialShape, Shape, Tensor, dispatch};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -20,7 +21,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
     let vectors = build.attrs.bool("compute_v")?;
     let dtype = build.input(0)?;
     dispatch!(dtype, T in [f32, f64, Complex32, Complex64] =>
-        Ok(Box::new(move |ctx: &mut KernelCtx| eig::<T>(ctx, vectors))),
+        Ok(Box::new(move |ctx: &mut KernelCtx| eig::<T>(ctx, dtype, vectors))),
         else Err(build.unsupported(dtype)))
 })
 .gradient(gradient)];
@@ -77,7 +78,8 @@ fn decompose<T: Decomposed>(
     }
 }
 
-fn eig<T: Decomposed>(ctx: &mut KernelCtx, vectors: bool) -> Result<()> {
+/// Decomposes the matrices of input 0; the results have type `to`.
+pub(crate) fn eig<T: Decomposed>(ctx: &mut KernelCtx, to: DType, vectors: bool) -> Result<()> {
     let (batch, n) = squares(ctx, 0)?;
     let mut e_out = ctx.alloc(T::DTYPE, shape_of(batch.iter().copied().chain([n]))?)?;
     let mut v_out = match vectors {
@@ -93,8 +95,8 @@ fn eig<T: Decomposed>(ctx: &mut KernelCtx, vectors: bool) -> Result<()> {
     };
     let jobs = chunks(e_out.slice_mut::<T>()?, n).map(job).collect();
     decompose(ctx, x, n, vectors, jobs)?;
-    ctx.set_output(0, e_out)?;
-    ctx.set_output(1, v_out)
+    ctx.set_output(0, converted(&e_out, to)?)?;
+    ctx.set_output(1, converted(&v_out, to)?)
 }
 
 /// Computes SelfAdjointEig of the first version: a row of values above the vectors.

@@ -6,11 +6,12 @@ use crate::qr::columns;
 use crate::self_adjoint_eig::safe_reciprocal;
 use faer::linalg::svd::ComputeSvdVectors;
 use ferroflow_base::{Result, unimplemented_error};
+use ferroflow_functors::conversion::converted;
 use ferroflow_functors::field::Field;
 use ferroflow_functors::indices::shape_of;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelCtx, Op, ShapeCtx};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{Complex32, Complex64, PartialShape, Shape, Tensor, dispatch};
+use ferroflow_tensor::{Complex32, Complex64, DType, PartialShape, Shape, Tensor, dispatch};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -25,7 +26,7 @@ pub(crate) const OPS: &[Op] = &[Op::new(
     let full = build.attrs.bool("full_matrices")?;
     let dtype = build.input(0)?;
     dispatch!(dtype, T in [f32, f64, Complex32, Complex64] =>
-        Ok(Box::new(move |ctx: &mut KernelCtx| svd::<T>(ctx, vectors, full))),
+        Ok(Box::new(move |ctx: &mut KernelCtx| svd::<T>(ctx, dtype, vectors, full))),
         else Err(build.unsupported(dtype)))
 })
 .gradient(gradient)];
@@ -54,7 +55,13 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-fn svd<T: Decomposed>(ctx: &mut KernelCtx, vectors: bool, full: bool) -> Result<()> {
+/// Decomposes the matrices of input 0; the results have type `to`.
+pub(crate) fn svd<T: Decomposed>(
+    ctx: &mut KernelCtx,
+    to: DType,
+    vectors: bool,
+    full: bool,
+) -> Result<()> {
     let (batch, m, n) = matrices(ctx, 0)?;
     let p = m.min(n);
     let of = |dims: &[usize]| shape_of(batch.iter().chain(dims).copied());
@@ -98,9 +105,9 @@ fn svd<T: Decomposed>(ctx: &mut KernelCtx, vectors: bool, full: bool) -> Result<
         }
     });
     drop(jobs);
-    ctx.set_output(0, s_out)?;
-    ctx.set_output(1, u_out)?;
-    ctx.set_output(2, v_out)
+    ctx.set_output(0, converted(&s_out, to)?)?;
+    ctx.set_output(1, converted(&u_out, to)?)?;
+    ctx.set_output(2, converted(&v_out, to)?)
 }
 
 /// The factors of the gradient: those of the adjoint matrix if it has more rows than columns.

@@ -6,11 +6,38 @@
 #![forbid(unsafe_code)]
 
 // codegen:begin
+mod axis;
+mod control_flow;
+mod conv;
+mod dequantize;
 mod dynamic_slice;
+mod function;
+mod gather;
+mod identity;
+mod pad;
+mod random_bits;
+mod reduce;
+mod reduce_precision;
+mod reduce_window;
+mod scatter;
+mod sort;
+mod windows;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
+    ("control_flow", control_flow::OPS),
+    ("conv", conv::OPS),
+    ("dequantize", dequantize::OPS),
     ("dynamic_slice", dynamic_slice::OPS),
+    ("gather", gather::OPS),
+    ("identity", identity::OPS),
+    ("pad", pad::OPS),
+    ("random_bits", random_bits::OPS),
+    ("reduce", reduce::OPS),
+    ("reduce_precision", reduce_precision::OPS),
+    ("reduce_window", reduce_window::OPS),
+    ("scatter", scatter::OPS),
+    ("sort", sort::OPS),
 ];
 // codegen:end

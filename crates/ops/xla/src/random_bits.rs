@@ -1,0 +1,212 @@
+//! XlaRngBitGenerator: the generators Philox and ThreeFry (Salmon et al., SC 2011) with XLA's states (XLA:
+//! `hlo/builder/lib/prng.cc`).
+
+use ferroflow_base::{Result, invalid_argument};
+use ferroflow_functors::indices::{shape_input, shape_vector};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_tensor::{DType, Element, Shape, Tensor, dispatch};
+
+/// The ops of this file.
+pub(crate) const OPS: &[Op] = &[Op::new(
+    "XlaRngBitGenerator",
+    "algorithm: int32, initial_state: uint64, shape: Tshape -> output_key: uint64, output: dtype | dtype: type \
+     {uint8,int8,int32,int64,uint32,uint64} = uint64; Tshape: type {int32,int64} = int32",
+)
+.shape(shapes)
+.kernel(bits)];
+
+fn shapes(ctx: &mut ShapeCtx) -> Result<()> {
+    ctx.with_rank(0, 0)?;
+    let state = ctx.with_rank(1, 1)?;
+    ctx.set(0, state);
+    ctx.set(1, shape_input(ctx, 2)?);
+    Ok(())
+}
+
+/// An integer that takes the lowest bits of a number.
+trait Low: Element {
+    fn low(bits: u64) -> Self;
+}
+
+macro_rules! low {
+    ($($ty:ty),*) => {$(
+        impl Low for $ty {
+            #[inline(always)]
+            fn low(bits: u64) -> Self { bits as $ty }
+        }
+    )*};
+}
+low!(u8, i8, i32, u32, i64, u64);
+
+fn bits(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    let dtype = build.output(1)?;
+    Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let algorithm = ctx.input(0)?.to_scalar::<i32>()?;
+        let state = ctx.input(1)?;
+        if state.shape().rank() != 1 {
+            return Err(invalid_argument!(
+                "Shape must be rank 1 but is rank {}",
+                state.shape().rank()
+            ));
+        }
+        let state = state.slice::<u64>()?;
+        let shape = shape_vector(ctx.input(2)?)?;
+        let (next, out) = match (algorithm, state) {
+            // What XLA selects itself is Philox on a CPU.
+            (1 | 3, &[key, low]) => philox(ctx, key, [low, key], dtype, shape, 2)?,
+            (1 | 3, &[key, low, high]) => philox(ctx, key, [low, high], dtype, shape, 3)?,
+            (2, &[key, counter]) => threefry(ctx, key, counter, dtype, shape)?,
+            (1..=3, _) => {
+                return Err(invalid_argument!(
+                    "the initial state has {} elements: ThreeFry needs 2 and Philox 2 or 3",
+                    state.len()
+                ));
+            }
+            _ => return Err(invalid_argument!("unknown algorithm")),
+        };
+        ctx.set_output(0, next)?;
+        ctx.set_output(1, out)
+    }))
+}
+
+const LOW: u64 = u32::MAX as u64;
+
+fn joined(low: u32, high: u32) -> u64 {
+    u64::from(low) | u64::from(high) << 32
+}
+
+fn philox_block(counter: u128, key: u64) -> [u32; 4] {
+    let mut x = [0, 32, 64, 96].map(|shift| (counter >> shift) as u32);
+    let mut key = [(key & LOW) as u32, (key >> 32) as u32];
+    for _ in 0..10 {
+        let wide = |x: u32, by: u32| u64::from(x) * u64::from(by);
+        let (p, q) = (wide(x[0], 0xD251_1F53), wide(x[2], 0xCD9E_8D57));
+        let high = |product: u64| (product >> 32) as u32;
+        x = [
+            high(q) ^ x[1] ^ key[0],
+            q as u32,
+            high(p) ^ x[3] ^ key[1],
+            p as u32,
+        ];
+        key = [
+            key[0].wrapping_add(0x9E37_79B9),
+            key[1].wrapping_add(0xBB67_AE85),
+        ];
+    }
+    x
+}
+
+fn philox(
+    ctx: &KernelCtx,
+    key: u64,
+    [low, high]: [u64; 2],
+    dtype: DType,
+    shape: Shape,
+    len: usize,
+) -> Result<(Tensor, Tensor)> {
+    let counter = u128::from(low) | u128::from(high) << 64;
+    let mut out = ctx.alloc(dtype, shape)?;
+    let words = if dtype.size() == 8 { 2 } else { 1 };
+    let per_block = 4 / words;
+    let n_blocks = out.num_elements().div_ceil(per_block);
+    dispatch!(dtype, T in [u8, i8, i32, u32, i64, u64] => {
+        for (i, out) in out.slice_mut::<T>()?.chunks_mut(per_block).enumerate() {
+            let block = philox_block(counter.wrapping_add(i as u128), key);
+            for (j, out) in out.iter_mut().enumerate() {
+                *out = match words {
+                    2 => T::low(joined(block[2 * j], block[2 * j + 1])),
+                    _ => T::low(block[j].into()),
+                };
+            }
+        }
+    }, else return Err(invalid_argument!("{dtype} is not a type of random bits")));
+    let next = counter.wrapping_add(n_blocks as u128);
+    let state = [key, next as u64, (next >> 64) as u64];
+    Ok((Tensor::vector(&state[..len])?, out))
+}
+
+fn threefry_block(counter: u64, key: u64) -> [u32; 2] {
+    const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
+    let [k0, k1] = [key as u32, (key >> 32) as u32];
+    let keys = [k0, k1, 0x1BD1_1BDA ^ k0 ^ k1];
+    let [mut a, mut b] = [
+        (counter as u32).wrapping_add(k0),
+        ((counter >> 32) as u32).wrapping_add(k1),
+    ];
+    for round in 0..5 {
+        for rotation in ROTATIONS[round % 2] {
+            a = a.wrapping_add(b);
+            b = b.rotate_left(rotation) ^ a;
+        }
+        a = a.wrapping_add(keys[(round + 1) % 3]);
+        b = b
+            .wrapping_add(keys[(round + 2) % 3])
+            .wrapping_add(round as u32 + 1);
+    }
+    [a, b]
+}
+
+fn threefry(
+    ctx: &KernelCtx,
+    key: u64,
+    counter: u64,
+    dtype: DType,
+    shape: Shape,
+) -> Result<(Tensor, Tensor)> {
+    let mut out = ctx.alloc(dtype, shape.clone())?;
+    let n_blocks = dispatch!(dtype, T in [i64, u64] => {
+        for (i, out) in out.slice_mut::<T>()?.iter_mut().enumerate() {
+            let [a, b] = threefry_block(counter.wrapping_add(i as u64), key);
+            *out = T::low(joined(a, b));
+        }
+        shape.num_elements()
+    }, else dispatch!(dtype, T in [u8, i8, i32, u32] => {
+        let halves = Halves::of(&shape);
+        for (i, out) in out.slice_mut::<T>()?.iter_mut().enumerate() {
+            let (block, word) = halves.place(i);
+            *out = T::low(threefry_block(counter.wrapping_add(block as u64), key)[word].into());
+        }
+        halves.n_blocks()
+    }, else return Err(invalid_argument!("{dtype} is not a type of random bits"))));
+    let state = [key, counter.wrapping_add(n_blocks as u64)];
+    Ok((Tensor::vector(&state)?, out))
+}
+
+/// How the two words of blocks are spread over a tensor: neighbors along one dimension, the first even one or else the
+/// largest, are a block's.
+struct Halves {
+    outer: usize,
+    size: usize,
+    inner: usize,
+}
+
+impl Halves {
+    fn of(shape: &Shape) -> Halves {
+        let even = shape.iter().position(|d| d % 2 == 0);
+        let largest = || (0..shape.rank()).rev().max_by_key(|&i| shape[i]);
+        match even.or_else(largest) {
+            Some(axis) => Halves {
+                outer: shape[..axis].iter().product(),
+                size: shape[axis],
+                inner: shape[axis + 1..].iter().product(),
+            },
+            None => Halves {
+                outer: 1,
+                size: 1,
+                inner: 1,
+            },
+        }
+    }
+
+    fn n_blocks(&self) -> usize {
+        self.outer * self.size.div_ceil(2) * self.inner
+    }
+
+    /// Returns the block of an element, and which of its words it is.
+    fn place(&self, i: usize) -> (usize, usize) {
+        let (inner, along) = (i % self.inner, i / self.inner);
+        let (along, outer) = (along % self.size, along / self.size);
+        let block = (outer * self.size.div_ceil(2) + along / 2) * self.inner + inner;
+        (block, along % 2)
+    }
+}
