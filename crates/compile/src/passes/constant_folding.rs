@@ -6,10 +6,13 @@ use crate::pass::constant_node;
 use crate::view::{has_dead_outputs, moves_values};
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap, topological_order};
+use ferroflow_graph::{
+    Consumers, Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap, topological_order,
+};
 use ferroflow_tensor::{DType, LazyTensor, PartialShape, Shape, Tensor};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
+use std::collections::hash_map::Entry;
 
 pub(crate) const PASS: Pass = Pass {
     name: "constant_folding",
@@ -25,12 +28,42 @@ const MAX_GROWN_BYTES: usize = 10 << 20;
 /// Most bytes of all results that have grown.
 const MAX_TOTAL_BYTES: usize = 256 << 20;
 
-/// The values of folded nodes.
+/// The values of folded nodes that others still read.
 #[derive(Default)]
 struct Values {
-    known: FxHashMap<Output, Tensor>,
-    /// The bytes of those that have grown.
+    known: FxHashMap<Output, Known>,
+    /// The bytes of all that have grown.
     grown: usize,
+}
+
+struct Known {
+    value: Tensor,
+    /// The edges to nodes that are not folded, or not yet.
+    n_readers: usize,
+}
+
+/// A constant that takes the place of an output if a node that is not folded reads it.
+struct Replacement {
+    from: Output,
+    name: String,
+    /// What it waits for.
+    controls: SmallVec<[NodeId; 2]>,
+}
+
+impl Values {
+    fn get(&self, output: Output) -> Option<&Tensor> {
+        self.known.get(&output).map(|known| &known.value)
+    }
+
+    /// Drops a value when its last reader is folded: chains of large ones must not need memory for each.
+    fn release(&mut self, output: Output) {
+        if let Entry::Occupied(mut known) = self.known.entry(output) {
+            known.get_mut().n_readers -= 1;
+            if known.get().n_readers == 0 {
+                known.remove();
+            }
+        }
+    }
 }
 
 /// The outputs of a node that was run.
@@ -48,6 +81,8 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let mut values = Values::default();
     let mut waits: FxHashMap<NodeId, SmallVec<[NodeId; 2]>> = FxHashMap::default();
     let mut patch = Patch::new();
+    let consumers = Consumers::new(graph);
+    let mut replacements = Vec::new();
     for id in topological_order(graph)? {
         let node = graph.node(id);
         let is_source = matches!(node.class(), NodeClass::Const | NodeClass::Placeholder);
@@ -77,44 +112,83 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
             None => fold(graph, ctx, id, &shapes, &mut values),
         };
         let Some(folded) = folded else { continue };
-        // A constant that waits for something may be dead; what is made of it then is, too.
-        let mut controls = node.controls.clone();
-        controls.extend(asked.filter(|_| waits_for_asked));
-        for input in &node.inputs {
-            let source = waits.get(&input.node);
-            let of_const = || {
-                let source = graph.node(input.node);
-                (source.class() == NodeClass::Const).then_some(&source.controls)
-            };
-            for c in source.or_else(of_const).into_iter().flatten() {
-                if !controls.contains(c) {
-                    controls.push(*c);
-                }
-            }
-        }
-        let mut waiting = None;
+        let mut controls = controls_of(graph, &node, &waits);
+        controls.extend(asked.filter(|id| waits_for_asked && !controls.contains(id)));
+        node.inputs.iter().for_each(|input| values.release(*input));
         for (slot, value) in folded.outputs.into_iter().enumerate() {
             let from = Output::new(id, slot);
-            if !folded.is_replaced {
-                values.known.insert(from, value);
-                continue;
+            let readers = consumers.of(id).iter();
+            let readers = readers.filter(|(_, of)| *of == Some(slot as u32));
+            // Nodes that wait for a constant that waits need it, too.
+            let n_readers = readers.count() + usize::from(!controls.is_empty());
+            if n_readers > 0 {
+                values.known.insert(from, Known { value, n_readers });
             }
-            let name = graph.unique_name(&format!("{}/folded_{slot}", node.name));
-            let mut constant = constant_node(ctx, name, value.clone())?;
-            constant.controls = controls.clone();
-            let to = patch.add(graph, constant)?;
-            patch.redirect(from, Output::new(to, 0));
-            values.known.insert(from, value);
-            waiting = (!controls.is_empty()).then_some(to);
+            if folded.is_replaced {
+                replacements.push(Replacement {
+                    from,
+                    name: format!("{}/folded_{slot}", node.name),
+                    controls: controls.clone(),
+                });
+            }
         }
         if folded.is_replaced {
             // Readers that only wait for it wait for nothing: constants are always there.
-            patch.redirect_control(id, waiting);
+            patch.redirect_control(id, None);
         }
         waits.insert(id, controls);
     }
+    replace(graph, ctx, &mut patch, replacements, &mut values)?;
     patch.apply(graph);
     super::relax_control::run(graph, ctx)
+}
+
+/// What a constant in the place of a node waits for: a constant that waits for something may be dead; what is made of it
+/// then is, too.
+fn controls_of(
+    graph: &Graph,
+    node: &Node,
+    waits: &FxHashMap<NodeId, SmallVec<[NodeId; 2]>>,
+) -> SmallVec<[NodeId; 2]> {
+    let mut controls = node.controls.clone();
+    for input in &node.inputs {
+        let source = waits.get(&input.node);
+        let of_const = || {
+            let source = graph.node(input.node);
+            (source.class() == NodeClass::Const).then_some(&source.controls)
+        };
+        for c in source.or_else(of_const).into_iter().flatten() {
+            if !controls.contains(c) {
+                controls.push(*c);
+            }
+        }
+    }
+    controls
+}
+
+/// Puts constants in the place of outputs that nodes which are not folded read.
+fn replace(
+    graph: &mut Graph,
+    ctx: &PassCtx,
+    patch: &mut Patch,
+    replacements: Vec<Replacement>,
+    values: &mut Values,
+) -> Result<()> {
+    for replacement in replacements {
+        let from = replacement.from;
+        let Some(Known { value, .. }) = values.known.remove(&from) else {
+            continue;
+        };
+        let mut constant = constant_node(ctx, graph.unique_name(&replacement.name), value)?;
+        constant.controls = replacement.controls;
+        let waits = !constant.controls.is_empty();
+        let to = patch.add(graph, constant)?;
+        patch.redirect(from, Output::new(to, 0));
+        if waits {
+            patch.redirect_control(from.node, Some(to));
+        }
+    }
+    Ok(())
 }
 
 /// A reshaped constant: large weights are not loaded for that.
@@ -199,14 +273,14 @@ fn fold(
     let node = graph.node(id);
     ctx.registry.op(node.op())?.kernel?;
     let is_constant = |i: &Output| graph.node(i.node).class() == NodeClass::Const;
-    let is_known = |i: &Output| values.known.contains_key(i) || is_constant(i);
+    let is_known = |i: &Output| values.get(*i).is_some() || is_constant(i);
     if node.inputs.is_empty() || !node.inputs.iter().all(is_known) {
         return None;
     }
     let inputs: Option<Vec<Tensor>> = node
         .inputs
         .iter()
-        .map(|i| match values.known.get(i) {
+        .map(|i| match values.get(*i) {
             Some(v) => Some(v.clone()),
             None => graph.node(i.node).attrs.tensor("value").ok()?.get().ok(),
         })
