@@ -78,11 +78,14 @@ impl Axis {
         let start = place as i128 * i128::from(self.stride) - i128::from(self.padding[0]);
         // The window's first element at or behind the start of the base, then the first that is not between elements.
         let skipped = (-start).max(0).div_euclid(step) + i128::from((-start).max(0) % step != 0);
-        let period = dilation / gcd(step, dilation);
-        let fits = |w: &i128| (start + w * step) % dilation == 0;
-        let Some(w) = (skipped..skipped + period).find(fits) else {
+        let (common, inverse) = gcd(step, dilation);
+        if start % common != 0 {
             return none;
-        };
+        }
+        // `start + w * step` is a multiple of the dilation.
+        let period = dilation / common;
+        let solution = (-start / common % period) * inverse;
+        let w = skipped + (solution - skipped).rem_euclid(period);
         let first = (start + w * step) / dilation;
         if w >= self.window as i128 || first >= self.size as i128 {
             return none;
@@ -98,11 +101,15 @@ impl Axis {
     }
 }
 
-fn gcd(mut a: i128, mut b: i128) -> i128 {
-    while b != 0 {
-        (a, b) = (b, a % b);
+/// Returns the greatest common divisor `d` of positive numbers, and `x` with `a * x = d` modulo `b`.
+fn gcd(a: i128, b: i128) -> (i128, i128) {
+    let (mut r, mut x) = ([a, b], [1, 0]);
+    while r[1] != 0 {
+        let q = r[0] / r[1];
+        r = [r[1], r[0] - q * r[1]];
+        x = [x[1], x[0] - q * x[1]];
     }
-    a.max(1)
+    (r[0], x[0])
 }
 
 /// Returns the numbers of a vector, one for each of `n` dimensions.
@@ -198,5 +205,46 @@ impl Places {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_window_covers() {
+        let numbers = [1, 2, 3, 4, 6];
+        for base_dilation in numbers {
+            for window_dilation in numbers {
+                for (size, window, low) in [(5, 4, 0), (5, 4, 3), (3, 9, -2), (1, 2, 7), (4, 1, 1)]
+                {
+                    let axis = Axis {
+                        size,
+                        window,
+                        stride: 2,
+                        padding: [low, 9],
+                        base_dilation,
+                        window_dilation,
+                    };
+                    for place in 0..axis.places().unwrap() {
+                        let want: Vec<usize> =
+                            (0..window).filter_map(|w| axis.element(place, w)).collect();
+                        let Covered { first, n, step } = axis.covered(place);
+                        let got: Vec<usize> = (0..n).map(|i| first + i * step).collect();
+                        assert_eq!(got, want, "{axis:?} at {place}");
+                    }
+                }
+            }
+        }
+        let far = Axis {
+            size: 1,
+            window: 1,
+            stride: 1,
+            padding: [0, 1],
+            base_dilation: 1 << 62,
+            window_dilation: (1 << 62) - 1,
+        };
+        assert_eq!([0, 1].map(|place| far.covered(place).n), [1, 0]);
     }
 }
