@@ -136,9 +136,9 @@ macro_rules! promote {
     ($($ty:ty => $wide:ty, $promote:expr, $demote:expr;)*) => {$(
         impl Promote for $ty {
             type Wide = $wide;
-            #[inline]
+            #[inline(always)]
             fn promote(self) -> $wide { $promote(self) }
-            #[inline]
+            #[inline(always)]
             fn demote(x: $wide) -> Self { $demote(x) }
         }
     )*};

@@ -36,6 +36,74 @@ impl<A: Element, F: Fn(A) -> A + Send + Sync> InPlace<A> for Vectorized<UnaryFn<
     }
 }
 
+/// A function that vector instructions compute of most arguments.
+pub struct VectorizedNear<N, P, F> {
+    near: N,
+    is_near: P,
+    far: F,
+}
+
+impl<N, P, F> VectorizedNear<N, P, F> {
+    /// Returns the function that is `near`, which has no calls or branches, where `is_near`, and `far` elsewhere.
+    pub fn new(near: N, is_near: P, far: F) -> Self {
+        VectorizedNear { near, is_near, far }
+    }
+}
+
+/// Elements that are copied before they are overwritten.
+const BLOCK: usize = 256;
+
+impl<A, N, P, F> UnaryFunctor<A, A> for VectorizedNear<N, P, F>
+where
+    A: Element,
+    N: Fn(A) -> A + Send + Sync,
+    P: Fn(A) -> bool + Send + Sync,
+    F: Fn(A) -> A + Send + Sync,
+{
+    #[inline]
+    fn apply(&self, x: A) -> A {
+        match (self.is_near)(x) {
+            true => (self.near)(x),
+            false => (self.far)(x),
+        }
+    }
+    fn apply_slice(&self, x: &[A], y: &mut [A]) {
+        let all_near = vectorized(
+            #[inline(always)]
+            || {
+                for (y, x) in y.iter_mut().zip(x) {
+                    *y = (self.near)(*x);
+                }
+                x.iter().fold(true, |all, x| all & (self.is_near)(*x))
+            },
+        );
+        if !all_near {
+            let others = y.iter_mut().zip(x).filter(|(_, x)| !(self.is_near)(**x));
+            others.for_each(|(y, x)| *y = (self.far)(*x));
+        }
+    }
+    fn in_place(&self) -> Option<&dyn InPlace<A>> {
+        Some(self)
+    }
+}
+
+impl<A, N, P, F> InPlace<A> for VectorizedNear<N, P, F>
+where
+    A: Element,
+    N: Fn(A) -> A + Send + Sync,
+    P: Fn(A) -> bool + Send + Sync,
+    F: Fn(A) -> A + Send + Sync,
+{
+    fn overwrite(&self, y: &mut [A]) {
+        let mut copy = [A::default(); BLOCK];
+        for y in y.chunks_mut(BLOCK) {
+            let x = &mut copy[..y.len()];
+            x.copy_from_slice(y);
+            self.apply_slice(x, y);
+        }
+    }
+}
+
 impl<A, R, F> UnaryFunctor<A, R> for Vectorized<ConvertFn<F>>
 where
     A: Element,

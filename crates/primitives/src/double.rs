@@ -242,6 +242,51 @@ pub fn atan2(y: f64, x: f64) -> f64 {
     angle.copysign(y)
 }
 
+/// Below this magnitude [`sin_cos`] is exact to about a unit in the last place.
+pub const SIN_COS_LIMIT: f64 = 1e6;
+
+/// Returns the sine and the cosine of `x`, a number of a magnitude below [`SIN_COS_LIMIT`].
+#[inline(always)]
+pub fn sin_cos(x: f64) -> (f64, f64) {
+    let n = x * std::f64::consts::FRAC_2_PI + ROUND;
+    let quadrant = n.to_bits();
+    let n = n - ROUND;
+    // Half of pi in three parts (fdlibm); the products with the first two are exact.
+    let r = x - n * 1.570_796_326_734_125_6 - n * 6.077_100_506_303_966e-11;
+    let r = r - n * 2.022_266_248_795_950_7e-21;
+    let z = r * r;
+    let s = poly(
+        z,
+        [
+            1.589_623_015_765_465_7e-10,
+            -2.505_074_776_285_780_7e-8,
+            2.755_731_362_138_572_4e-6,
+            -1.984_126_982_958_954e-4,
+            8.333_333_333_322_118e-3,
+            -1.666_666_666_666_663e-1,
+        ],
+    );
+    let s = r + r * z * s;
+    let c = poly(
+        z,
+        [
+            -1.135_853_652_138_768_2e-11,
+            2.087_570_084_197_473e-9,
+            -2.755_731_417_929_674e-7,
+            2.480_158_728_885_170_4e-5,
+            -1.388_888_888_887_305_6e-3,
+            4.166_666_666_666_659e-2,
+        ],
+    );
+    let c = 1.0 - 0.5 * z + z * z * c;
+    let (sin, cos) = if quadrant & 1 == 0 { (s, c) } else { (c, s) };
+    let negative = |sign: u64, y: f64| f64::from_bits(y.to_bits() ^ (sign & 2) << 62);
+    let sin = negative(quadrant, sin);
+    let cos = negative(quadrant.wrapping_add(1), cos);
+    // Zero keeps its sign.
+    (if x == 0.0 { x } else { sin }, cos)
+}
+
 /// Returns the hyperbolic tangent.
 #[inline(always)]
 pub fn tanh(x: f64) -> f64 {
@@ -328,6 +373,25 @@ mod tests {
         check("atan", atan, f64::atan);
         check("asinh", asinh, libm::asinh);
         check("acosh", acosh, libm::acosh);
+        let near = |x: f64| x.abs() < SIN_COS_LIMIT;
+        check(
+            "sin",
+            |x| if near(x) { sin_cos(x).0 } else { x.sin() },
+            f64::sin,
+        );
+        check(
+            "cos",
+            |x| if near(x) { sin_cos(x).1 } else { x.cos() },
+            f64::cos,
+        );
+        for i in 1..=100_000u32 {
+            let x = f64::from(i) * 9.99;
+            let (sin, cos) = sin_cos(x);
+            assert!(
+                (sin - x.sin()).abs() < 3e-16 && (cos - x.cos()).abs() < 3e-16,
+                "{x}"
+            );
+        }
         for x in [
             0.0,
             -0.0,

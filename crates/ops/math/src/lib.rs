@@ -36,6 +36,7 @@ mod sparse_segment_grad;
 mod special;
 mod unary;
 mod unary_grad;
+mod unary_vectors;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
