@@ -226,15 +226,19 @@ macro_rules! reals {
             fn atan2(self, x: Self) -> Self { $of::atan2(self, x) }
             fn next_after(self, to: Self) -> Self {
                 if self.is_nan() || to.is_nan() {
-                    $ty::NAN
-                } else if self == to {
+                    return $ty::NAN;
+                }
+                // By bits: kernels compute with denormal numbers as zeros.
+                let (from, end) = (self.to_bits(), to.to_bits());
+                let is_zero = |bits| bits == 0 || bits == (-0.0 as $ty).to_bits();
+                if from == end || is_zero(from) && is_zero(end) {
                     to
-                } else if self == 0.0 {
+                } else if is_zero(from) {
                     $ty::from_bits(1).copysign(to)
-                } else if (to > self) == (self > 0.0) {
-                    $ty::from_bits(self.to_bits() + 1)
+                } else if self.total_cmp(&to).is_lt() == self.is_sign_positive() {
+                    $ty::from_bits(from + 1)
                 } else {
-                    $ty::from_bits(self.to_bits() - 1)
+                    $ty::from_bits(from - 1)
                 }
             }
         }

@@ -9,6 +9,7 @@ mod clusters;
 mod compiled;
 mod control_flow;
 mod coverage;
+mod denormals;
 mod differentiable;
 mod eager;
 mod examples;

@@ -25,14 +25,14 @@ const GROWN_BYTES: usize = 64 << 10;
 /// One that has grown to more than this stays a node, as in TensorFlow's sessions
 /// (`core/common_runtime/constant_folding.h`).
 const MAX_GROWN_BYTES: usize = 10 << 20;
-/// Most bytes of all results that have grown.
-const MAX_TOTAL_BYTES: usize = 256 << 20;
+/// Most bytes of all results that have grown, and of what is computed of them, at a time.
+const MAX_TOTAL_BYTES: usize = 64 << 20;
 
 /// The values of folded nodes that others still read.
 #[derive(Default)]
 struct Values {
     known: FxHashMap<Output, Known>,
-    /// The bytes of all that have grown.
+    /// The bytes of those that have grown.
     grown: usize,
 }
 
@@ -40,6 +40,8 @@ struct Known {
     value: Tensor,
     /// The edges to nodes that are not folded, or not yet.
     n_readers: usize,
+    /// Whether it is large for having grown, or computed of such a value.
+    has_grown: bool,
 }
 
 /// A constant that takes the place of an output if a node that is not folded reads it.
@@ -55,12 +57,28 @@ impl Values {
         self.known.get(&output).map(|known| &known.value)
     }
 
+    fn insert(&mut self, output: Output, known: Known) {
+        if known.n_readers > 0 {
+            self.grown += if known.has_grown {
+                known.value.byte_len()
+            } else {
+                0
+            };
+            self.known.insert(output, known);
+        }
+    }
+
     /// Drops a value when its last reader is folded: chains of large ones must not need memory for each.
     fn release(&mut self, output: Output) {
         if let Entry::Occupied(mut known) = self.known.entry(output) {
             known.get_mut().n_readers -= 1;
             if known.get().n_readers == 0 {
-                known.remove();
+                let known = known.remove();
+                self.grown -= if known.has_grown {
+                    known.value.byte_len()
+                } else {
+                    0
+                };
             }
         }
     }
@@ -69,6 +87,7 @@ impl Values {
 /// The outputs of a node that was run.
 struct Folded {
     outputs: Vec<Tensor>,
+    has_grown: bool,
     /// Whether constants take their place. Otherwise only nodes that read them are folded.
     is_replaced: bool,
 }
@@ -107,9 +126,10 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         let folded = match of_shape {
             Some(outputs) => Some(Folded {
                 outputs,
+                has_grown: false,
                 is_replaced: true,
             }),
-            None => fold(graph, ctx, id, &shapes, &mut values),
+            None => fold(graph, ctx, id, &shapes, &values),
         };
         let Some(folded) = folded else { continue };
         let mut controls = controls_of(graph, &node, &waits);
@@ -121,9 +141,12 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
             let readers = readers.filter(|(_, of)| *of == Some(slot as u32));
             // Nodes that wait for a constant that waits need it, too.
             let n_readers = readers.count() + usize::from(!controls.is_empty());
-            if n_readers > 0 {
-                values.known.insert(from, Known { value, n_readers });
-            }
+            let known = Known {
+                value,
+                n_readers,
+                has_grown: folded.has_grown,
+            };
+            values.insert(from, known);
             if folded.is_replaced {
                 replacements.push(Replacement {
                     from,
@@ -268,7 +291,7 @@ fn fold(
     ctx: &PassCtx,
     id: NodeId,
     shapes: &ShapeMap,
-    values: &mut Values,
+    values: &Values,
 ) -> Option<Folded> {
     let node = graph.node(id);
     ctx.registry.op(node.op())?.kernel?;
@@ -287,8 +310,10 @@ fn fold(
         .collect();
     let inputs = inputs?;
     let n_in: usize = inputs.iter().map(Tensor::byte_len).sum();
-    let room = MAX_TOTAL_BYTES - values.grown;
-    let most = n_in.max(GROWN_BYTES).max(MAX_GROWN_BYTES.min(room));
+    let is_grown = |i: &Output| values.known.get(i).is_some_and(|known| known.has_grown);
+    let is_derived = node.inputs.iter().any(is_grown);
+    let room = MAX_GROWN_BYTES.min(MAX_TOTAL_BYTES - values.grown);
+    let most = room.max(GROWN_BYTES).max(if is_derived { 0 } else { n_in });
     if known_bytes(node, shapes.of(id)) > most {
         return None;
     }
@@ -303,10 +328,10 @@ fn fold(
     {
         return None;
     }
-    let has_grown = n_out > GROWN_BYTES && n_out > n_in;
-    values.grown += if has_grown { n_out } else { 0 };
+    let grows = n_out > GROWN_BYTES && n_out > n_in;
     Some(Folded {
         outputs,
-        is_replaced: !(has_grown && is_generated(node.op())),
+        has_grown: grows || is_derived && n_out > GROWN_BYTES,
+        is_replaced: !(grows && is_generated(node.op())),
     })
 }
