@@ -837,3 +837,51 @@ def bfloat16_layers(x):
     for i in range(3):
         y = tf.nn.relu(tf.matmul(y, tf.cast(tf.constant(f32(512, 512, seed=i) / 16), tf.bfloat16)))
     return [tf.cast(y, tf.float32)]
+
+
+@prog("Keras' Adam for a million weights: sums into variables", "v1", lambda: dict(g=f32(1000, 1000)), init=True)
+def keras_adam(g):
+    w, m, v = (tf.compat.v1.get_variable(name, g.shape, use_resource=True, initializer=tf.compat.v1.ones_initializer()) for name in "wmv")
+    with tf.control_dependencies([m.assign_add((g - m) * 0.1), v.assign_add((tf.square(g) - v) * 0.001)]):
+        step = w.assign_sub(0.01 * m.read_value() / (tf.sqrt(v.read_value()) + 1e-7))
+    return [tf.reduce_mean(step)]
+
+
+@prog("gradients of the last layers of a network for small pictures", "graph", lambda: dict(x=f32(8, 4, 4, 256)))
+def last_layers(x):
+    filters = [tf.constant(f32(3, 3, i, o, seed=o) / 48) for i, o in ((256, 512), (512, 512), (512, 512))]
+    y = x
+    for f in filters:
+        y = tf.nn.relu(tf.nn.conv2d(y, f, 2 if y.shape[1] == 4 else 1, "SAME"))
+    return [tf.reduce_sum(d, [0, 1]) for d in tf.gradients(tf.reduce_mean(y), filters)]
+
+
+@prog("position codes and a mask, computed of ranges", "graph", lambda: dict(x=f32(512, 512)))
+def position_codes(x):
+    rates = tf.pow(10000.0, -tf.range(256, dtype=tf.float32) / 256.0)
+    angles = tf.range(512, dtype=tf.float32)[:, None] * rates
+    mask = tf.linalg.band_part(tf.ones([512, 512]), -1, 0)
+    return [tf.reduce_sum((x + tf.concat([tf.sin(angles), tf.cos(angles)], 1)) * mask, 1)]
+
+
+@prog("an option's price by its characteristic function, in complex doubles", "graph", lambda: dict(strike=1 + rng().random(50)))
+def option_prices(strike):
+    u = tf.linspace(tf.constant(0.01, tf.float64), 60.0, 1000)[None, :]
+    log_strike = tf.math.log(strike)[:, None]
+    z = tf.complex(u * 0.3, 0.5 - 0.1 * log_strike * u)
+    d = tf.sqrt(z * z + tf.complex(u * u + 1.0, u))
+    value = tf.exp(-d) / (1.0 + tf.exp(-2.0 * d)) * tf.math.log(d + 1.5)
+    turned = tf.math.real(value) * tf.cos(u * log_strike) + tf.math.imag(value) * tf.sin(u * log_strike)
+    return [tf.reduce_sum(turned, 1)]
+
+
+@prog("a decoder's caches, updated 64 times", "function", lambda: dict(x=f32(4, 64)))
+def decoder_caches(x):
+    from tensorflow.compiler.tf2xla.ops.gen_xla_ops import xla_dynamic_update_slice
+
+    def body(i, x, keys):
+        keys = xla_dynamic_update_slice(keys, x[:, None], tf.stack([0, i, 0]))
+        weights = tf.nn.softmax(tf.linalg.matvec(keys, x) / 8.0)
+        return i + 1, tf.tanh(tf.linalg.matvec(keys, weights, transpose_a=True)), keys
+
+    return [tf.while_loop(lambda i, x, keys: i < 64, body, (0, x, tf.zeros([4, 64, 64])))[1]]

@@ -182,6 +182,8 @@ fn rows_are_gathered_from_constants() {
         ("nd:0", 0),
         ("batches:0", 0),
         ("tied:0", 0),
+        ("asked:0", 0),
+        ("shape:0", 0),
         // `d`, which the loop writes.
         ("written:0", 1),
     ];

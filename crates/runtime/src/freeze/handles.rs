@@ -30,8 +30,8 @@ pub(super) struct Variable {
     is_only_read: bool,
     /// Whether its handle is passed on before it is read.
     pub(super) is_passed: bool,
-    /// Whether a node asks for more than its value.
-    is_examined: bool,
+    /// The nodes that ask for its shape, or whether it is initialized, by scope.
+    pub(super) questions: Vec<(usize, NodeId)>,
 }
 
 /// What a handle refers to.
@@ -71,7 +71,7 @@ pub(super) fn is_gather(node: &Node) -> bool {
 impl Variable {
     /// Returns whether its value can stand where it is read.
     pub(super) fn is_replaceable(&self) -> bool {
-        self.is_only_read && !self.reads.is_empty() && !(self.is_passed && self.is_examined)
+        self.is_only_read && !(self.reads.is_empty() && self.questions.is_empty())
     }
 }
 
@@ -217,7 +217,7 @@ impl<'g> Handles<'g> {
                 reads: Vec::new(),
                 is_only_read: true,
                 is_passed: false,
-                is_examined: false,
+                questions: Vec::new(),
             });
         self.variables = variables.collect();
         while let Some((scope, output, variable)) = found.pop() {
@@ -255,7 +255,7 @@ impl<'g> Handles<'g> {
             let variable = &mut self.variables[variable];
             match (node.op(), node.class()) {
                 _ if variable.kind.is_read_by(node) => variable.reads.push((scope, id)),
-                ("VarIsInitializedOp" | "VariableShape", _) => variable.is_examined = true,
+                ("VarIsInitializedOp" | "VariableShape", _) => variable.questions.push((scope, id)),
                 _ => {
                     variable.is_passed = true;
                     variable.is_only_read &= is_known;

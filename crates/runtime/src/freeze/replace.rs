@@ -2,6 +2,7 @@
 
 use super::handles::{CallSite, Handles, Kind};
 use ferroflow_base::{Result, internal};
+use ferroflow_functors::indices::int_vector;
 use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs, OpDef, Registry};
 use ferroflow_tensor::{DType, Tensor};
@@ -37,6 +38,12 @@ impl Replacement<'_, '_> {
             for (scope, id) in &self.handles.variables[*number].reads {
                 self.replace_read(&mut patches[*scope], *scope, *id, contents)?;
                 is_changed[*scope] = true;
+            }
+            for (scope, id) in &self.handles.variables[*number].questions {
+                if let Contents::Value(value) = contents {
+                    self.answer(&mut patches[*scope], *scope, *id, value)?;
+                    is_changed[*scope] = true;
+                }
             }
         }
         for ((scope, output), number) in &self.handles.of {
@@ -95,6 +102,19 @@ impl Replacement<'_, '_> {
                 Ok(())
             }
         }
+    }
+
+    /// Answers what a node asks of a variable with this value.
+    fn answer(&self, patch: &mut Patch, scope: usize, id: NodeId, value: &Tensor) -> Result<()> {
+        let node = self.handles.scopes[scope].graph.node(id);
+        let answer = match node.op() {
+            "VariableShape" => {
+                let dims = value.shape().to_i64().into_iter();
+                int_vector(node.outputs[0], dims)?
+            }
+            _ => Tensor::scalar(true),
+        };
+        self.put(patch, scope, id, &answer)
     }
 
     fn def(&self, op: &str) -> Result<Arc<OpDef>> {
