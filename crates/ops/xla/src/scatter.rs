@@ -54,8 +54,7 @@ fn scatter(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let resolved = roles.resolve("Scatter", ctx.shape(0)?, ctx.shape(1)?)?;
         let sizes = window_sizes(&resolved, ctx.shape(0)?, ctx.shape(2)?)?;
         let mut out = ctx.take_input(0)?;
-        // As XLA, which scatters nothing where no index is, even if an index has no numbers.
-        if ctx.input(1)?.num_elements() > 0 && ctx.input(2)?.num_elements() > 0 {
+        if ctx.input(2)?.num_elements() > 0 {
             combine::<T>(ctx, &resolved, &sizes, &function, &mut out)?;
         }
         ctx.set_output(0, out)
