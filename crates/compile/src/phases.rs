@@ -44,7 +44,7 @@ impl ExpandedGraph {
     /// # Errors
     /// Those of `rewrite`.
     pub fn try_map(mut self, rewrite: impl FnOnce(&mut Graph) -> Result<()>) -> Result<Self> {
-        rewrite(&mut self.0)?;
+        self.edit(rewrite)?;
         Ok(self)
     }
 

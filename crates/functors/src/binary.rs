@@ -253,24 +253,10 @@ impl<H: Half> BinaryFunctor<H, H> for HalfBinary {
         });
     }
     fn assign_left(&self, a: &mut [H], b: Side<H>) {
-        let (mut wide_a, mut wide_b) = ([0.0; HALF_BLOCK], [0.0; HALF_BLOCK]);
-        for (i, a) in a.chunks_mut(HALF_BLOCK).enumerate() {
-            let range = i * HALF_BLOCK..i * HALF_BLOCK + a.len();
-            let (b, wide) = (widen_side(b, range, &mut wide_b), &mut wide_a[..a.len()]);
-            H::widen(a, wide);
-            self.0.assign_left(wide, b);
-            H::narrow_all(wide, a);
-        }
+        overwrite_widened(a, b, |a, b| self.0.assign_left(a, b));
     }
     fn assign_right(&self, a: Side<H>, b: &mut [H]) {
-        let (mut wide_a, mut wide_b) = ([0.0; HALF_BLOCK], [0.0; HALF_BLOCK]);
-        for (i, b) in b.chunks_mut(HALF_BLOCK).enumerate() {
-            let range = i * HALF_BLOCK..i * HALF_BLOCK + b.len();
-            let (a, wide) = (widen_side(a, range, &mut wide_a), &mut wide_b[..b.len()]);
-            H::widen(b, wide);
-            self.0.assign_right(a, wide);
-            H::narrow_all(wide, b);
-        }
+        overwrite_widened(b, a, |b, a| self.0.assign_right(a, b));
     }
     fn in_place(&self) -> bool {
         self.0.in_place()
@@ -290,6 +276,22 @@ fn each_widened<H: Half, R>(
         let a = widen_side(a, range.clone(), &mut wide_a);
         let b = widen_side(b, range, &mut wide_b);
         f(a, b, out);
+    }
+}
+
+/// Calls `f` with each block of `out`, which it changes, and of the other operand in single precision.
+fn overwrite_widened<H: Half>(
+    out: &mut [H],
+    other: Side<H>,
+    mut f: impl FnMut(&mut [f32], Side<f32>),
+) {
+    let (mut wide_out, mut wide_other) = ([0.0; HALF_BLOCK], [0.0; HALF_BLOCK]);
+    for (i, out) in out.chunks_mut(HALF_BLOCK).enumerate() {
+        let range = i * HALF_BLOCK..i * HALF_BLOCK + out.len();
+        let wide = &mut wide_out[..out.len()];
+        H::widen(out, wide);
+        f(wide, widen_side(other, range, &mut wide_other));
+        H::narrow_all(wide, out);
     }
 }
 

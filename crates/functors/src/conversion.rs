@@ -85,7 +85,7 @@ complex! {
 /// nearest value.
 ///
 /// # Errors
-/// INVALID_ARGUMENT for types that are no numbers; RESOURCE_EXHAUSTED if the result does not fit into memory.
+/// INVALID_ARGUMENT for types that are not numbers; RESOURCE_EXHAUSTED if the result does not fit into memory.
 pub fn converted(t: &Tensor, to: DType) -> Result<Tensor> {
     if t.dtype() == to {
         return Ok(t.clone());

@@ -19,6 +19,17 @@ pub fn unchanged(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
+/// Sets the shape of each output to that of the input of its number.
+///
+/// # Errors
+/// None; the type is that of shape functions.
+pub fn each_unchanged(ctx: &mut ShapeCtx) -> Result<()> {
+    for i in 0..ctx.num_outputs() {
+        ctx.set(i, ctx.input(i));
+    }
+    Ok(())
+}
+
 /// Sets output 0 to the common shape of inputs 0 and 1.
 ///
 /// # Errors

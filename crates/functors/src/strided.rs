@@ -2,8 +2,9 @@
 //! tiling are all one copy with different strides.
 
 use ferroflow_base::{Result, internal};
+use ferroflow_opdef::KernelCtx;
 use ferroflow_sync::{Parallelism, par_chunks_mut};
-use ferroflow_tensor::{Item, Tensor, dispatch_items};
+use ferroflow_tensor::{Item, Shape, Tensor, dispatch_items};
 use smallvec::SmallVec;
 
 /// Least elements per thread when copying.
@@ -40,6 +41,20 @@ pub fn par_fill<T: Item>(par: &dyn Parallelism, out: &mut [T], value: &T) {
     par_chunks_mut(par, out, 4 * MIN_BLOCK, 1, &|_, chunk| {
         chunk.fill(value.clone())
     });
+}
+
+/// Returns a tensor of shape `shape` with the element of the scalar `value` everywhere.
+///
+/// # Errors
+/// RESOURCE_EXHAUSTED if it does not fit into memory.
+pub fn filled(ctx: &KernelCtx, value: &Tensor, shape: Shape) -> Result<Tensor> {
+    let mut out = ctx.alloc(value.dtype(), shape)?;
+    dispatch_items!(value.dtype(), T => {
+        if let Some(value) = value.items::<T>()?.first() {
+            par_fill(ctx.par(), out.items_mut::<T>()?, value);
+        }
+    });
+    Ok(out)
 }
 
 /// Computes the coordinates of row-major position `i` in `dims`.

@@ -58,11 +58,15 @@ pub(crate) fn freeze(
     resources: &Resources,
     what: Freeze,
 ) -> Result<Frozen> {
-    gathers::split(expanded, registry, resources)?;
-    let graph = expanded.graph();
-    let Some(handles) = Handles::of(graph, registry, resources)? else {
+    let Some(handles) = Handles::of(expanded.graph(), registry, resources)? else {
         return Ok(Frozen::default());
     };
+    let gathers = gathers::of(&handles, resources);
+    if !gathers.is_empty() {
+        gathers::split(expanded, registry, &gathers)?;
+        return freeze(expanded, registry, resources, what);
+    }
+    let graph = expanded.graph();
     let mut frozen = Frozen::default();
     let mut contents: FxHashMap<usize, Contents> = FxHashMap::default();
     for (number, variable) in handles.variables.iter().enumerate() {

@@ -44,6 +44,16 @@ struct Known {
     has_grown: bool,
 }
 
+impl Known {
+    /// Returns what it counts of the bytes that have grown.
+    fn grown(&self) -> usize {
+        match self.has_grown {
+            true => self.value.byte_len(),
+            false => 0,
+        }
+    }
+}
+
 /// A constant that takes the place of an output if a node that is not folded reads it.
 struct Replacement {
     from: Output,
@@ -59,11 +69,7 @@ impl Values {
 
     fn insert(&mut self, output: Output, known: Known) {
         if known.n_readers > 0 {
-            self.grown += if known.has_grown {
-                known.value.byte_len()
-            } else {
-                0
-            };
+            self.grown += known.grown();
             self.known.insert(output, known);
         }
     }
@@ -73,12 +79,7 @@ impl Values {
         if let Entry::Occupied(mut known) = self.known.entry(output) {
             known.get_mut().n_readers -= 1;
             if known.get().n_readers == 0 {
-                let known = known.remove();
-                self.grown -= if known.has_grown {
-                    known.value.byte_len()
-                } else {
-                    0
-                };
+                self.grown -= known.remove().grown();
             }
         }
     }

@@ -27,7 +27,7 @@ pub(crate) const OPS: &[Op] = &[
     })
     .kernel(|build| {
         let k = build.attrs.int("k")?;
-        top_k_factory(build, Some(k), build.attrs.bool("sorted")?)
+        top_k_factory(build, Some(k), Order::of(build)?)
     })
     .gradient(top_k_gradient),
     Op::new(
@@ -40,7 +40,7 @@ pub(crate) const OPS: &[Op] = &[
         let k = constant_int(ctx, 1);
         top_k_shape(ctx, k)
     })
-    .kernel(|build| top_k_factory(build, None, build.attrs.bool("sorted")?))
+    .kernel(|build| top_k_factory(build, None, Order::of(build)?))
     .gradient(top_k_gradient),
     Op::new(
         "ApproxTopK",
@@ -63,7 +63,7 @@ fn approx_factory(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         return Err(build.unsupported(build.input(0)?));
     }
     let k = build.attrs.int("k")?;
-    let exact = top_k_factory(build, Some(k), true)?;
+    let exact = top_k_factory(build, Some(k), Order::Sorted)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         if let Some(&n) = ctx.shape(0)?.last().filter(|&&n| (n as i64) < k) {
             return Err(too_few(k, n));
@@ -126,15 +126,20 @@ enum Order {
     Heap,
 }
 
-fn top_k_factory(build: &KernelBuild, k: Option<i64>, sorted: bool) -> Result<Box<dyn OpKernel>> {
+impl Order {
+    fn of(build: &KernelBuild) -> Result<Order> {
+        Ok(match build.attrs.bool("sorted")? {
+            true => Order::Sorted,
+            false => Order::Heap,
+        })
+    }
+}
+
+fn top_k_factory(build: &KernelBuild, k: Option<i64>, order: Order) -> Result<Box<dyn OpKernel>> {
     let (dtype, index) = (build.input(0)?, build.output(1)?);
     if !is_real(dtype) {
         return Err(build.unsupported(dtype));
     }
-    let order = match sorted {
-        true => Order::Sorted,
-        false => Order::Heap,
-    };
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         top_k(ctx, k, index, order)
     }))

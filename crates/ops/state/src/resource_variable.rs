@@ -254,9 +254,9 @@ fn update_shape(ctx: &mut ShapeCtx) -> Result<()> {
 /// A function that changes a tensor by another of the same shape.
 type Change = Box<dyn Fn(&dyn Parallelism, &mut Tensor, &Tensor) -> Result<()> + Send + Sync>;
 
-fn by<T: Element>(functor: impl BinaryFunctor<T, T> + 'static) -> Change {
+fn by<T: Element>(functor: Box<dyn BinaryFunctor<T, T>>) -> Change {
     Box::new(move |par, target, by| {
-        assign_left(par, &functor, target.slice_mut::<T>()?, by.slice()?);
+        assign_left(par, &*functor, target.slice_mut::<T>()?, by.slice()?);
         Ok(())
     })
 }
@@ -271,15 +271,14 @@ fn in_floats(subtract: bool) -> Box<dyn BinaryFunctor<f32, f32>> {
 
 fn change_of(build: &KernelBuild, dtype: DType, subtract: bool) -> Result<Change> {
     Ok(match dtype {
-        DType::Float if subtract => by(SimdBinary(BinaryOp::Sub, <f32 as Num>::sub)),
-        DType::Float => by(SimdBinary(BinaryOp::Add, <f32 as Num>::add)),
-        DType::Half => by::<f16>(HalfBinary(in_floats(subtract))),
-        DType::Bfloat16 => by::<bf16>(HalfBinary(in_floats(subtract))),
+        DType::Float => by(in_floats(subtract)),
+        DType::Half => by::<f16>(Box::new(HalfBinary(in_floats(subtract)))),
+        DType::Bfloat16 => by::<bf16>(Box::new(HalfBinary(in_floats(subtract)))),
         _ => {
             dispatch!(dtype, T in [f64, i8, i16, i32, i64, u8, u16, u32, u64, Complex32, Complex64] => {
                 match subtract {
-                    true => by(BinaryFn(<T as Num>::sub)),
-                    false => by(BinaryFn(<T as Num>::add)),
+                    true => by(Box::new(BinaryFn(<T as Num>::sub))),
+                    false => by(Box::new(BinaryFn(<T as Num>::add))),
                 }
             }, else return Err(build.unsupported(dtype)))
         }

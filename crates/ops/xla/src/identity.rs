@@ -3,7 +3,7 @@
 
 use ferroflow_base::Result;
 use ferroflow_functors::shapes;
-use ferroflow_opdef::{Cost, KernelCtx, Op, ShapeCtx};
+use ferroflow_opdef::{Cost, KernelCtx, Op};
 use ferroflow_tensor::Tensor;
 
 /// The ops of this file.
@@ -24,7 +24,7 @@ pub(crate) const OPS: &[Op] = &[
         "XlaOptimizationBarrier",
         "input: list(T) -> output: list(T) | T: list(type) >= 0",
     )
-    .shape(each_unchanged)
+    .shape(shapes::each_unchanged)
     .cost(Cost::Cheap)
     .kernel(|_| Ok(Box::new(inputs))),
     Op::new("XlaReplicaId", "-> id: int32")
@@ -37,13 +37,6 @@ pub(crate) const OPS: &[Op] = &[
             }))
         }),
 ];
-
-fn each_unchanged(ctx: &mut ShapeCtx) -> Result<()> {
-    for i in 0..ctx.num_inputs() {
-        ctx.set(i, ctx.input(i));
-    }
-    Ok(())
-}
 
 fn inputs(ctx: &mut KernelCtx) -> Result<()> {
     for i in 0..ctx.num_inputs() {

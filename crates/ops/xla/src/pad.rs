@@ -3,9 +3,9 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, Ints, constant};
-use ferroflow_functors::strided::{Strided, par_fill};
+use ferroflow_functors::strided::{Strided, filled};
 use ferroflow_opdef::{KernelCtx, Op, ShapeCtx};
-use ferroflow_tensor::{PartialShape, Shape, Tensor, dispatch_items};
+use ferroflow_tensor::{PartialShape, Shape, Tensor};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -138,12 +138,7 @@ fn pad(ctx: &mut KernelCtx) -> Result<()> {
     let out_shape = Shape::checked(&sizes)?;
     let kept = |i: usize| Kept::of(shape[i], out_shape[i], low[i], interior[i]);
     let kept: Vec<Kept> = (0..shape.rank()).map(kept).collect();
-    let mut out = ctx.alloc(input.dtype(), out_shape)?;
-    dispatch_items!(out.dtype(), T => {
-        if let Some(value) = value.items::<T>()?.first() {
-            par_fill(ctx.par(), out.items_mut::<T>()?, value);
-        }
-    });
+    let mut out = filled(ctx, value, out_shape)?;
     if kept.iter().all(|k| k.n > 0) {
         place(ctx, input, &kept, &mut out)?;
     }

@@ -4,6 +4,7 @@
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{shape_input, shape_vector};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::philox::Philox;
 use ferroflow_tensor::{DType, Element, Shape, Tensor, dispatch};
 
 /// The ops of this file.
@@ -69,31 +70,8 @@ fn bits(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-const LOW: u64 = u32::MAX as u64;
-
 fn joined(low: u32, high: u32) -> u64 {
     u64::from(low) | u64::from(high) << 32
-}
-
-fn philox_block(counter: u128, key: u64) -> [u32; 4] {
-    let mut x = [0, 32, 64, 96].map(|shift| (counter >> shift) as u32);
-    let mut key = [(key & LOW) as u32, (key >> 32) as u32];
-    for _ in 0..10 {
-        let wide = |x: u32, by: u32| u64::from(x) * u64::from(by);
-        let (p, q) = (wide(x[0], 0xD251_1F53), wide(x[2], 0xCD9E_8D57));
-        let high = |product: u64| (product >> 32) as u32;
-        x = [
-            high(q) ^ x[1] ^ key[0],
-            q as u32,
-            high(p) ^ x[3] ^ key[1],
-            p as u32,
-        ];
-        key = [
-            key[0].wrapping_add(0x9E37_79B9),
-            key[1].wrapping_add(0xBB67_AE85),
-        ];
-    }
-    x
 }
 
 fn philox(
@@ -108,10 +86,10 @@ fn philox(
     let mut out = ctx.alloc(dtype, shape)?;
     let words = if dtype.size() == 8 { 2 } else { 1 };
     let per_block = 4 / words;
-    let n_blocks = out.num_elements().div_ceil(per_block);
+    let mut stream = Philox::at(key, counter);
     dispatch!(dtype, T in [u8, i8, i32, u32, i64, u64] => {
-        for (i, out) in out.slice_mut::<T>()?.chunks_mut(per_block).enumerate() {
-            let block = philox_block(counter.wrapping_add(i as u128), key);
+        for out in out.slice_mut::<T>()?.chunks_mut(per_block) {
+            let block = stream.next_block();
             for (j, out) in out.iter_mut().enumerate() {
                 *out = match words {
                     2 => T::low(joined(block[2 * j], block[2 * j + 1])),
@@ -120,7 +98,7 @@ fn philox(
             }
         }
     }, else return Err(invalid_argument!("{dtype} is not a type of random bits")));
-    let next = counter.wrapping_add(n_blocks as u128);
+    let (_, next) = stream.position();
     let state = [key, next as u64, (next >> 64) as u64];
     Ok((Tensor::vector(&state[..len])?, out))
 }

@@ -5,7 +5,7 @@ use crate::function::{Combined, Function, dispatch_combined, unfit};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::conversion::converted;
 use ferroflow_functors::reduce::{All, Any, Max, Min, Prod, Reducer, Sum, layout, reduce};
-use ferroflow_functors::strided::par_fill;
+use ferroflow_functors::strided::filled;
 use ferroflow_functors::transpose::transposed;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{
@@ -217,17 +217,6 @@ fn called(ctx: &mut KernelCtx, n: usize, reduced: &[bool], function: &Function) 
     Ok(())
 }
 
-/// Returns `n` times a scalar.
-fn filled(ctx: &KernelCtx, value: &Tensor, n: usize) -> Result<Tensor> {
-    let mut out = ctx.alloc(value.dtype(), Shape::from([n]))?;
-    dispatch_items!(value.dtype(), T => {
-        if let Some(value) = value.items::<T>()?.first() {
-            par_fill(ctx.par(), out.items_mut::<T>()?, value);
-        }
-    });
-    Ok(out)
-}
-
 /// Calls the function once for each row.
 fn by_rows(
     ctx: &KernelCtx,
@@ -237,7 +226,7 @@ fn by_rows(
 ) -> Result<Vec<Tensor>> {
     let [rows, n] = [inputs[0].shape()[0], inputs[0].shape()[1]];
     let whole = |t: Tensor| match t.shape().is_scalar() {
-        true => filled(ctx, &t, n),
+        true => filled(ctx, &t, Shape::from([n])),
         false if t.num_elements() == n => Ok(t),
         false => Err(unfit()),
     };

@@ -4,7 +4,7 @@ use crate::function::{Function, dispatch_combined};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_functors::indices::{axis_in, int};
 use ferroflow_functors::shapes;
-use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Element, Shape, Tensor, bf16, dispatch, dispatch_items, f16};
 use std::cmp::Ordering;
@@ -18,22 +18,15 @@ pub(crate) const OPS: &[Op] = &[
         "XlaKeyValueSort",
         "keys: K, values: V -> sorted_keys: K, sorted_values: V | K: realnumbertype; V: type",
     )
-    .shape(outputs_unchanged)
+    .shape(shapes::each_unchanged)
     .kernel(key_value_sort),
     Op::new(
         "XlaVariadicSort",
         "inputs: list(T), dimension: int32 -> outputs: list(T) | T: list(type) >= 1; comparator: func; is_stable: bool",
     )
-    .shape(outputs_unchanged)
+    .shape(shapes::each_unchanged)
     .kernel(variadic_sort),
 ];
-
-fn outputs_unchanged(ctx: &mut ShapeCtx) -> Result<()> {
-    for i in 0..ctx.num_outputs() {
-        ctx.set(i, ctx.input(i));
-    }
-    Ok(())
-}
 
 /// An element type in XLA's order, in which `-NaN < -inf < -0.0 < 0.0 < inf < NaN`.
 trait Total: Element {

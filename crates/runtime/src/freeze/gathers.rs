@@ -9,20 +9,16 @@ use ferroflow_resources::resource::Var;
 use ferroflow_tensor::{DType, Tensor};
 
 /// Gathers of one graph, by the function whose body it is.
-type Gathers = Vec<(Option<String>, Vec<NodeId>)>;
+pub(super) type Gathers = Vec<(Option<String>, Vec<NodeId>)>;
 
-/// Splits each gather of a variable that is about to be replaced into a read and a gather of its value.
+/// Splits each of these nodes into a read and a gather of what it reads.
 pub(super) fn split(
     expanded: &mut ExpandedGraph,
     registry: &Registry,
-    resources: &Resources,
+    gathers: &Gathers,
 ) -> Result<()> {
-    let gathers = match Handles::of(expanded.graph(), registry, resources)? {
-        Some(handles) => gathers_of(&handles, resources),
-        None => return Ok(()),
-    };
     let mut functions = Patch::new();
-    for (function, nodes) in &gathers {
+    for (function, nodes) in gathers {
         match function {
             None => expanded.edit(|graph| split_nodes(graph, registry, nodes))?,
             Some(name) => {
@@ -34,13 +30,12 @@ pub(super) fn split(
             }
         }
     }
-    if !gathers.is_empty() {
-        expanded.apply(functions);
-    }
+    expanded.apply(functions);
     Ok(())
 }
 
-fn gathers_of(handles: &Handles, resources: &Resources) -> Gathers {
+/// Returns the gathers of variables that are about to be replaced.
+pub(super) fn of(handles: &Handles, resources: &Resources) -> Gathers {
     let mut nodes: Vec<Vec<NodeId>> = vec![Vec::new(); handles.scopes.len()];
     for variable in &handles.variables {
         if variable.kind != Kind::Variable || !variable.is_replaceable() {
