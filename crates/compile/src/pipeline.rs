@@ -31,6 +31,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::fuse_read::PASS,
     passes::fuse_update::PASS,
     passes::fuse_norm::PASS,
+    passes::fuse_attention::PASS,
     passes::cluster::acyclic::PASS,
     passes::fuse_sum::PASS,
     passes::elementwise::PASS,
@@ -152,14 +153,15 @@ pub(crate) fn run(
 fn is_wanted(pass: &Pass, options: &Options) -> bool {
     let is_wanted = match pass.name {
         passes::lower::NAME => options.lower != Lower::Never,
-        passes::fuse_norm::NAME => options.optimize && !options.device.is_empty(),
+        passes::fuse_norm::NAME | passes::fuse_attention::NAME | passes::mixed_precision::NAME => {
+            options.optimize && !options.device.is_empty()
+        }
         passes::cluster::NAME => options.optimize && options.jit != Jit::Off,
         // Devices have kernels of their own.
         passes::cluster::acyclic::NAME => {
             options.optimize && options.jit != Jit::Off && options.device.is_empty()
         }
         passes::fuse_sum::NAME => options.optimize && options.device.is_empty(),
-        passes::mixed_precision::NAME => options.optimize && !options.device.is_empty(),
         passes::bf16_products::NAME => options.optimize && options.device.is_empty(),
         _ => options.optimize,
     };

@@ -23,7 +23,9 @@ fn after(pass: &str, graph: &str) -> Result<String> {
             _ => Lower::Never,
         },
         device: match pass {
-            "fuse_norm" | "mixed_precision" => "/job:a/replica:0/task:0/device:GPU:0".to_string(),
+            "fuse_attention" | "fuse_norm" | "mixed_precision" => {
+                "/job:a/replica:0/task:0/device:GPU:0".to_string()
+            }
             _ => String::new(),
         },
         precision: match pass {

@@ -1,4 +1,4 @@
-"""Compiles kernels.cu, training.cu and functions.cu to compressed PTX, which the crate contains.
+"""Compiles kernels.cu, training.cu, attention.cu and functions.cu to compressed PTX, which the crate contains.
 
 Usage: pip install nvidia-cuda-nvrtc-cu12==12.4.127 nvidia-cuda-runtime-cu12==12.4.127
        python crates/gpu/kernels/build.py [DIRECTORY OF THE PACKAGE nvidia]
@@ -20,12 +20,12 @@ def check(library, result, what):
         raise SystemExit(f"{what}: error {result}")
 
 
-def compile_file(library, include, name, extra):
+def compile_file(library, include, name, extra, capability=75):
     source = (HERE / f"{name}.cu").read_bytes()
     program = ctypes.c_void_p()
     check(library, library.nvrtcCreateProgram(ctypes.byref(program), source, f"{name}.cu".encode(), 0, None, None),
           "nvrtcCreateProgram")
-    options = [b"--gpu-architecture=compute_75", b"--std=c++17", b"-I" + str(include).encode(),
+    options = [f"--gpu-architecture=compute_{capability}".encode(), b"--std=c++17", b"-I" + str(include).encode(),
                b"-I" + str(HERE).encode(), *extra]
     result = library.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     size = ctypes.c_size_t()
@@ -55,6 +55,7 @@ def main():
     include = root / "cuda_runtime" / "include"
     compile_file(library, include, "kernels", [])
     compile_file(library, include, "training", [])
+    compile_file(library, include, "attention", [], capability=80)
     compile_file(library, include, "functions", [b"--relocatable-device-code=true"])
 
 

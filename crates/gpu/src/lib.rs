@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+mod attention;
 mod compare;
 mod conv;
 mod data;
@@ -71,6 +72,7 @@ pub fn can_replay_state(op: &str, outputs: &[DType]) -> bool {
 /// NOT_FOUND if the registry lacks an op.
 pub fn register(registry: &Registry) -> Result<()> {
     let files: &[&[kernel::Row]] = &[
+        attention::ROWS,
         compare::ROWS,
         conv::ROWS,
         data::ROWS,

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 const KERNELS: &[u8] = include_bytes!("../kernels/kernels.ptx.gz");
 const TRAINING: &[u8] = include_bytes!("../kernels/training.ptx.gz");
+const ATTENTION: &[u8] = include_bytes!("../kernels/attention.ptx.gz");
 const FUNCTIONS: &[u8] = include_bytes!("../kernels/functions.ptx.gz");
 
 /// Bytes from which on kernels share a constant.
@@ -37,9 +38,24 @@ pub(crate) fn text(compressed: &[u8]) -> Result<String> {
     Ok(text)
 }
 
+/// The part of a compiled text that one of its kernels needs, as each takes the driver long to compile.
+///
+/// # Errors
+/// INTERNAL if there is no such kernel.
+fn entry(text: &str, name: &str) -> Result<String> {
+    const ENTRY: &str = ".visible .entry ";
+    let head = text.split(ENTRY).next().unwrap_or_default();
+    let mut entries = text.split(ENTRY).skip(1);
+    let own = entries.find(|e| e.strip_prefix(name).is_some_and(|e| e.starts_with('(')));
+    let own = own.ok_or_else(|| internal!("there is no kernel {name}"))?;
+    Ok(format!("{head}{ENTRY}{own}"))
+}
+
 /// See the module text.
 pub(crate) struct Library {
     device: Device,
+    /// Whether the device has compute capability 8.0.
+    is_newer: bool,
     kernels: Module,
     /// Loaded at the first kernel that is not among the others.
     training: OnceLock<Module>,
@@ -58,12 +74,14 @@ pub(crate) struct Library {
 impl Library {
     pub(crate) fn load(memory: &StreamMemory) -> Result<Library> {
         let device = memory.compute().device().clone();
+        let is_newer = Module::load(&device, &ptx::newer_probe()).is_ok();
         Ok(Library {
+            is_newer,
             kernels: Module::load(&device, &text(KERNELS)?)?,
             device,
             training: OnceLock::new(),
             found: Mutex::default(),
-            functions: ptx::Functions::parse(&text(FUNCTIONS)?),
+            functions: ptx::Functions::parse(&text(FUNCTIONS)?, is_newer),
             generated: Mutex::default(),
             copies: Mutex::default(),
             blas: OnceLock::new(),
@@ -103,6 +121,24 @@ impl Library {
         let copy = Arc::new(memory.upload(&value.get()?)?);
         copies.push((value.clone(), Arc::downgrade(&copy)));
         Ok(copy)
+    }
+
+    /// Returns a kernel of attention, loaded at its first call; `None` if the device lacks the instructions.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub(crate) fn attention(&self, name: &str) -> Result<Option<Function>> {
+        if !self.is_newer {
+            return Ok(None);
+        }
+        let mut found = self.found.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(function) = found.get(name) {
+            return Ok(Some(function.clone()));
+        }
+        let module = Module::load(&self.device, &entry(&text(ATTENTION)?, name)?)?;
+        let function = module.function(name)?;
+        found.insert(name.to_string(), function.clone());
+        Ok(Some(function))
     }
 
     fn training(&self) -> Result<&Module> {
@@ -196,7 +232,7 @@ mod tests {
     #[test]
     fn kernels_are_compiled_from_their_sources() {
         let common = include_bytes!("../kernels/common.cuh");
-        let sources: [(&str, &[u8], &[u8]); 3] = [
+        let sources: [(&str, &[u8], &[u8]); 4] = [
             (
                 "kernels.cu",
                 include_bytes!("../kernels/kernels.cu"),
@@ -206,6 +242,11 @@ mod tests {
                 "training.cu",
                 include_bytes!("../kernels/training.cu"),
                 TRAINING,
+            ),
+            (
+                "attention.cu",
+                include_bytes!("../kernels/attention.cu"),
+                ATTENTION,
             ),
             (
                 "functions.cu",

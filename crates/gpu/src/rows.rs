@@ -4,6 +4,7 @@ use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_device::{Grid, TensorArg};
 use ferroflow_opdef::KernelBuild;
+use ferroflow_tensor::Tensor;
 
 pub(crate) const ROWS: &[Row] = &[
     Row::new("Softmax", softmax),
@@ -35,33 +36,37 @@ pub(crate) fn threads(n: usize) -> usize {
 }
 
 fn softmax(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
-    let is_log = i32::from(build.def.name == "LogSoftmax");
+    let is_log = build.def.name == "LogSoftmax";
     Ok(Box::new(move |ctx: &mut GpuCtx| {
-        let x = ctx.input(0)?;
-        let Some(&n) = x.shape().last() else {
-            return Err(invalid_argument!("logits must have >= 1 dimension, got []"));
-        };
-        let y = ctx.alloc(x.dtype(), x.shape().clone())?;
-        if x.num_elements() > 0 {
-            let rows = x.num_elements() / n;
-            let (of, is_log) = (suffix(x.dtype())?, TensorArg::I32(is_log));
-            let (from, to) = (TensorArg::Tensor(&x), TensorArg::Tensor(&y));
-            if n <= SHORT {
-                let args = [
-                    from,
-                    to,
-                    TensorArg::I32(int(rows)?),
-                    TensorArg::I32(int(n)?),
-                    is_log,
-                ];
-                ctx.run(&format!("softmax_short_{of}"), &warps(rows), &args)?;
-            } else {
-                let args = [from, to, TensorArg::I32(int(n)?), is_log];
-                ctx.run(&format!("softmax_{of}"), &blocks(rows, threads(n)), &args)?;
-            }
-        }
+        let y = softmax_of(ctx, &ctx.input(0)?, is_log)?;
         ctx.set_output(0, y)
     }))
+}
+
+/// The softmax of rows, or its logarithm.
+///
+/// # Errors
+/// INVALID_ARGUMENT for a scalar; those of the device.
+pub(crate) fn softmax_of(ctx: &GpuCtx, x: &Tensor, is_log: bool) -> Result<Tensor> {
+    let Some(&n) = x.shape().last() else {
+        return Err(invalid_argument!("logits must have >= 1 dimension, got []"));
+    };
+    let y = ctx.alloc(x.dtype(), x.shape().clone())?;
+    if x.num_elements() == 0 {
+        return Ok(y);
+    }
+    let rows = x.num_elements() / n;
+    let (of, is_log) = (suffix(x.dtype())?, TensorArg::I32(i32::from(is_log)));
+    let (from, to) = (TensorArg::Tensor(x), TensorArg::Tensor(&y));
+    let length = TensorArg::I32(int(n)?);
+    if n <= SHORT {
+        let args = [from, to, TensorArg::I32(int(rows)?), length, is_log];
+        ctx.run(&format!("softmax_short_{of}"), &warps(rows), &args)?;
+    } else {
+        let args = [from, to, length, is_log];
+        ctx.run(&format!("softmax_{of}"), &blocks(rows, threads(n)), &args)?;
+    }
+    Ok(y)
 }
 
 fn layer_norm(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {

@@ -47,6 +47,10 @@ const ELSEWHERE: &[(&str, &str)] = &[
         "_Int8Combine _Int8Conv2D _Int8Dense _Int8DepthwiseConv2d _Int8Dequantize _Int8Quantize",
     ),
     (
+        "the pass fuse_attention makes it for GPUs: tests/gpu/attention.rs",
+        "_Attention",
+    ),
+    (
         "the pass fuse_norm makes it for GPUs: tests/gpu.rs",
         "_ReluBatchNormGrad",
     ),

@@ -1,5 +1,7 @@
 //! Steps on an NVIDIA GPU that are replayed; without one there is nothing to run.
 
+mod attention;
+
 use ferroflow_runtime::{
     Code, DType, DeviceSet, Result, Session, SessionOptions, StreamDeviceOptions, StreamDevices,
     Tensor, set_tf32,

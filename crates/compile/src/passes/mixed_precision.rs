@@ -93,6 +93,7 @@ const OPS: &[(&str, &str)] = &[
     ("Tile", "T"),
     ("Transpose", "T"),
     ("Unpack", "T"),
+    ("_Attention", "T"),
     ("_Dense", "T"),
     ("_FusedBatchNormEx", "T"),
     ("_FusedConv2D", "T"),
@@ -138,7 +139,9 @@ fn dtype_attr(node: &Node) -> Option<&'static str> {
 }
 
 fn is_product(op: &str) -> bool {
-    op.contains("MatMul") || op.contains("Conv2") || matches!(op, "_Dense" | "Einsum")
+    op.contains("MatMul")
+        || op.contains("Conv2")
+        || matches!(op, "_Attention" | "_Dense" | "Einsum")
 }
 
 struct Conversion<'a, 'b> {

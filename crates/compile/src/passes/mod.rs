@@ -14,6 +14,7 @@ pub(crate) mod dependency;
 pub(crate) mod dilated_conv;
 pub(crate) mod elementwise;
 pub(crate) mod fuse;
+pub(crate) mod fuse_attention;
 pub(crate) mod fuse_norm;
 pub(crate) mod fuse_read;
 pub(crate) mod fuse_sum;

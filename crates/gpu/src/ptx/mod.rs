@@ -17,7 +17,16 @@ use std::hash::{Hash, Hasher};
 /// The name of the generated kernel.
 pub(crate) const ENTRY: &str = "elementwise";
 
-const VERSION: &str = ".version 7.0\n.target sm_75\n.address_size 64\n";
+/// The head of a module for devices of compute capability 7.5 or, if `is_newer`, 8.0 on.
+fn head(is_newer: bool) -> String {
+    let capability = if is_newer { 80 } else { 75 };
+    format!(".version 7.0\n.target sm_{capability}\n.address_size 64\n")
+}
+
+/// A module that only devices of compute capability 8.0 on take.
+pub(crate) fn newer_probe() -> String {
+    head(true) + ".visible .entry probe()\n{\n\tret;\n}\n"
+}
 
 /// How the elements of an operand belong to those of the result.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -102,16 +111,22 @@ pub(crate) struct Functions {
     globals: String,
     /// Names and definitions.
     all: Vec<(String, String)>,
+    /// Whether the device has compute capability 8.0.
+    is_newer: bool,
 }
 
+/// Lines of the longest function whose body stands in place of its calls.
+const INLINED: usize = 64;
+
 impl Functions {
-    pub(crate) fn parse(text: &str) -> Functions {
+    pub(crate) fn parse(text: &str, is_newer: bool) -> Functions {
         let mut parts = text.split(".visible .func");
         let head = parts.next().unwrap_or_default();
         let globals = head.lines().filter(|l| l.starts_with(".global"));
         let mut functions = Functions {
             globals: globals.map(|l| format!("{l}\n")).collect(),
             all: Vec::new(),
+            is_newer,
         };
         for part in parts {
             let after = part.split_once(") ").map_or("", |(_, rest)| rest);
@@ -127,20 +142,46 @@ impl Functions {
         let found = self.all.iter().find(|(n, _)| n == name);
         found.map_or("", |(_, text)| text)
     }
+
+    /// The body of a short function, with operands for its parameters and a register for its result. A call would keep the
+    /// lanes of a thread from being computed side by side.
+    fn inlined(&self, name: &str, args: &[&str], to: &str) -> Option<String> {
+        let (_, body) = self.get(name).split_once('{')?;
+        let (body, _) = body.rsplit_once('}')?;
+        let is_simple = body.matches("ret;").count() == 1
+            && ["call", "__cudart_", ".local"]
+                .iter()
+                .all(|text| !body.contains(text));
+        if !is_simple || body.lines().count() > INLINED {
+            return None;
+        }
+        let mut text = body.replace("\tret;\n", "");
+        text = text.replace(
+            "st.param.f32 \t[func_retval0+0],",
+            &format!("mov.f32 \t{to},"),
+        );
+        for (i, arg) in args.iter().enumerate() {
+            text = text.replace(&format!("[{name}_param_{i}]"), arg);
+        }
+        text = text.replace("ld.param.f32", "mov.f32");
+        (!text.contains("param")).then(|| format!("\t{{{text}\t}}\n"))
+    }
 }
 
 /// The body of a kernel while it is written.
-struct Body {
+struct Body<'a> {
+    functions: &'a Functions,
     text: String,
     /// Functions that it calls.
     called: Vec<&'static str>,
     n_floats: usize,
 }
 
-impl Body {
+impl Body<'_> {
+    /// A new register, named as none of the functions.
     fn float(&mut self) -> String {
         self.n_floats += 1;
-        format!("%f{}", self.n_floats)
+        format!("%v{}", self.n_floats)
     }
 
     fn line(&mut self, text: &str) {
@@ -148,6 +189,10 @@ impl Body {
     }
 
     fn call(&mut self, name: &'static str, args: &[&str], to: &str) {
+        if let Some(text) = self.functions.inlined(name, args, to) {
+            self.text.push_str(&text);
+            return;
+        }
         if !self.called.contains(&name) {
             self.called.push(name);
         }
@@ -174,6 +219,7 @@ impl Loop {
     /// its address, and the numbers of its walk.
     pub(crate) fn module(&self, functions: &Functions) -> String {
         let mut body = Body {
+            functions,
             text: String::new(),
             called: Vec::new(),
             n_floats: 0,
@@ -202,7 +248,7 @@ impl Loop {
         for (i, (dtype, value)) in self.results.iter().enumerate() {
             self.store(&mut body, i, *dtype, &values[*value]);
         }
-        let mut text = VERSION.to_string();
+        let mut text = head(functions.is_newer);
         let called: String = body.called.iter().map(|name| functions.get(name)).collect();
         // Tables that functions read.
         if called.contains("__cudart_") {
@@ -212,7 +258,7 @@ impl Loop {
         let _ = write!(
             text,
             ".visible .entry {ENTRY}(\n\t{}\n)\n{{\n\t.reg .pred %p<9>;\n\t.reg .b16 %h<9>;\n\t.reg .b32 %r<24>;\n\t.reg .b64 \
-             %a<9>;\n\t.reg .f64 %d<9>;\n\t.reg .f32 %f<{}>;\n{}DONE:\n\tret;\n}}\n",
+             %a<9>;\n\t.reg .f64 %d<9>;\n\t.reg .f32 %v<{}>;\n{}DONE:\n\tret;\n}}\n",
             params.join(",\n\t"),
             body.n_floats + 1,
             body.text
@@ -378,6 +424,9 @@ fn narrow(body: &mut Body, dtype: DType, from: &str, lane: usize) -> String {
     let to = format!("{registers}{}", lane + 4);
     match dtype {
         DType::Half => body.line(&format!("cvt.rn.f16.f32 {to}, {from};")),
+        DType::Bfloat16 if body.functions.is_newer => {
+            body.line(&format!("cvt.rn.bf16.f32 {to}, {from};"));
+        }
         // Rounds to nearest even; a NaN stays one.
         DType::Bfloat16 => {
             for line in [

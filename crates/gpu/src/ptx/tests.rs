@@ -3,9 +3,13 @@
 use super::*;
 use crate::library::text;
 
-fn functions() -> Functions {
+fn functions_of(is_newer: bool) -> Functions {
     let compressed = include_bytes!("../../kernels/functions.ptx.gz");
-    Functions::parse(&text(compressed).expect("compressed text"))
+    Functions::parse(&text(compressed).expect("compressed text"), is_newer)
+}
+
+fn functions() -> Functions {
+    functions_of(false)
 }
 
 fn program(text: &str, n_inputs: usize) -> Vec<Step> {
@@ -117,9 +121,12 @@ fn functions_of_ops_exist() {
 /// `ptxas -arch=sm_90 FILE` for each file.
 #[test]
 fn modules_define_what_they_call() {
-    let functions = functions();
-    for (i, of) in loops().into_iter().enumerate() {
-        let module = of.module(&functions);
+    let both = [false, true].map(functions_of);
+    let modules = loops().into_iter().flat_map(|of| {
+        let text = both.each_ref().map(|functions| of.module(functions));
+        text.map(|text| (of.clone(), text))
+    });
+    for (i, (of, module)) in modules.enumerate() {
         let calls = module
             .lines()
             .filter_map(|l| l.trim().strip_prefix("call.uni (r), "));

@@ -5,6 +5,7 @@
 
 // codegen:begin
 mod activation;
+mod attention;
 mod batch_norm;
 mod batch_norm_grad;
 mod bias;
@@ -51,6 +52,7 @@ mod xent;
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("activation", activation::OPS),
+    ("attention", attention::OPS),
     ("batch_norm", batch_norm::OPS),
     ("batch_norm_grad", batch_norm_grad::OPS),
     ("bias", bias::OPS),
