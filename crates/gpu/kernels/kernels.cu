@@ -19,34 +19,71 @@ template <class T> __device__ void softmax(const T *x, T *y, int n, int is_log) 
     }
 }
 
-// Calls `F<N>` with the registers that each lane of a warp needs for a row of `n` elements.
-#define BY_LENGTH(F, n, ...)                                                                                          \
-    if (n <= 128) F<4>(__VA_ARGS__);                                                                                  \
-    else if (n <= 256) F<8>(__VA_ARGS__);                                                                             \
-    else if (n <= 512) F<16>(__VA_ARGS__);                                                                            \
-    else if (n <= 768) F<24>(__VA_ARGS__);                                                                            \
-    else F<32>(__VA_ARGS__);
+// A row of at most 32 N elements in the registers of a warp: lane `l` has the elements from (32 i + l) V on, for each `i`.
+template <int N, int V> struct Row {
+    float v[N];
 
-template <int N, class T> __device__ void softmax_of(const T *x, T *y, int n, int is_log) {
-    int lane = threadIdx.x % 32;
-    float v[N], largest = -INFINITY, sum = 0;
+    static __device__ int at(int i) { return (i / V * 32 + threadIdx.x % 32) * V + i % V; }
+
+    template <class T> __device__ void read(const T *x, int n) {
 #pragma unroll
-    for (int i = 0; i < N; i++) v[i] = i * 32 + lane < n ? load(x + i * 32 + lane) : -INFINITY;
+        for (int i = 0; i < N; i += V) {
+            if (at(i) >= n) continue;
+            Vector<T, V> e = *(const Vector<T, V> *)(x + at(i));
 #pragma unroll
-    for (int i = 0; i < N; i++) largest = Max::add(largest, v[i]);
+            for (int k = 0; k < V; k++) v[i + k] = load(&e.v[k]);
+        }
+    }
+
+    template <class T> __device__ void write(T *y, int n) const {
+#pragma unroll
+        for (int i = 0; i < N; i += V) {
+            if (at(i) >= n) continue;
+            Vector<T, V> e;
+#pragma unroll
+            for (int k = 0; k < V; k++) store(&e.v[k], v[i + k]);
+            *(Vector<T, V> *)(y + at(i)) = e;
+        }
+    }
+};
+
+// Elements of a vector for rows of N elements a lane.
+template <class T> __device__ constexpr int lanes(int n) { return n < 16 / (int)sizeof(T) ? n : 16 / (int)sizeof(T); }
+
+// Whether rows of `n` elements, behind one another from `x` on, can be read by vectors of 16 bytes.
+template <class T> __device__ inline bool by_vectors(const T *x, int n) {
+    return (size_t)x % 16 == 0 && n * sizeof(T) % 16 == 0;
+}
+
+// Calls `F<N, V>` with the registers that each lane of a warp needs for a row of `n` elements.
+#define BY_LENGTH(F, T, vectors, n, ...)                                                                              \
+    if (!(vectors)) F<32, 1>(__VA_ARGS__);                                                                            \
+    else if (n <= 128) F<4, lanes<T>(4)>(__VA_ARGS__);                                                                \
+    else if (n <= 256) F<8, lanes<T>(8)>(__VA_ARGS__);                                                                \
+    else if (n <= 512) F<16, lanes<T>(16)>(__VA_ARGS__);                                                              \
+    else if (n <= 768) F<24, lanes<T>(24)>(__VA_ARGS__);                                                              \
+    else F<32, lanes<T>(32)>(__VA_ARGS__);
+
+template <int N, int V, class T> __device__ void softmax_of(const T *x, T *y, int n, int is_log) {
+    Row<N, V> row;
+    row.read(x, n);
+    float largest = -INFINITY, sum = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        if (row.at(i) < n) largest = Max::add(largest, row.v[i]);
     largest = warp_all<Max>(largest);
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        v[i] -= largest;
-        float e = i * 32 + lane < n ? expf(v[i]) : 0;
+        row.v[i] -= largest;
+        float e = row.at(i) < n ? expf(row.v[i]) : 0;
         sum += e;
-        if (!is_log) v[i] = e;
+        if (!is_log) row.v[i] = e;
     }
     sum = warp_all<Sum>(sum);
     float factor = 1 / sum, shift = logf(sum);
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        if (i * 32 + lane < n) store(y + i * 32 + lane, is_log ? v[i] - shift : v[i] * factor);
+    for (int i = 0; i < N; i++) row.v[i] = is_log ? row.v[i] - shift : row.v[i] * factor;
+    row.write(y, n);
 }
 
 // Softmax of rows of at most 1,024 elements: a warp a row, whose elements stay in registers.
@@ -55,7 +92,8 @@ template <class T> __device__ void softmax_short(const T *x, T *y, int rows, int
     if (row >= rows) return;
     x += (size_t)row * n;
     y += (size_t)row * n;
-    BY_LENGTH(softmax_of, n, x, y, n, is_log)
+    bool vectors = by_vectors(x, n) && by_vectors(y, n);
+    BY_LENGTH(softmax_of, T, vectors, n, x, y, n, is_log)
 }
 
 // (x - mean) / sqrt(variance + epsilon) * scale + offset of rows of `n` elements, a block a row.
@@ -76,26 +114,30 @@ __device__ void layer_norm(const T *x, const T *scale, const T *offset, T *y, in
         store(y + i, (load(x + i) - mean) * factor * load(scale + i) + load(offset + i));
 }
 
-template <int N, class T>
+template <int N, int V, class T>
 __device__ void layer_norm_of(const T *x, const T *scale, const T *offset, T *y, int n, float epsilon) {
-    int lane = threadIdx.x % 32;
-    float v[N], sum = 0, squares = 0;
+    Row<N, V> row;
+    row.read(x, n);
+    float sum = 0, squares = 0;
 #pragma unroll
-    for (int i = 0; i < N; i++) v[i] = i * 32 + lane < n ? load(x + i * 32 + lane) : 0;
-#pragma unroll
-    for (int i = 0; i < N; i++) sum += v[i];
+    for (int i = 0; i < N; i++)
+        if (row.at(i) < n) sum += row.v[i];
     float mean = warp_all<Sum>(sum) / n;
 #pragma unroll
     for (int i = 0; i < N; i++) {
-        v[i] -= mean;
-        if (i * 32 + lane < n) squares += v[i] * v[i];
+        row.v[i] -= mean;
+        if (row.at(i) < n) squares += row.v[i] * row.v[i];
     }
     float factor = rsqrtf(warp_all<Sum>(squares) / n + epsilon);
 #pragma unroll
-    for (int i = 0; i < N; i++) {
-        int at = i * 32 + lane;
-        if (at < n) store(y + at, v[i] * factor * load(scale + at) + load(offset + at));
+    for (int i = 0; i < N; i += V) {
+        int at = row.at(i);
+        if (at >= n) continue;
+        Vector<T, V> by = *(const Vector<T, V> *)(scale + at), to = *(const Vector<T, V> *)(offset + at);
+#pragma unroll
+        for (int k = 0; k < V; k++) row.v[i + k] = row.v[i + k] * factor * load(&by.v[k]) + load(&to.v[k]);
     }
+    row.write(y, n);
 }
 
 // The same for rows of at most 1,024 elements: a warp a row, whose elements stay in registers.
@@ -105,7 +147,8 @@ __device__ void layer_norm_short(const T *x, const T *scale, const T *offset, T 
     if (row >= rows) return;
     x += (size_t)row * n;
     y += (size_t)row * n;
-    BY_LENGTH(layer_norm_of, n, x, scale, offset, y, n, epsilon)
+    bool vectors = by_vectors(x, n) && by_vectors(scale, n) && by_vectors(offset, n) && by_vectors(y, n);
+    BY_LENGTH(layer_norm_of, T, vectors, n, x, scale, offset, y, n, epsilon)
 }
 
 // Reduces the middle of [outer, n, inner]. With `inner` 1 a block makes each result, else a thread.
@@ -327,19 +370,20 @@ OF_INDEX(i64, long long)
 
 #define OF_TYPE(NAME, T)                                                                                              \
     extern "C" __global__ void softmax_##NAME(const T *x, T *y, int n, int is_log) { softmax(x, y, n, is_log); }      \
-    extern "C" __global__ void softmax_short_##NAME(const T *x, T *y, int rows, int n, int is_log) {                  \
+    extern "C" __global__ void __launch_bounds__(128, 6) softmax_short_##NAME(const T *x, T *y, int rows, int n,        \
+                                                                              int is_log) {                           \
         softmax_short(x, y, rows, n, is_log);                                                                         \
     }                                                                                                                 \
     extern "C" __global__ void layer_norm_##NAME(const T *x, const T *scale, const T *offset, T *y, int n,            \
                                                  float epsilon) {                                                     \
         layer_norm(x, scale, offset, y, n, epsilon);                                                                  \
     }                                                                                                                 \
-    extern "C" __global__ void layer_norm_short_##NAME(const T *x, const T *scale, const T *offset, T *y, int rows,   \
-                                                       int n, float epsilon) {                                        \
+    extern "C" __global__ void __launch_bounds__(128, 6) layer_norm_short_##NAME(                                     \
+        const T *x, const T *scale, const T *offset, T *y, int rows, int n, float epsilon) {                          \
         layer_norm_short(x, scale, offset, y, rows, n, epsilon);                                                      \
     }                                                                                                                 \
     REDUCE(sum, Sum, NAME, T) REDUCE(max, Max, NAME, T) REDUCE(min, Min, NAME, T) REDUCE(prod, Prod, NAME, T)         \
-    POOL(1, NAME, T) POOL(4, NAME, T)                                                                                 \
+    POOL(1, NAME, T) POOL(4, NAME, T) POOL(8, NAME, T)                                                                                 \
     extern "C" __global__ void depthwise_##NAME(const T *x, const T *filter, const T *bias, T *y, int count,          \
                                                 int height, int width, int channels, int multiplier, int out_height,  \
                                                 int out_width, int filter_h, int filter_w, int stride_h,              \
