@@ -1,6 +1,6 @@
 //! Attention in one launch, without its scores in memory; where there is no kernel for it, as products and a softmax.
 
-use crate::data::{aligned, transposed};
+use crate::data::{self, aligned, transposed};
 use crate::elementwise::apply;
 use crate::kernel::{GpuCtx, GpuKernel, Row, int, suffix};
 use crate::library::tf32;
@@ -18,7 +18,8 @@ pub(crate) const ROWS: &[Row] = &[Row::new("_Attention", attention)];
 const QUERIES: usize = 64;
 const THREADS: usize = 128;
 /// The depths that there are kernels for; those between use the next one.
-const DEPTHS: [usize; 3] = [32, 64, 128];
+const DEPTHS: [usize; 3] = [32, 64, MAX_DEPTH];
+const MAX_DEPTH: usize = 128;
 
 /// The order of the dimensions of a tensor; depth is the last one.
 #[derive(Clone, Copy, PartialEq)]
@@ -56,48 +57,101 @@ impl Layout {
             )),
         }
     }
-
-    fn perm(self) -> [usize; 4] {
-        self.swap([0, 1, 2, 3])
-    }
-
-    /// The distances from one batch, head and row to the next in a tensor of this layout.
-    fn strides(self, t: &Tensor) -> Result<[TensorArg<'static>; 3]> {
-        let s = t.shape().strides();
-        let [batch, head, row, _] = self.swap([s[0], s[1], s[2], s[3]]);
-        Ok([
-            TensorArg::I32(int(batch)?),
-            TensorArg::I32(int(head)?),
-            TensorArg::I32(int(row)?),
-        ])
-    }
 }
 
 struct Attention {
     /// Of q, k, v and the result.
     layouts: [Layout; 4],
+    /// How many heads of q, k and v are used, if not all, and the first of each.
+    heads: Option<usize>,
+    first_heads: [usize; 3],
     has_bias: bool,
     has_condition: bool,
     scale: f32,
     fill: f32,
 }
 
-/// The inputs of a call.
-struct Call {
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Option<Tensor>,
-    condition: Option<Tensor>,
+/// Heads of a tensor.
+struct Heads {
+    tensor: Tensor,
+    layout: Layout,
+    /// Batch, heads, rows and depth.
+    dims: [usize; 4],
+    /// The number of the first element.
+    start: usize,
 }
 
-/// The sizes of a call that one launch computes.
-struct Sizes {
-    batch: usize,
-    heads: usize,
-    queries: usize,
-    keys: usize,
-    depth: usize,
+impl Heads {
+    fn new(tensor: Tensor, layout: Layout, first: usize, heads: Option<usize>) -> Result<Heads> {
+        let mut dims = layout.dims(&tensor)?;
+        let n = heads.unwrap_or(dims[1]);
+        if first.saturating_add(n) > dims[1] {
+            return Err(invalid_argument!(
+                "attention takes {n} heads from {first} on of a tensor with {}",
+                dims[1]
+            ));
+        }
+        dims[1] = n;
+        let start = first * layout.swap(strides(&tensor))[1];
+        Ok(Heads {
+            tensor,
+            layout,
+            dims,
+            start,
+        })
+    }
+
+    /// The distances from one batch, head and row to the next.
+    fn distances(&self) -> Result<[TensorArg<'static>; 3]> {
+        distances(self.layout, &self.tensor)
+    }
+
+    /// The elements as kernels read them, by 16 bytes.
+    fn aligned(&self, ctx: &GpuCtx) -> Result<Tensor> {
+        let n = self.tensor.num_elements() - self.start;
+        let view = self.tensor.view(self.start, [n].into())?;
+        if ctx.memory.span(&view)?.address.0.is_multiple_of(16) {
+            return Ok(view);
+        }
+        aligned(ctx, view)
+    }
+
+    /// The heads as `[batch, heads, rows, depth]`.
+    fn matrices(&self, ctx: &GpuCtx) -> Result<Tensor> {
+        if self.dims == self.layout.dims(&self.tensor)? {
+            return transposed(ctx, &self.tensor, &self.layout.swap([0, 1, 2, 3]));
+        }
+        let y = ctx.alloc(self.tensor.dtype(), self.dims)?;
+        let (from, to) = (self.layout.swap(strides(&self.tensor)), strides(&y));
+        let dims = (0..4).map(|d| (self.dims[d], from[d] as i64, to[d] as i64));
+        data::Copy::new(dims).run(ctx, (&self.tensor, self.start), (&y, 0))?;
+        Ok(y)
+    }
+}
+
+/// The distances between the elements of a tensor of four dimensions.
+fn strides(t: &Tensor) -> [usize; 4] {
+    let strides = t.shape().strides();
+    [strides[0], strides[1], strides[2], strides[3]]
+}
+
+/// The distances from one batch, head and row to the next in a tensor of a layout.
+fn distances(layout: Layout, t: &Tensor) -> Result<[TensorArg<'static>; 3]> {
+    let [batch, head, row, _] = layout.swap(strides(t));
+    Ok([
+        TensorArg::I32(int(batch)?),
+        TensorArg::I32(int(head)?),
+        TensorArg::I32(int(row)?),
+    ])
+}
+
+/// The inputs of a call.
+struct Call {
+    q: Heads,
+    k: Heads,
+    v: Heads,
+    bias: Option<Tensor>,
+    condition: Option<Tensor>,
 }
 
 fn attention(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
@@ -107,10 +161,19 @@ fn attention(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
         .into_iter()
         .map(Layout::parse)
         .collect::<Result<_>>()?;
+    let size = |n: i64| {
+        usize::try_from(n).map_err(|_| invalid_argument!("heads must not be negative, got {n}"))
+    };
     let attention = Attention {
         layouts: layouts
             .try_into()
             .map_err(|_| invalid_argument!("layouts must have 4 elements"))?,
+        heads: Some(size(attrs.int("heads")?)?).filter(|n| *n > 0),
+        first_heads: match attrs.ints("first_heads")?[..] {
+            [] => [0; 3],
+            [q, k, v] => [size(q)?, size(k)?, size(v)?],
+            _ => return Err(invalid_argument!("first_heads must have 3 elements")),
+        },
         has_bias: attrs.int("num_biases")? > 0,
         has_condition: attrs.int("num_conditions")? > 0,
         scale: attrs.float("scale")?,
@@ -125,95 +188,68 @@ fn attention(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
 impl Attention {
     fn compute(&self, ctx: &GpuCtx) -> Result<Tensor> {
         let (bias, condition) = (3, 3 + usize::from(self.has_bias));
-        let call = Call {
-            q: ctx.input(0)?,
-            k: ctx.input(1)?,
-            v: ctx.input(2)?,
-            bias: self.has_bias.then(|| ctx.input(bias)).transpose()?,
-            condition: self
-                .has_condition
-                .then(|| ctx.input(condition))
-                .transpose()?,
+        let heads = |i: usize| {
+            let first = self.first_heads[i];
+            Heads::new(ctx.input(i)?, self.layouts[i], first, self.heads)
         };
-        match self.sizes(&call)? {
-            Some(sizes) => match self.launch(ctx, &call, &sizes)? {
-                Some(y) => Ok(y),
-                None => self.by_products(ctx, &call),
-            },
-            None => self.by_products(ctx, &call),
+        let optional = |is_there: bool, i: usize| is_there.then(|| ctx.input(i)).transpose();
+        let call = Call {
+            q: heads(0)?,
+            k: heads(1)?,
+            v: heads(2)?,
+            bias: optional(self.has_bias, bias)?,
+            condition: optional(self.has_condition, condition)?,
+        };
+        if call.has_kernel()
+            && let Some(y) = self.launch(ctx, &call)?
+        {
+            return Ok(y);
         }
-    }
-
-    /// The sizes of a call, if it is one of those that there is a kernel for.
-    fn sizes(&self, call: &Call) -> Result<Option<Sizes>> {
-        let [q_layout, k_layout, v_layout, _] = self.layouts;
-        let [batch, heads, queries, depth] = q_layout.dims(&call.q)?;
-        let [k, v] = [k_layout.dims(&call.k)?, v_layout.dims(&call.v)?];
-        let keys = k[2];
-        let of_keys = [batch, heads, keys, depth];
-        let is_whole = (depth * call.q.dtype().size()).is_multiple_of(16);
-        let fits = k == of_keys && v == of_keys && is_whole && depth <= DEPTHS[DEPTHS.len() - 1];
-        let has_unit = call.q.dtype() != DType::Float || tf32();
-        let is_mask = |t: &Tensor| fits_scores(t.shape(), [batch, heads, queries, keys]);
-        let mut masks = call.bias.iter().chain(&call.condition);
-        let masks_fit = masks.next().is_none_or(is_mask) && masks.next().is_none();
-        let has_elements = call.q.num_elements() > 0 && keys > 0;
-        Ok(
-            (fits && has_unit && masks_fit && has_elements).then_some(Sizes {
-                batch,
-                heads,
-                queries,
-                keys,
-                depth,
-            }),
-        )
+        self.by_products(ctx, &call)
     }
 
     /// Enqueues the kernel; `None` if the device has none.
-    fn launch(&self, ctx: &GpuCtx, call: &Call, sizes: &Sizes) -> Result<Option<Tensor>> {
-        let dtype = call.q.dtype();
-        let depth = DEPTHS.into_iter().find(|d| *d >= sizes.depth);
-        let name = format!("attention_{}_{}", depth.unwrap_or(0), suffix(dtype)?);
+    fn launch(&self, ctx: &GpuCtx, call: &Call) -> Result<Option<Tensor>> {
+        let Call { q, k, v, .. } = call;
+        let ([batch, heads, queries, depth], keys) = (q.dims, k.dims[2]);
+        let dtype = q.tensor.dtype();
+        let name = format!(
+            "attention_{}_{}",
+            DEPTHS.into_iter().find(|d| *d >= depth).unwrap_or(0),
+            suffix(dtype)?
+        );
         let Some(function) = ctx.library.attention(&name)? else {
             return Ok(None);
         };
-        let [q, k, v] = [&call.q, &call.k, &call.v].map(|t| aligned(ctx, t.clone()));
-        let (q, k, v) = (q?, k?, v?);
-        let of_heads = [sizes.batch, sizes.heads, sizes.queries, sizes.depth];
-        let y = ctx.alloc(dtype, self.layouts[3].swap(of_heads))?;
+        let operands = [q.aligned(ctx)?, k.aligned(ctx)?, v.aligned(ctx)?];
+        let y = ctx.alloc(dtype, self.layouts[3].swap(q.dims))?;
         let mask = call.bias.as_ref().or(call.condition.as_ref());
-        let [q_layout, k_layout, v_layout, y_layout] = self.layouts;
         let mut args = Vec::with_capacity(32);
-        args.extend([&q, &k, &v].map(TensorArg::Tensor));
+        args.extend(operands.iter().map(TensorArg::Tensor));
         for t in [&call.bias, &call.condition] {
             args.push(t.as_ref().map_or(TensorArg::Null, TensorArg::Tensor));
         }
         args.push(TensorArg::Tensor(&y));
-        for n in [sizes.heads, sizes.queries, sizes.keys, sizes.depth] {
+        for n in [heads, queries, keys, depth] {
             args.push(TensorArg::I32(int(n)?));
         }
-        for (layout, t) in [
-            (q_layout, &q),
-            (k_layout, &k),
-            (v_layout, &v),
-            (y_layout, &y),
-        ] {
-            args.extend(layout.strides(t)?);
+        for operand in [q, k, v] {
+            args.extend(operand.distances()?);
         }
+        args.extend(distances(self.layouts[3], &y)?);
         for stride in mask.map_or([0; 4], |t| mask_strides(t.shape())) {
             args.push(TensorArg::I32(int(stride)?));
         }
         args.extend([TensorArg::F32(self.scale), TensorArg::F32(self.fill)]);
-        let n = sizes.queries.div_ceil(QUERIES) * sizes.batch * sizes.heads;
+        let n = queries.div_ceil(QUERIES) * batch * heads;
         ctx.launch(&function, &blocks(n, THREADS), &args)?;
         Ok(Some(y))
     }
 
     /// The same as products of matrices.
     fn by_products(&self, ctx: &GpuCtx, call: &Call) -> Result<Tensor> {
-        let [q, k, v] = [(&call.q, 0), (&call.k, 1), (&call.v, 2)]
-            .map(|(t, i)| transposed(ctx, t, &self.layouts[i].perm()));
-        let mut scores = batch_product(ctx, &q?, &k?, false, true)?;
+        let (q, k) = (call.q.matrices(ctx)?, call.k.matrices(ctx)?);
+        let mut scores = batch_product(ctx, &q, &k, false, true)?;
         if self.scale != 1.0 {
             let steps = [Step::Number(self.scale), Step::Binary(BinaryFn::Mul, 0, 1)];
             scores = apply(ctx, &steps, &[scores])?;
@@ -226,8 +262,26 @@ impl Attention {
             let steps = [Step::Number(self.fill), Step::Select(0, 1, 2)];
             scores = apply(ctx, &steps, &[condition.clone(), scores])?;
         }
-        let y = batch_product(ctx, &softmax_of(ctx, &scores, false)?, &v?, false, false)?;
-        transposed(ctx, &y, &self.layouts[3].perm())
+        let (weights, v) = (softmax_of(ctx, &scores, false)?, call.v.matrices(ctx)?);
+        let y = batch_product(ctx, &weights, &v, false, false)?;
+        transposed(ctx, &y, &self.layouts[3].swap([0, 1, 2, 3]))
+    }
+}
+
+impl Call {
+    /// Whether there is a kernel for these sizes and this dtype.
+    fn has_kernel(&self) -> bool {
+        let dtype = self.q.tensor.dtype();
+        let ([batch, heads, queries, depth], keys) = (self.q.dims, self.k.dims[2]);
+        let of_keys = [batch, heads, keys, depth];
+        let is_whole = (depth * dtype.size()).is_multiple_of(16);
+        let is_same = self.k.dims == of_keys && self.v.dims == of_keys;
+        let has_unit = dtype != DType::Float || tf32();
+        let is_mask = |t: &Tensor| fits_scores(t.shape(), [batch, heads, queries, keys]);
+        let mut masks = self.bias.iter().chain(&self.condition);
+        let masks_fit = masks.next().is_none_or(is_mask) && masks.next().is_none();
+        let has_elements = batch * heads * queries * depth > 0 && keys > 0;
+        is_same && is_whole && depth <= MAX_DEPTH && has_unit && masks_fit && has_elements
     }
 }
 

@@ -2,7 +2,10 @@
 //! once. Only devices have a kernel of it.
 //!
 //! Products are Einsum, or BatchMatMul between transposes of positions and heads. Between the first product and the softmax
-//! there may be a factor, then a bias or a SelectV2 between scores and a number.
+//! there may be a factor, then a bias or a SelectV2 between scores and a number. If the queries, keys and values are products of
+//! one tensor by constants, they become one product.
+
+mod projections;
 
 use crate::pass::FUSED_SUFFIX;
 use crate::view::View;
@@ -11,6 +14,7 @@ use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::{DType, PartialShape};
+use projections::{Merged, Projections};
 
 pub(crate) const NAME: &str = "fuse_attention";
 
@@ -30,10 +34,14 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let view = View::new(graph, ctx.shapes(graph)?);
     let found = view.graph.iter().filter(|(_, n)| n.op() == "Softmax");
     let found: Vec<Attention> = found.filter_map(|(id, _)| attention(&view, id)).collect();
-    let fused = |a: &Attention| a.node(&view, ctx);
-    let nodes: Vec<Node> = found.iter().map(fused).collect::<Result<_>>()?;
+    let fused = |a: &Attention| Ok((a.node(&view, ctx)?, a.merged(&view, ctx)?));
+    let nodes: Vec<(Node, Option<Merged>)> = found.iter().map(fused).collect::<Result<_>>()?;
     let mut patch = Patch::new();
-    for (attention, node) in found.iter().zip(nodes) {
+    for (attention, (mut node, merged)) in found.iter().zip(nodes) {
+        if let Some(merged) = merged {
+            let heads = merged.add(graph, ctx, &mut patch)?;
+            node.inputs[..3].fill(heads);
+        }
         let new = patch.add(graph, node)?;
         patch.redirect(Output::new(attention.end, 0), Output::new(new, 0));
         patch.redirect_control(attention.end, Some(new));
@@ -71,6 +79,8 @@ struct Scores {
 struct Attention {
     scores: Scores,
     v: Operand,
+    /// The products that make all operands of one tensor, if they can be one.
+    projections: Option<Projections>,
     /// The node whose result is replaced.
     end: NodeId,
     heads_first: bool,
@@ -99,6 +109,11 @@ impl Attention {
                 inputs.push(condition);
             }
         }
+        if let Some(Projections { heads, .. }) = self.projections {
+            let first = [0, heads, 2 * heads];
+            attrs.set("heads", AttrValue::Int(heads));
+            attrs.set("first_heads", AttrValue::ints(&first));
+        }
         let name = format!("{}{FUSED_SUFFIX}", view.node(self.end).name);
         ctx.node(
             view.graph.unique_name(&name),
@@ -107,6 +122,11 @@ impl Attention {
             &inputs,
             &[],
         )
+    }
+
+    fn merged(&self, view: &View, ctx: &PassCtx) -> Result<Option<Merged>> {
+        let merged = self.projections.as_ref().map(|p| p.nodes(view, ctx));
+        merged.transpose()
     }
 }
 
@@ -148,7 +168,9 @@ fn attention(view: &View, id: NodeId) -> Option<Attention> {
     };
     let [q, k, v_depth] = [scores.q, scores.k, v].map(|o| depth(view, o));
     let depth = q.filter(|d| k == q && v_depth == q && *d <= MAX_DEPTH)?;
+    let projections = Projections::of(view, [scores.q, scores.k, v]);
     depth.is_multiple_of(DEPTH_STEP).then_some(Attention {
+        projections,
         scores,
         v,
         end,

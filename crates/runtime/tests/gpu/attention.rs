@@ -87,6 +87,94 @@ fn by_products([b, n, t, s, h]: Sizes, mask_rows: usize) -> String {
     .join("\n")
 }
 
+/// Of one tensor, whose products with three matrices become one.
+fn projected([b, n, t, s, h]: Sizes) -> String {
+    assert_eq!(t, s);
+    let dense = |name: &str| {
+        let (weights, bias, result) = (format!("w{name}"), format!("b{name}"), format!("d{name}"));
+        let values = |count: usize, by: usize| -> String {
+            let value = |i: usize| format!("float_val: {} ", ((i * by) % 17) as f32 / 40.0 - 0.2);
+            (0..count).map(value).collect()
+        };
+        let by = 3 + name.len() + usize::from(name.as_bytes()[0]) % 5;
+        let matrix = format!("dim {{ size: 8 }} dim {{ size: {} }}", n * h);
+        let attrs = [
+            ("T", F),
+            ("num_args", "i: 1"),
+            ("fused_ops", "list { s: 'BiasAdd' }"),
+        ];
+        [
+            constant(&weights, "DT_FLOAT", &matrix, &values(8 * n * h, by)),
+            constant(
+                &bias,
+                "DT_FLOAT",
+                &format!("dim {{ size: {} }}", n * h),
+                &values(n * h, by + 2),
+            ),
+            node(&result, "_Dense", &["x", &weights, &bias], &attrs),
+            node(
+                name,
+                "Reshape",
+                &[&result, "shape"],
+                &[("T", F), ("Tshape", "type: DT_INT32")],
+            ),
+        ]
+        .join("\n")
+    };
+    let rest = by_einsum([b, n, t, s, h], 1);
+    let rest = rest.lines().filter(|l| {
+        !["'q'", "'k'", "'v'"]
+            .iter()
+            .any(|n| l.starts_with(&format!("node {{ name: {n}")))
+    });
+    let shape = format!("int_val: [-1, {t}, {n}, {h}]");
+    let own = [
+        placeholder("x", F, &[b, t, 8]),
+        constant("shape", "DT_INT32", "dim { size: 4 }", &shape),
+        dense("q"),
+        dense("k"),
+        dense("v"),
+    ];
+    own.into_iter()
+        .chain(rest.map(str::to_string))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The dtypes that products are computed in, each with how much of the largest element results may differ by.
+const PRECISIONS: [(Option<DType>, f32); 3] = [
+    (None, 1e-5),
+    (Some(DType::Half), 5e-3),
+    (Some(DType::Bfloat16), 3e-2),
+];
+
+#[test]
+fn projections_are_one_product() {
+    for (precision, tol) in PRECISIONS {
+        let gpu = match gpu(precision) {
+            Ok(gpu) => gpu,
+            Err(e) => return println!("skipped: {e}"),
+        };
+        for sizes @ [b, _, t, s, _] in [[2, 3, 70, 70, 64], [1, 2, 9, 9, 40]] {
+            let graph = projected(sizes);
+            let own = session(&graph, &gpu).unwrap();
+            let cpu = Session::from_text(&graph, SessionOptions::default()).unwrap();
+            let feeds = [
+                ("x:0", numbers(&[b, t, 8], 1)),
+                ("m:0", numbers(&[b, 1, 1, s], 4)),
+            ];
+            for _ in 0..3 {
+                let got = own.run(&feeds, &["y:0"], &[]).unwrap();
+                let expected = cpu.run(&feeds, &["y:0"], &[]).unwrap();
+                assert!(
+                    is_near(&got[0], &expected[0], tol),
+                    "{sizes:?}, {precision:?}"
+                );
+            }
+        }
+    }
+}
+
 #[test]
 fn attention_is_what_its_ops_are() {
     let sizes: [Sizes; 8] = [
@@ -100,11 +188,7 @@ fn attention_is_what_its_ops_are() {
         [1, 2, 9, 11, 136],
         [0, 2, 9, 11, 64],
     ];
-    for (precision, tol) in [
-        (None, 1e-5),
-        (Some(DType::Half), 5e-3),
-        (Some(DType::Bfloat16), 3e-2),
-    ] {
+    for (precision, tol) in PRECISIONS {
         let gpu = match gpu(precision) {
             Ok(gpu) => gpu,
             Err(e) => return println!("skipped: {e}"),
