@@ -7,6 +7,9 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::missing_errors_doc)]
 
+mod bytecode;
 mod module;
+mod text;
+mod vhlo;
 
 pub use module::{Attr, Block, Function, Module, Op, TensorType, Type, ValueId};
