@@ -188,6 +188,15 @@ impl Function {
         })
     }
 
+    /// As [`Function::new`], of a body of which some nodes run whether a result needs them or not.
+    ///
+    /// # Errors
+    /// As for [`Function::new`].
+    pub fn with_effects(mut graph: Graph, effects: Vec<NodeId>) -> Result<Function> {
+        graph.set_targets(effects);
+        Function::new(graph)
+    }
+
     /// The function with another body of the same arguments and results.
     #[must_use]
     pub fn with_body(&self, mut graph: Graph) -> Function {

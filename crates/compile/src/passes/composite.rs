@@ -15,6 +15,7 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         let node = graph.node(id);
         let expand: Expand = match node.op() {
             "OneShotIterator" => factory_call,
+            "XlaCallModule" => super::call_module::expand,
             "FusedPadConv2D" => |this, node| padded_convolution(this, node, false),
             "FusedResizeAndPadConv2D" => |this, node| padded_convolution(this, node, true),
             _ if node.class() == NodeClass::RemoteCall => local_call,

@@ -3,6 +3,7 @@
 pub(crate) mod arithmetic;
 pub(crate) mod bf16_products;
 pub(crate) mod body;
+mod call_module;
 pub(crate) mod cluster;
 pub(crate) mod composite;
 pub(crate) mod constant_folding;

@@ -7,6 +7,7 @@
 
 // codegen:begin
 mod axis;
+mod call_module;
 mod control_flow;
 mod conv;
 mod dequantize;
@@ -26,6 +27,7 @@ mod windows;
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
 pub static ALL: &[ferroflow_opdef::OpFile] = &[
+    ("call_module", call_module::OPS),
     ("control_flow", control_flow::OPS),
     ("conv", conv::OPS),
     ("dequantize", dequantize::OPS),

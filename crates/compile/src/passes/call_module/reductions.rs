@@ -1,0 +1,681 @@
+//! Reductions, windows and sorts.
+
+use super::attrs::{dim, dims, flag, integers, ints_or, text};
+use super::function_ref;
+use super::scope::{Scope, known_dims, typed};
+use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_graph::Output;
+use ferroflow_opdef::{AttrValue, Attrs};
+use ferroflow_stablehlo::{Block, Op, TensorType, ValueId};
+use ferroflow_tensor::{DType, Tensor};
+
+/// The op that a region applies to its two arguments, if it does nothing else.
+fn only_op(block: &Block) -> Option<&str> {
+    let ([(a, _), (b, _)], [op, last]) = (&block.args[..], &block.ops[..]) else {
+        return None;
+    };
+    let is_of_args = op.operands == [*a, *b] || op.operands == [*b, *a];
+    let is_result = matches!(&op.results[..], [(y, _)] if last.operands == [*y]);
+    (is_of_args && is_result).then_some(op.name.as_str())
+}
+
+/// TensorFlow's reduction by an op.
+fn reduction(op: &str, dtype: DType) -> Option<&'static str> {
+    Some(match (op, dtype) {
+        ("and" | "minimum" | "multiply", DType::Bool) => "All",
+        ("or" | "maximum" | "add", DType::Bool) => "Any",
+        ("add", _) => "Sum",
+        ("multiply", _) => "Prod",
+        ("maximum", _) => "Max",
+        ("minimum", _) => "Min",
+        _ => return None,
+    })
+}
+
+/// A scalar as a number, infinite where it is the last integer.
+fn number(value: &Tensor) -> Option<f64> {
+    let float = |x: f32| Some(f64::from(x));
+    match value.dtype() {
+        DType::Float => float(*value.slice::<f32>().ok()?.first()?),
+        DType::Double => value.slice::<f64>().ok()?.first().copied(),
+        DType::Half => float(f32::from(*value.slice::<half::f16>().ok()?.first()?)),
+        DType::Bfloat16 => float(f32::from(*value.slice::<half::bf16>().ok()?.first()?)),
+        DType::Int32 => Some(match *value.slice::<i32>().ok()?.first()? {
+            i32::MIN => f64::NEG_INFINITY,
+            i32::MAX => f64::INFINITY,
+            n => f64::from(n),
+        }),
+        DType::Int64 => Some(match *value.slice::<i64>().ok()?.first()? {
+            i64::MIN => f64::NEG_INFINITY,
+            i64::MAX => f64::INFINITY,
+            n => n as f64,
+        }),
+        _ => integers(value)?.first().map(|n| *n as f64),
+    }
+}
+
+/// Whether combining with a number changes nothing.
+fn is_identity(op: &str, value: f64, dtype: DType) -> bool {
+    match (op, dtype) {
+        ("and" | "minimum" | "multiply", DType::Bool) => value == 1.0,
+        ("or" | "maximum", DType::Bool) => value == 0.0,
+        ("add", _) => value == 0.0,
+        ("multiply", _) => value == 1.0,
+        ("maximum", _) => value == f64::NEG_INFINITY,
+        ("minimum", _) => value == f64::INFINITY,
+        _ => false,
+    }
+}
+
+impl Scope<'_, '_> {
+    /// Adds a reduction, a window or a sort; `false` if the op is none.
+    pub(super) fn reduction(&mut self, op: &Op) -> Result<bool> {
+        match op.name.as_str() {
+            "reduce" => self.reduce(op)?,
+            "reduce_window" => self.reduce_window(op)?,
+            "select_and_scatter" => self.select_and_scatter(op)?,
+            "sort" => self.sort(op)?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    fn reduce(&mut self, op: &Op) -> Result<()> {
+        let n = op.operands.len() / 2;
+        let axes = dims(op, "dimensions")?;
+        let region = op.regions.first();
+        let region = region.ok_or_else(|| invalid_argument!("the reduction has no region"))?;
+        if n == 1
+            && let Some(by) = only_op(region)
+        {
+            let ty = self.ty(op.operands[0])?.clone();
+            if let Some(name) = reduction(by, ty.dtype) {
+                return self.simple_reduce(op, &ty, (name, by), &axes);
+            }
+        }
+        if n == 2
+            && let [axis] = axes[..]
+            && let Some(is_max) = self.arg_extreme(op, region, axis)?
+        {
+            return self.arg_reduce(op, is_max, axis);
+        }
+        let function = self.pure_region(op, 0)?;
+        let mut inputs = Vec::new();
+        for id in &op.operands {
+            inputs.push(self.full(*id)?);
+        }
+        let mut types = Vec::new();
+        for id in &op.operands[..n] {
+            types.push(self.ty(*id)?.dtype.into());
+        }
+        let axes: Vec<i64> = axes.iter().map(|a| *a as i64).collect();
+        let attrs = Attrs::default()
+            .with("T", AttrValue::List(types))
+            .with("dimensions_to_reduce", AttrValue::ints(&axes))
+            .with("reducer", function_ref(&function));
+        let made = self.node("XlaVariadicReduceV2", attrs, &inputs)?;
+        self.set_all(op, made)
+    }
+
+    fn reduced(&mut self, name: &str, x: Output, dtype: DType, axes: &[usize]) -> Result<Output> {
+        let axes = self.shape_constant(axes)?;
+        let attrs = match name {
+            "All" | "Any" => Attrs::default(),
+            _ => typed(dtype),
+        };
+        self.node(
+            name,
+            attrs.with("Tidx", AttrValue::Type(DType::Int64)),
+            &[x, axes],
+        )
+    }
+
+    fn simple_reduce(
+        &mut self,
+        op: &Op,
+        ty: &TensorType,
+        (name, by): (&str, &str),
+        axes: &[usize],
+    ) -> Result<()> {
+        let x = self.full(op.operands[0])?;
+        let y = self.reduced(name, x, ty.dtype, axes)?;
+        let init = self.known_scalar(op.operands[1])?.as_ref().and_then(number);
+        if init.is_some_and(|v| is_identity(by, v, ty.dtype)) {
+            return self.set(op, y);
+        }
+        // The value that the reduction starts with.
+        let init = self.full(op.operands[1])?;
+        let (binary, attrs) = match name {
+            "All" => ("LogicalAnd", Attrs::default()),
+            "Any" => ("LogicalOr", Attrs::default()),
+            "Sum" => ("AddV2", typed(ty.dtype)),
+            "Prod" => ("Mul", typed(ty.dtype)),
+            "Max" => ("Maximum", typed(ty.dtype)),
+            _ => ("Minimum", typed(ty.dtype)),
+        };
+        let y = self.node(binary, attrs, &[y, init])?;
+        self.set(op, y)
+    }
+
+    /// Whether a reduction finds the largest (`true`) or the smallest element and the first place where it is.
+    fn arg_extreme(&self, op: &Op, region: &Block, axis: usize) -> Result<Option<bool>> {
+        let is_iota = self.iotas.get(&op.operands[1]) == Some(&axis);
+        let index = self.ty(op.operands[1])?.dtype;
+        let inits = [
+            self.known_scalar(op.operands[2])?,
+            self.known_scalar(op.operands[3])?,
+        ];
+        let [Some(first), Some(place)] = inits else {
+            return Ok(None);
+        };
+        let is_index = matches!(index, DType::Int32 | DType::Int64);
+        if !is_iota || !is_index || number(&place) != Some(0.0) {
+            return Ok(None);
+        }
+        let of = self.ty(op.operands[0])?.dtype;
+        let is_max = match number(&first) {
+            Some(f64::NEG_INFINITY) => true,
+            Some(f64::INFINITY) => false,
+            _ => return Ok(None),
+        };
+        let is_signed_or_float = of.is_floating() || matches!(of, DType::Int32 | DType::Int64);
+        Ok((is_signed_or_float && picks(region, is_max, of.is_floating())).then_some(is_max))
+    }
+
+    fn arg_reduce(&mut self, op: &Op, is_max: bool, axis: usize) -> Result<()> {
+        let dtype = self.ty(op.operands[0])?.dtype;
+        let index = self.ty(op.operands[1])?.dtype;
+        let x = self.full(op.operands[0])?;
+        let (arg, extreme) = match is_max {
+            true => ("ArgMax", "Max"),
+            false => ("ArgMin", "Min"),
+        };
+        let at = self.constant(Tensor::scalar(axis as i32))?;
+        let attrs = |dtype: DType| {
+            typed(dtype)
+                .with("Tidx", AttrValue::Type(DType::Int32))
+                .with("output_type", AttrValue::Type(index))
+        };
+        let mut place = self.node(arg, attrs(dtype), &[x, at])?;
+        let mut value = self.reduced(extreme, x, dtype, &[axis])?;
+        if dtype.is_floating() {
+            // The first NaN, if there is one, is the result.
+            let is_nan = self.node("IsNan", typed(dtype), &[x])?;
+            let any = self.reduced("Any", is_nan, DType::Bool, &[axis])?;
+            let ones = self.cast(is_nan, DType::Bool, DType::Float)?;
+            let first = self.node("ArgMax", attrs(DType::Float), &[ones, at])?;
+            place = self.node("SelectV2", typed(index), &[any, first, place])?;
+            let nan = self.constant(Tensor::scalar(f32::NAN))?;
+            let nan = self.cast(nan, DType::Float, dtype)?;
+            value = self.node("SelectV2", typed(dtype), &[any, nan, value])?;
+        }
+        for ((id, t), output) in op.results.iter().zip([value, place]) {
+            self.define(*id, super::scope::tensor_type(t)?.clone(), output);
+        }
+        Ok(())
+    }
+
+    fn reduce_window(&mut self, op: &Op) -> Result<()> {
+        let [x, init] = op.operands[..] else {
+            return Err(unimplemented_error!(
+                "windows of several tensors are not implemented"
+            ));
+        };
+        let ty = self.ty(x)?.clone();
+        let window = Window::of(op, ty.dims.len());
+        let by = op.regions.first().and_then(only_op);
+        let first = self.known_scalar(init)?.as_ref().and_then(number);
+        if let Some(by) = by.filter(|by| first.is_some_and(|v| is_identity(by, v, ty.dtype)))
+            && self.known_window(op, x, &ty, &window, by)?
+        {
+            return Ok(());
+        }
+        let function = self.pure_region(op, 0)?;
+        let mut inputs = vec![self.full(x)?, self.full(init)?];
+        for list in [
+            &window.sizes,
+            &window.strides,
+            &window.base_dilations,
+            &window.dilations,
+        ] {
+            inputs.push(self.ints(list)?);
+        }
+        inputs.push(self.pairs(&window.pads)?);
+        let attrs = typed(ty.dtype)
+            .with("Tindices", AttrValue::Type(DType::Int64))
+            .with("computation", function_ref(&function));
+        let y = self.node("XlaReduceWindow", attrs, &inputs)?;
+        self.set(op, y)
+    }
+
+    /// Padding as a matrix of two columns.
+    fn pairs(&mut self, pads: &[i64]) -> Result<Output> {
+        let pairs = Tensor::vector(pads)?.with_shape([pads.len() / 2, 2].into())?;
+        self.constant(pairs)
+    }
+
+    /// Windows that TensorFlow has an op for: sums of all elements before each one, and pools of images.
+    fn known_window(
+        &mut self,
+        op: &Op,
+        x: ValueId,
+        ty: &TensorType,
+        window: &Window,
+        by: &str,
+    ) -> Result<bool> {
+        if let Some((axis, is_reverse)) = window.cumulative(ty) {
+            let name = match by {
+                "add" => "Cumsum",
+                "multiply" => "Cumprod",
+                _ => return Ok(false),
+            };
+            if ty.dtype == DType::Bool {
+                return Ok(false);
+            }
+            let x = self.full(x)?;
+            let axis = self.constant(Tensor::scalar(axis as i32))?;
+            let attrs = typed(ty.dtype).with("reverse", AttrValue::Bool(is_reverse));
+            let y = self.node(name, attrs, &[x, axis])?;
+            self.set(op, y)?;
+            return Ok(true);
+        }
+        let is_known = matches!(by, "maximum" | "add");
+        if !window.is_pool() || !is_known || !matches!(ty.dtype, DType::Float | DType::Double) {
+            return Ok(false);
+        }
+        let mut x = self.full(x)?;
+        if window.pads.iter().any(|p| *p != 0) {
+            let pads = self.pairs(&window.pads)?;
+            let edge = if by == "add" { 0.0 } else { f32::NEG_INFINITY };
+            let edge = self.constant(Tensor::scalar(edge))?;
+            let edge = self.cast(edge, DType::Float, ty.dtype)?;
+            let attrs = typed(ty.dtype).with("Tpaddings", AttrValue::Type(DType::Int64));
+            x = self.node("PadV2", attrs, &[x, pads, edge])?;
+        }
+        let attrs = typed(ty.dtype)
+            .with("ksize", AttrValue::ints(&window.sizes))
+            .with("strides", AttrValue::ints(&window.strides))
+            .with("padding", AttrValue::str("VALID"));
+        let y = match by {
+            "maximum" => self.node("MaxPool", attrs, &[x])?,
+            _ => {
+                let mean = self.node("AvgPool", attrs, &[x])?;
+                let count = window.sizes.iter().product::<i64>() as f64;
+                let count = self.constant(Tensor::scalar(count))?;
+                let count = self.cast(count, DType::Double, ty.dtype)?;
+                self.node("Mul", typed(ty.dtype), &[mean, count])?
+            }
+        };
+        self.set(op, y)?;
+        Ok(true)
+    }
+
+    fn select_and_scatter(&mut self, op: &Op) -> Result<()> {
+        let [x, source, init] = op.operands[..] else {
+            return Err(invalid_argument!("select_and_scatter has three operands"));
+        };
+        let ty = self.ty(x)?.clone();
+        let window = Window::of(op, ty.dims.len());
+        let (select, scatter) = (self.pure_region(op, 0)?, self.pure_region(op, 1)?);
+        let inputs = [
+            self.full(x)?,
+            self.ints(&window.sizes)?,
+            self.ints(&window.strides)?,
+            self.pairs(&window.pads)?,
+            self.full(source)?,
+            self.full(init)?,
+        ];
+        let attrs = typed(ty.dtype)
+            .with("Tindices", AttrValue::Type(DType::Int64))
+            .with("select", function_ref(&select))
+            .with("scatter", function_ref(&scatter));
+        let y = self.node("XlaSelectAndScatter", attrs, &inputs)?;
+        self.set(op, y)
+    }
+
+    fn sort(&mut self, op: &Op) -> Result<()> {
+        let axis = dim(op, "dimension")?;
+        let region = op.regions.first();
+        let region = region.ok_or_else(|| invalid_argument!("the sort has no region"))?;
+        if let Some(order) = Order::of(region) {
+            let keys = self.keys(op, region, &order)?;
+            return self.sort_by(op, axis, keys);
+        }
+        let function = self.pure_region(op, 0)?;
+        let mut inputs = Vec::new();
+        let mut types = Vec::new();
+        for id in &op.operands {
+            types.push(self.ty(*id)?.dtype.into());
+            inputs.push(self.full(*id)?);
+        }
+        inputs.push(self.constant(Tensor::scalar(axis as i32))?);
+        let attrs = Attrs::default()
+            .with("T", AttrValue::List(types))
+            .with("comparator", function_ref(&function))
+            .with("is_stable", AttrValue::Bool(flag(op, "is_stable")));
+        let made = self.node("XlaVariadicSort", attrs, &inputs)?;
+        self.set_all(op, made)
+    }
+
+    /// Integers whose descending order is that of a sort, and their dtype.
+    fn keys(&mut self, op: &Op, region: &Block, order: &Order) -> Result<(Output, DType)> {
+        let operand = op.operands[order.operand];
+        let of = self.value(operand)?.clone();
+        let whole = of.ty.clone();
+        // What the region computes of one element, for all elements.
+        self.values.insert(region.args[2 * order.operand].0, of);
+        for own in &order.left {
+            let mut own = region.ops[*own].clone();
+            for (_, t) in &mut own.results {
+                if own.name != "constant"
+                    && let ferroflow_stablehlo::Type::Tensor(t) = t
+                {
+                    t.dims.clone_from(&whole.dims);
+                }
+            }
+            self.op(&own)?;
+        }
+        let dtype = self.ty(order.key)?.dtype;
+        let mut key = self.full(order.key)?;
+        if dtype.is_floating() && !order.is_total {
+            let zero = self.number(0, dtype)?;
+            key = self.node("AddV2", typed(dtype), &[key, zero])?;
+        }
+        let (mut key, dtype) = match dtype {
+            DType::Bool => (self.cast(key, dtype, DType::Int32)?, DType::Int32),
+            t if t.is_floating() => (self.total(key, t)?, super::elementwise::signed(t)),
+            t => (key, t),
+        };
+        if order.is_ascending {
+            key = self.node("Invert", typed(dtype), &[key])?;
+        }
+        Ok((key, dtype))
+    }
+
+    /// Sorts all operands by the descending order of integers; equal ones stay in their order.
+    fn sort_by(&mut self, op: &Op, axis: usize, (keys, of): (Output, DType)) -> Result<()> {
+        let rank = self.ty(op.operands[0])?.dims.len();
+        let mut perm: Vec<usize> = (0..rank).filter(|d| *d != axis).collect();
+        perm.push(axis);
+        let back: Vec<usize> = (0..rank)
+            .map(|d| perm.iter().position(|p| *p == d).unwrap_or(d))
+            .collect();
+        let keys = self.transpose(keys, of, &perm)?;
+        let n = match self.ty(op.operands[0])?.dims[axis] {
+            Some(n) => self.constant(Tensor::scalar(n as i32))?,
+            None => return Err(unimplemented_error!("a sort along an open dimension")),
+        };
+        let places = self.top_places(keys, of, n)?;
+        for (i, (id, t)) in op.results.iter().enumerate() {
+            let (dtype, x) = (self.ty(op.operands[i])?.dtype, self.full(op.operands[i])?);
+            let x = self.transpose(x, dtype, &perm)?;
+            let y = self.at_places(x, dtype, places, rank)?;
+            let y = self.transpose(y, dtype, &back)?;
+            self.define(*id, super::scope::tensor_type(t)?.clone(), y);
+        }
+        Ok(())
+    }
+
+    /// The places of the `n` largest integers of each row, in descending order.
+    pub(super) fn top_places(&mut self, keys: Output, of: DType, n: Output) -> Result<Output> {
+        let attrs = typed(of).with("sorted", AttrValue::Bool(true));
+        let top = self.node("TopKV2", attrs, &[keys, n])?;
+        Ok(Output::new(top.node, 1))
+    }
+
+    /// The elements at places of each row.
+    pub(super) fn at_places(
+        &mut self,
+        x: Output,
+        dtype: DType,
+        places: Output,
+        rank: usize,
+    ) -> Result<Output> {
+        let last = self.constant(Tensor::scalar(rank as i32 - 1))?;
+        let attrs = Attrs::default()
+            .with("Tparams", AttrValue::Type(dtype))
+            .with("Tindices", AttrValue::Type(DType::Int32))
+            .with("Taxis", AttrValue::Type(DType::Int32))
+            .with("batch_dims", AttrValue::Int(rank as i64 - 1));
+        self.node("GatherV2", attrs, &[x, places, last])
+    }
+}
+
+/// The windows of an op, by dimension.
+struct Window {
+    sizes: Vec<i64>,
+    strides: Vec<i64>,
+    base_dilations: Vec<i64>,
+    dilations: Vec<i64>,
+    /// Before and behind each dimension.
+    pads: Vec<i64>,
+}
+
+impl Window {
+    fn of(op: &Op, rank: usize) -> Window {
+        Window {
+            sizes: ints_or(op, "window_dimensions", rank, 1),
+            strides: ints_or(op, "window_strides", rank, 1),
+            base_dilations: ints_or(op, "base_dilations", rank, 1),
+            dilations: ints_or(op, "window_dilations", rank, 1),
+            pads: ints_or(op, "padding", 2 * rank, 0),
+        }
+    }
+
+    fn is_dense(&self) -> bool {
+        let mut all = self.base_dilations.iter().chain(&self.dilations);
+        all.all(|d| *d == 1)
+    }
+
+    /// The dimension along which each window reaches from the first element to its own, or from its own to the last one.
+    fn cumulative(&self, ty: &TensorType) -> Option<(usize, bool)> {
+        let dims = known_dims(ty)?;
+        let mut long = (0..dims.len()).filter(|d| self.sizes[*d] != 1);
+        let (axis, None) = (long.next()?, long.next()) else {
+            return None;
+        };
+        let n = dims[axis] as i64;
+        let is_plain = self.is_dense() && self.strides.iter().all(|s| *s == 1);
+        let pads = (self.pads[2 * axis], self.pads[2 * axis + 1]);
+        let others = (0..self.pads.len()).all(|i| i / 2 == axis || self.pads[i] == 0);
+        let is_reverse = pads == (0, n - 1);
+        let fits = self.sizes[axis] == n && n > 1 && (pads == (n - 1, 0) || is_reverse);
+        (is_plain && others && fits).then_some((axis, is_reverse))
+    }
+
+    /// Whether the windows are those of images with channels last.
+    fn is_pool(&self) -> bool {
+        let is_image = |list: &[i64]| matches!(list, [1, _, _, 1]);
+        let pads = self.pads.iter().enumerate();
+        let mut pads = pads.filter(|(i, p)| **p < 0 || (**p != 0 && !(2..6).contains(i)));
+        self.is_dense() && is_image(&self.sizes) && is_image(&self.strides) && pads.next().is_none()
+    }
+}
+
+/// A comparison of the same function of two elements.
+struct Order {
+    /// The operand whose elements are compared.
+    operand: usize,
+    /// The ops of the region that compute the key of the left element.
+    left: Vec<usize>,
+    key: ValueId,
+    is_ascending: bool,
+    is_total: bool,
+}
+
+impl Order {
+    fn of(region: &Block) -> Option<Order> {
+        let [ops @ .., last] = &region.ops[..] else {
+            return None;
+        };
+        let root = ops
+            .iter()
+            .rposition(|op| matches!(&op.results[..], [(id, _)] if last.operands == [*id]))?;
+        let compare = &ops[root];
+        let is_ascending = match text(compare, "comparison_direction").ok()? {
+            "LT" => true,
+            "GT" => false,
+            _ => return None,
+        };
+        let [x, y] = compare.operands[..] else {
+            return None;
+        };
+        let (left, right) = (Slice::of(ops, x)?, Slice::of(ops, y)?);
+        let place = |arg: ValueId| region.args.iter().position(|(id, _)| *id == arg);
+        let (a, b) = (place(left.arg)?, place(right.arg)?);
+        let is_pair = a % 2 == 0 && b == a + 1;
+        (is_pair && left.is_like(&right, ops)).then_some(Order {
+            operand: a / 2,
+            left: left.ops,
+            key: x,
+            is_ascending,
+            is_total: text(compare, "compare_type").is_ok_and(|t| t == "TOTALORDER"),
+        })
+    }
+}
+
+/// The ops that a value of a region depends on, in order, and the one argument that they read.
+struct Slice {
+    ops: Vec<usize>,
+    arg: ValueId,
+}
+
+impl Slice {
+    fn of(ops: &[Op], value: ValueId) -> Option<Slice> {
+        let mut needed = vec![value];
+        let mut own = Vec::new();
+        let mut args = Vec::new();
+        let mut at = 0;
+        while let Some(id) = needed.get(at).copied() {
+            at += 1;
+            let maker = ops
+                .iter()
+                .position(|op| matches!(&op.results[..], [(r, _)] if *r == id));
+            match maker {
+                Some(i) => {
+                    if !ops[i].regions.is_empty() {
+                        return None;
+                    }
+                    own.push(i);
+                    for operand in &ops[i].operands {
+                        if !needed.contains(operand) {
+                            needed.push(*operand);
+                        }
+                    }
+                }
+                None => args.push(id),
+            }
+        }
+        own.sort_unstable();
+        own.dedup();
+        match args[..] {
+            [arg] => Some(Slice { ops: own, arg }),
+            _ => None,
+        }
+    }
+
+    /// Whether both compute the same function. Constants may be shared.
+    fn is_like(&self, other: &Slice, ops: &[Op]) -> bool {
+        let own = |slice: &Slice| {
+            let mut names = Vec::new();
+            let mut place = rustc_hash::FxHashMap::default();
+            place.insert(slice.arg, usize::MAX);
+            for (n, i) in slice.ops.iter().enumerate() {
+                let op = &ops[*i];
+                let reads: Vec<Option<usize>> = op
+                    .operands
+                    .iter()
+                    .map(|id| place.get(id).copied())
+                    .collect();
+                names.push(format!("{} {reads:?} {:?}", op.name, op.attrs));
+                for (id, _) in &op.results {
+                    place.insert(*id, n);
+                }
+            }
+            names
+        };
+        own(self) == own(other)
+    }
+}
+
+/// Whether a region of two pairs of a value and its place keeps the larger (or smaller) value, the first of equal ones, and
+/// NaN above all.
+fn picks(region: &Block, is_max: bool, is_float: bool) -> bool {
+    let sign = if is_max { 1.0 } else { -1.0 };
+    let nan = f64::NAN;
+    let mut cases = vec![
+        ([1.0, 0.0, 2.0, 1.0], [2.0, 1.0]),
+        ([2.0, 0.0, 1.0, 1.0], [2.0, 0.0]),
+        ([1.0, 0.0, 1.0, 1.0], [1.0, 0.0]),
+        ([1.0, 3.0, 1.0, 1.0], [1.0, 1.0]),
+        ([-1.0, 5.0, -7.0, 2.0], [-1.0, 5.0]),
+        ([-3.0, 1.0, 4.0, 0.0], [4.0, 0.0]),
+    ];
+    if is_float {
+        cases.push(([nan, 0.0, 1.0, 1.0], [nan, 0.0]));
+        cases.push(([1.0, 0.0, nan, 1.0], [nan, 1.0]));
+        cases.push(([nan, 0.0, nan, 1.0], [nan, 0.0]));
+    }
+    cases.into_iter().all(|([a, i, b, j], [value, place])| {
+        let got = evaluate(region, &[sign * a, i, sign * b, j]);
+        let same = |x: f64, y: f64| x == y || (x.is_nan() && y.is_nan());
+        matches!(got.as_deref(), Some([v, p]) if same(*v, sign * value) && *p == place)
+    })
+}
+
+/// Computes a region of comparisons and choices of numbers.
+fn evaluate(region: &Block, args: &[f64]) -> Option<Vec<f64>> {
+    let mut values: rustc_hash::FxHashMap<ValueId, f64> = region
+        .args
+        .iter()
+        .zip(args)
+        .map(|((id, _), v)| (*id, *v))
+        .collect();
+    for op in &region.ops {
+        let x: Vec<f64> = op
+            .operands
+            .iter()
+            .map(|id| values.get(id).copied())
+            .collect::<Option<_>>()?;
+        let truth = |t: bool| f64::from(u8::from(t));
+        let y = match (op.name.as_str(), &x[..]) {
+            ("return", results) => return Some(results.to_vec()),
+            ("compare", [a, b]) => truth(match text(op, "comparison_direction").ok()? {
+                "EQ" => a == b,
+                "NE" => a != b,
+                "LT" => a < b,
+                "LE" => a <= b,
+                "GT" => a > b,
+                "GE" => a >= b,
+                _ => return None,
+            }),
+            ("select", [c, a, b]) => {
+                if *c != 0.0 {
+                    *a
+                } else {
+                    *b
+                }
+            }
+            ("or", [a, b]) => truth(*a != 0.0 || *b != 0.0),
+            ("and", [a, b]) => truth(*a != 0.0 && *b != 0.0),
+            ("not", [a]) => truth(*a == 0.0),
+            ("maximum", [a, b]) => {
+                if a.is_nan() || a > b {
+                    *a
+                } else {
+                    *b
+                }
+            }
+            ("minimum", [a, b]) => {
+                if a.is_nan() || a < b {
+                    *a
+                } else {
+                    *b
+                }
+            }
+            _ => return None,
+        };
+        values.insert(op.results.first()?.0, y);
+    }
+    None
+}
