@@ -95,10 +95,7 @@ impl Display for Type {
         match self {
             Type::Tensor(ty) => {
                 write!(f, "{}[", short(ty.dtype))?;
-                list(f, &ty.dims, |f, d| match d {
-                    Some(d) => write!(f, "{d}"),
-                    None => f.write_str("?"),
-                })?;
+                dims(f, ty.dims.iter().copied())?;
                 f.write_str("]")
             }
             Type::Token => f.write_str("token"),
@@ -136,7 +133,7 @@ impl Display for Attr {
 
 fn tensor(f: &mut Formatter<'_>, t: &Tensor) -> fmt::Result {
     write!(f, "{}[", short(t.dtype()))?;
-    list(f, t.shape().dims(), |f, d| write!(f, "{d}"))?;
+    dims(f, t.shape().iter().map(|d| Some(*d)))?;
     f.write_str("]<")?;
     let n = t.num_elements();
     for i in 0..n.min(MAX_SHOWN) {
@@ -144,6 +141,13 @@ fn tensor(f: &mut Formatter<'_>, t: &Tensor) -> fmt::Result {
         write!(f, "{space}{}", t.format_element(i))?;
     }
     f.write_str(if n > MAX_SHOWN { " ...>" } else { ">" })
+}
+
+fn dims(f: &mut Formatter<'_>, dims: impl Iterator<Item = Option<usize>>) -> fmt::Result {
+    let dims: Vec<_> = dims
+        .map(|d| d.map_or("?".to_string(), |d| d.to_string()))
+        .collect();
+    f.write_str(&dims.join(","))
 }
 
 /// Returns the name of a dtype in StableHLO, where it is shorter.

@@ -165,7 +165,7 @@ impl<'a> Cursor<'a> {
             if !alignment.is_power_of_two() {
                 return Err(self.error(format_args!("{alignment} is not an alignment")));
             }
-            while self.at as u64 % alignment != 0 {
+            while !(self.at as u64).is_multiple_of(alignment) {
                 if self.byte()? != PADDING {
                     return Err(self.error("the padding of a section has other bytes"));
                 }

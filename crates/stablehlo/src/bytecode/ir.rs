@@ -60,6 +60,9 @@ struct Open {
     defined: Vec<ValueId>,
 }
 
+/// The beginning of a block: the number of ops, and the parameters.
+type BlockHead = (usize, Vec<(ValueId, Type)>);
+
 /// An op but for its regions.
 struct Head {
     dialect: String,
@@ -259,22 +262,16 @@ impl<'a> Reader<'_, 'a> {
         })
     }
 
-    /// Reads the beginning of a region and of its block: the number of ops, and the parameters. A
-    /// region without a block is `None`.
-    fn open(&mut self, at: &mut Cursor<'a>) -> Result<Option<(usize, Vec<(ValueId, Type)>)>> {
+    /// Reads the beginning of a region and of its block, if it has one.
+    fn open(&mut self, at: &mut Cursor<'a>) -> Result<Option<BlockHead>> {
         match at.varint()? {
             0 => return Ok(None),
             1 => {}
             n => return Err(at.error(format_args!("a region has {n} blocks, not one"))),
         }
         let claimed = at.varint()?;
-        if self.scopes.is_empty() {
-            self.scopes.push(Vec::new());
-        }
-        let scope = self.scopes.last().map_or(&[][..], |s| s);
-        let first = scope
-            .last()
-            .map_or(Some(0), |o| o.first.checked_add(o.claimed));
+        let last = self.scopes.last().and_then(|scope| scope.last());
+        let first = last.map_or(Some(0), |o| o.first.checked_add(o.claimed));
         let Some(first) = first else {
             return Err(at.error("regions claim to define too many values"));
         };
@@ -295,7 +292,7 @@ impl<'a> Reader<'_, 'a> {
         }
     }
 
-    fn block_head(&mut self, at: &mut Cursor<'a>) -> Result<(usize, Vec<(ValueId, Type)>)> {
+    fn block_head(&mut self, at: &mut Cursor<'a>) -> Result<BlockHead> {
         let (ops, has_args) = at.flagged()?;
         let mut args = Vec::new();
         if has_args {

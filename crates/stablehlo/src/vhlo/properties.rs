@@ -156,6 +156,7 @@ const VHLO: &[Row] = &[
         ],
     ),
     ("cosine_v2", &["result_accuracy"]),
+    ("cross-replica-sum_v1", &["replica_groups"]),
     (
         "custom_call_v1",
         &[

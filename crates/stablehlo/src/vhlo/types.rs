@@ -57,7 +57,7 @@ const VHLO: &[(u64, Scalar)] = &[
     (5, scalar("f64", Some(DType::Double), 64, Kind::Float(52))),
     (6, scalar("f8E4M3FN", Some(DType::Float8E4m3fn), 8, Kind::Other)),
     (7, scalar("f8E5M2", Some(DType::Float8E5m2), 8, Kind::Float(2))),
-    (9, scalar("index", None, 64, Kind::Signed)),
+    (9, scalar("index", Some(DType::Int64), 64, Kind::Signed)),
     (10, scalar("i4", Some(DType::Int4), 4, Kind::Signed)),
     (11, scalar("i8", Some(DType::Int8), 8, Kind::Signed)),
     (12, scalar("i16", Some(DType::Int16), 16, Kind::Signed)),
