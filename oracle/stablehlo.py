@@ -3,7 +3,7 @@
 Usage: python oracle/stablehlo.py [NAME...]     (default: all)
 
 Each program becomes crates/stablehlo/tests/data/<name>.mlirbc, a portable artifact. Made with jax
-and jaxlib 0.10.0 and TensorFlow 2.21.0. `BLESS=1 cargo test -p ferroflow-stablehlo` writes the
+and jaxlib 0.10.2 and TensorFlow 2.21.0. `BLESS=1 cargo test -p ferroflow-stablehlo` writes the
 expected text next to them; compare it with what `--text` prints here.
 """
 

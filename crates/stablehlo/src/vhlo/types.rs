@@ -33,7 +33,7 @@ pub(super) enum Kind {
     Bool,
     Signed,
     Unsigned,
-    /// A float of IEEE 754, of so many bits of its mantissa.
+    /// A float of IEEE 754, with the number of bits of its mantissa.
     Float(u32),
     Other,
 }

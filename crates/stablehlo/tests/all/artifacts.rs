@@ -3,7 +3,7 @@
 use ferroflow_stablehlo::Module;
 use std::path::PathBuf;
 
-/// The programs, and the first function of each.
+/// The names of the programs.
 const PROGRAMS: &[&str] = &[
     "softmax",
     "loop",

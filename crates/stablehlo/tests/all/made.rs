@@ -16,7 +16,7 @@ struct Program {
     values: u64,
 }
 
-/// Returns the type f32 with the number 1.
+/// Returns a program with attributes, whose constant is an index.
 fn program(attrs: Vec<Vec<u8>>) -> Program {
     Program {
         version: 1,
@@ -28,7 +28,7 @@ fn program(attrs: Vec<Vec<u8>>) -> Program {
     }
 }
 
-/// Returns a program whose constant is a tensor of a type of number 1: of f32, number 2.
+/// Returns a program whose constant is a tensor of f32, which is type 2.
 fn constant(dims: &[i64], bytes: &[u8]) -> Program {
     let mut ty = ints(&[20, dims.len() as u64]);
     for d in dims {
@@ -303,5 +303,44 @@ fn other_files_are_refused() {
     ];
     for (bytes, error) in rows {
         check("a file", bytes, error);
+    }
+}
+
+#[test]
+fn attributes_have_the_expected_text() {
+    // The zigzag form of a positive integer.
+    let wide = |bits: u64| int(bits << 1);
+    let rows: Vec<(u64, u64, Vec<u8>, &str)> = vec![
+        (0, 9, vec![1], "true"),
+        (9, 9, wide(7), "7"),
+        (10, 9, vec![0x0E], "-2"),
+        (11, 9, vec![0xFE], "-2"),
+        (12, 9, wide(0xFFFF), "-1"),
+        (13, 9, wide(0xFFFF_FFFE), "-2"),
+        (14, 9, int(3), "-2"),
+        (16, 9, vec![0xFE], "254"),
+        (18, 9, wide(0xFFFF_FFFE), "4294967294"),
+        (2, 8, wide(0xC049), "-3.140625"),
+        (3, 8, wide(0x3C01), "1.0009765625"),
+        (3, 8, wide(0x8001), "-5.960464477539063e-8"),
+        (3, 8, wide(0x7C00), "inf"),
+        (4, 8, wide(1), "1.401298464324817e-45"),
+        (4, 8, wide(0x7FC0_0000), "NaN"),
+        (5, 8, int(f64::to_bits(0.1) << 1), "0.1"),
+        (6, 8, vec![0x38], "0x38 : f8E4M3FN"),
+        (7, 8, vec![0xBE], "-1.5"),
+    ];
+    for (ty, code, value, text) in rows {
+        let made = Program {
+            types: vec![int(ty)],
+            ..program(vec![[ints(&[code, 1]), value].concat()])
+        };
+        let module = Module::read(&made.bytes()).unwrap_or_else(|e| panic!("{ty}: {e}"));
+        let value = module.functions[0].body.ops[0].attr("value");
+        assert_eq!(
+            value.map(Attr::to_string).as_deref(),
+            Some(text),
+            "type {ty}"
+        );
     }
 }
