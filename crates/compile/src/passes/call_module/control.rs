@@ -58,18 +58,22 @@ impl Scope<'_, '_> {
             .block(block, captured, &self.values, &op.name)
     }
 
-    /// The function of a region that reads no values around it.
+    /// The function of a region that reads only constants around it.
     pub(super) fn pure_region(&mut self, op: &Op, i: usize) -> Result<String> {
         let block = op.regions.get(i);
-        let block = block.ok_or_else(|| invalid_argument!("the op lacks a region"))?;
-        let captured = captures(block);
-        match captured.is_empty() {
-            true => self.region(op, i, &[]),
-            false => Err(unimplemented_error!(
-                "the region of {} reads values around it, which is not implemented",
-                op.name
-            )),
+        let mut block = block
+            .ok_or_else(|| invalid_argument!("the op lacks a region"))?
+            .clone();
+        for id in captures(&block) {
+            let constant = self.constants.get(&id).ok_or_else(|| {
+                unimplemented_error!(
+                    "the region reads %{} around it, which is not a constant",
+                    id.0
+                )
+            })?;
+            block.ops.insert(0, constant.clone());
         }
+        self.translator.block(&block, &[], &self.values, &op.name)
     }
 
     /// What any of the regions reads of the values around it.

@@ -237,37 +237,60 @@ impl Scope<'_, '_> {
             };
             return self.map(op, |this, x| this.node(name, typed(dtype), x));
         }
-        let name = if is_quotient {
-            "TruncateDiv"
-        } else {
-            "TruncateMod"
-        };
         let divisor = self.known_scalar(self.operand(op, 1)?)?;
         let is_safe = divisor.is_some_and(|d| super::attrs::integers(&d).is_some_and(|d| d[0] > 0));
-        if is_safe {
-            return self.map(op, |this, x| this.node(name, typed(dtype), x));
-        }
-        self.map(op, |this, x| {
-            let (zero, one) = (this.number(0, dtype)?, this.number(1, dtype)?);
-            let all_ones = this.node("Invert", typed(dtype), &[zero])?;
-            let is_zero = this.node("Equal", typed(dtype), &[x[1], zero])?;
-            let mut is_off = is_zero;
-            let is_signed = dtype != unsigned(dtype);
-            if is_signed {
-                let is_minus_one = this.node("Equal", typed(dtype), &[x[1], all_ones])?;
-                is_off = this.node("LogicalOr", Attrs::default(), &[is_zero, is_minus_one])?;
-            }
-            let safe = this.node("SelectV2", typed(dtype), &[is_off, one, x[1]])?;
-            let plain = this.node(name, typed(dtype), &[x[0], safe])?;
-            let by_minus_one = match (is_quotient, is_signed) {
-                (true, true) => this.node("Neg", typed(dtype), &[x[0]])?,
-                (true, false) => plain,
-                (false, _) => zero,
-            };
-            let by_zero = if is_quotient { all_ones } else { x[0] };
-            let off = this.node("SelectV2", typed(dtype), &[is_zero, by_zero, by_minus_one])?;
-            this.node("SelectV2", typed(dtype), &[is_off, off, plain])
+        self.map(op, |this, x| match is_safe {
+            true => this.quotient([x[0], x[1]], dtype, is_quotient),
+            false => this.guarded_quotient([x[0], x[1]], dtype, is_quotient),
         })
+    }
+
+    /// A quotient, or a remainder, by what is neither 0 nor -1.
+    fn quotient(&mut self, x: [Output; 2], dtype: DType, is_quotient: bool) -> Result<Output> {
+        let is_signed = dtype != unsigned(dtype);
+        let name = match (is_quotient, is_signed) {
+            (true, true) => "TruncateDiv",
+            (false, true) => "TruncateMod",
+            (true, false) => "FloorDiv",
+            (false, false) => "FloorMod",
+        };
+        if dtype.size() >= 4 || !is_signed {
+            return self.node(name, typed(dtype), &x);
+        }
+        // TruncateMod has no short integers.
+        let wide = [
+            self.cast(x[0], dtype, DType::Int32)?,
+            self.cast(x[1], dtype, DType::Int32)?,
+        ];
+        let y = self.node(name, typed(DType::Int32), &wide)?;
+        self.cast(y, DType::Int32, dtype)
+    }
+
+    fn guarded_quotient(
+        &mut self,
+        x: [Output; 2],
+        dtype: DType,
+        is_quotient: bool,
+    ) -> Result<Output> {
+        let (zero, one) = (self.number(0, dtype)?, self.number(1, dtype)?);
+        let all_ones = self.node("Invert", typed(dtype), &[zero])?;
+        let is_zero = self.node("Equal", typed(dtype), &[x[1], zero])?;
+        let mut is_off = is_zero;
+        let is_signed = dtype != unsigned(dtype);
+        if is_signed {
+            let is_minus_one = self.node("Equal", typed(dtype), &[x[1], all_ones])?;
+            is_off = self.node("LogicalOr", Attrs::default(), &[is_zero, is_minus_one])?;
+        }
+        let safe = self.node("SelectV2", typed(dtype), &[is_off, one, x[1]])?;
+        let plain = self.quotient([x[0], safe], dtype, is_quotient)?;
+        let by_minus_one = match (is_quotient, is_signed) {
+            (true, true) => self.node("Neg", typed(dtype), &[x[0]])?,
+            (true, false) => plain,
+            (false, _) => zero,
+        };
+        let by_zero = if is_quotient { all_ones } else { x[0] };
+        let off = self.node("SelectV2", typed(dtype), &[is_zero, by_zero, by_minus_one])?;
+        self.node("SelectV2", typed(dtype), &[is_off, off, plain])
     }
 
     /// Bits that are shifted out are lost, all of them if the distance is as large as the integer.

@@ -13,6 +13,7 @@ mod products;
 mod reductions;
 mod scope;
 mod shapes;
+mod sort;
 
 use super::composite::Expansion;
 use crate::PassCtx;

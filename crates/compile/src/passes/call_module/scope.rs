@@ -56,6 +56,8 @@ pub(super) struct Scope<'s, 't> {
     n_nodes: usize,
     /// Nodes that run whether a result needs them or not.
     effects: Vec<NodeId>,
+    /// The constants of this block and of those around it, which regions may read.
+    pub(super) constants: FxHashMap<ValueId, Op>,
     /// The values that count along a dimension.
     pub(super) iotas: FxHashMap<ValueId, usize>,
 }
@@ -75,6 +77,7 @@ impl<'s, 't> Scope<'s, 't> {
             n_results: 0,
             n_nodes: 0,
             effects: Vec::new(),
+            constants: FxHashMap::default(),
             iotas: FxHashMap::default(),
         }
     }
@@ -270,12 +273,7 @@ impl<'s, 't> Scope<'s, 't> {
         self.node("Cast", attrs, &[x])
     }
 
-    /// `x` in a known shape.
-    pub(super) fn reshape(&mut self, x: Output, dtype: DType, dims: &[usize]) -> Result<Output> {
-        let shape = self.ints(&sizes(dims))?;
-        self.reshape_to(x, dtype, shape)
-    }
-
+    /// `x` in a computed shape.
     pub(super) fn reshape_to(&mut self, x: Output, dtype: DType, shape: Output) -> Result<Output> {
         let index = self.graph.dtype(shape).unwrap_or(DType::Int64);
         let attrs = typed(dtype).with("Tshape", AttrValue::Type(index));

@@ -88,6 +88,7 @@ impl Scope<'_, '_> {
             return Err(invalid_argument!("the constant has no value"));
         };
         let (id, ty) = self.result(op)?;
+        self.constants.insert(id, op.clone());
         let bytes = value.bytes()?;
         let size = value.dtype().size().max(1);
         let is_splat = bytes.len() > size && bytes.chunks(size).all(|c| *c == bytes[..size]);
