@@ -70,6 +70,10 @@ fn unsigned(dtype: DType) -> DType {
     }
 }
 
+fn is_unsigned(dtype: DType) -> bool {
+    dtype.is_integer() && dtype == unsigned(dtype)
+}
+
 impl Scope<'_, '_> {
     /// Adds an elementwise op; `false` if it is none.
     pub(super) fn elementwise(&mut self, op: &Op) -> Result<bool> {
@@ -79,6 +83,8 @@ impl Scope<'_, '_> {
         let dtype = self.ty(*first)?.dtype;
         let simple = match dtype {
             DType::Bool => named(OF_CONDITIONS, &op.name),
+            // TensorFlow's Neg and Sign are of numbers with sign.
+            t if is_unsigned(t) && matches!(&*op.name, "negate" | "sign") => None,
             t if t.is_integer() => named(OF_BITS, &op.name).or(named(SAME, &op.name)),
             _ => named(SAME, &op.name),
         };
@@ -118,9 +124,18 @@ impl Scope<'_, '_> {
 
     fn other_elementwise(&mut self, op: &Op, dtype: DType) -> Result<bool> {
         match op.name.as_str() {
-            "abs" => self.map(op, |this, x| match dtype.is_complex() {
-                true => this.node("ComplexAbs", to(dtype, real(dtype)), x),
-                false => this.node("Abs", typed(dtype), x),
+            "abs" => self.map(op, |this, x| match dtype {
+                t if t.is_complex() => this.node("ComplexAbs", to(dtype, real(dtype)), x),
+                t if is_unsigned(t) => Ok(x[0]),
+                _ => this.node("Abs", typed(dtype), x),
+            })?,
+            "negate" => self.map(op, |this, x| {
+                let zero = this.number(0, dtype)?;
+                this.node("Sub", typed(dtype), &[zero, x[0]])
+            })?,
+            "sign" => self.map(op, |this, x| {
+                let one = this.number(1, dtype)?;
+                this.node("Minimum", typed(dtype), &[x[0], one])
             })?,
             "real" | "imag" if !dtype.is_complex() => self.map(op, |this, x| match &*op.name {
                 "real" => Ok(x[0]),
@@ -247,7 +262,7 @@ impl Scope<'_, '_> {
 
     /// A quotient, or a remainder, by what is neither 0 nor -1.
     fn quotient(&mut self, x: [Output; 2], dtype: DType, is_quotient: bool) -> Result<Output> {
-        let is_signed = dtype != unsigned(dtype);
+        let is_signed = !is_unsigned(dtype);
         let name = match (is_quotient, is_signed) {
             (true, true) => "TruncateDiv",
             (false, true) => "TruncateMod",
@@ -276,7 +291,7 @@ impl Scope<'_, '_> {
         let all_ones = self.node("Invert", typed(dtype), &[zero])?;
         let is_zero = self.node("Equal", typed(dtype), &[x[1], zero])?;
         let mut is_off = is_zero;
-        let is_signed = dtype != unsigned(dtype);
+        let is_signed = !is_unsigned(dtype);
         if is_signed {
             let is_minus_one = self.node("Equal", typed(dtype), &[x[1], all_ones])?;
             is_off = self.node("LogicalOr", Attrs::default(), &[is_zero, is_minus_one])?;
