@@ -11,6 +11,8 @@ import tensorflow as tf
 from jax import lax
 from jax.experimental import jax2tf
 
+from tensorflow.compiler.tf2xla.python import xla
+
 from graphkit import case
 
 COMPRESSED = True
@@ -153,6 +155,34 @@ def open_shapes():
     enter("open_embedding", lambda t, i: t[i].sum(1), f(11, 4), ints(11, 3, 5), poly=[None, "b, s"])
 
 
+def platforms():
+    x = f(3)
+    for order in (("cpu", "tpu"), ("tpu", "cpu")):
+
+        def build(b, order=order):
+            feed = b.feed(np.float32, (3,), name="x")
+            program = jax2tf.convert(lambda x: lax.platform_dependent(x, cpu=lambda x: x + 1, default=lambda x: x * 2),
+                                     native_serialization_platforms=order, with_gradient=False)
+            b.step([tf.identity(program(feed))], {feed: x})
+
+        case("v2", name=f"stablehlo_platforms_{'_'.join(order)}")(build)
+    module = jax.export.export(jax.jit(lambda x: x + 1))(x).mlir_module_serialized
+
+    def enter_error(name, error, module=module, inputs=1, **attrs):
+        def build(b):
+            feeds = [b.feed(np.float32, (3,), name=f"x{i}") for i in range(inputs)]
+            attrs.setdefault("platforms", ["CPU"])
+            y = xla.call_module(feeds, version=9, module=module, Sout=[[3]], Tout=[tf.float32], **attrs)
+            b.step(y, dict.fromkeys(feeds, x), error=error)
+
+        case("v2", name=f"stablehlo_{name}")(build)
+
+    enter_error("other_platform", "The current platform CPU is not among the platforms required by the module: [TPU]",
+                platforms=["TPU"])
+    enter_error("more_arguments", "ncorrect number of arguments passed to XlaCallModule", inputs=2)
+    enter_error("no_program", "", module=b"no module")
+
+
 def enter_all():
-    for group in (elements, products, reductions, indices, control, open_shapes):
+    for group in (elements, products, reductions, indices, control, open_shapes, platforms):
         group()
