@@ -84,6 +84,17 @@ macro_rules! double_op {
     };
 }
 
+/// The factory of a function that has other code for complex numbers.
+macro_rules! complex_op {
+    ($complex:ident, $else:expr) => {
+        |build: &KernelBuild| match build.input(0)? {
+            DType::Complex64 => unary_vectors::$complex::<Complex32>(),
+            DType::Complex128 => unary_vectors::$complex::<Complex64>(),
+            _ => $else(build),
+        }
+    };
+}
+
 macro_rules! special_op {
     ($f:path) => {
         |build: &KernelBuild| special_kernel(build, $f)
@@ -109,19 +120,15 @@ pub(crate) const OPS: &[Op] = &[
         "x: T -> y: T | T: type {float,half,double}; op_names: list(string)",
     )
     .shape(shapes::unchanged),
-    unary_op("Sqrt", FIELD, |build| match build.input(0)? {
-        DType::Complex64 => unary_vectors::sqrt::<Complex32>(),
-        DType::Complex128 => unary_vectors::sqrt::<Complex64>(),
-        _ => (vector_op!(CHEAP, Sqrt, Num::root))(build),
-    })
+    unary_op("Sqrt", FIELD, complex_op!(sqrt, vector_op!(CHEAP, Sqrt, Num::root)))
     .gradient(sqrt_grad),
     unary_op("Rsqrt", FIELD, vector_op!(COSTLY, Rsqrt, Field::rsqrt))
     .gradient(rsqrt_grad),
-    unary_op("Exp", FIELD, vector_op!(COSTLY, Exp, Field::exp))
+    unary_op("Exp", FIELD, complex_op!(exp, vector_op!(COSTLY, Exp, Field::exp)))
     .gradient(exp_grad),
     unary_op("Expm1", FIELD, vector_op!(COSTLY, Expm1, Field::exp_m1))
     .gradient(expm1_grad),
-    unary_op("Log", FIELD, vector_op!(COSTLY, Log, Field::ln))
+    unary_op("Log", FIELD, complex_op!(ln, vector_op!(COSTLY, Log, Field::ln)))
     .gradient(log_grad),
     unary_op("Log1p", FIELD, vector_op!(COSTLY, Log1p, Field::ln_1p))
     .gradient(log1p_grad),

@@ -1,13 +1,14 @@
-//! Sines of doubles and roots of complex numbers by vector instructions.
+//! Sines of doubles, and exponentials, logarithms and roots of complex numbers, by vector instructions.
 
 use ferroflow_base::Result;
-use ferroflow_functors::field::Promote;
+use ferroflow_functors::field::{Field, Promote};
 use ferroflow_functors::numeric::Num;
-use ferroflow_functors::unary::{COSTLY, unary_kernel};
+use ferroflow_functors::unary::{COSTLY, InPlace, UnaryFunctor, unary_kernel};
 use ferroflow_functors::vectorized::VectorizedNear;
 use ferroflow_opdef::OpKernel;
 use ferroflow_primitives::double::{self, SIN_COS_LIMIT};
-use ferroflow_tensor::Complex64;
+use ferroflow_primitives::vectorized;
+use ferroflow_tensor::{Complex64, Element};
 
 #[inline(always)]
 fn is_near(x: f64) -> bool {
@@ -68,6 +69,156 @@ pub(crate) fn sqrt<T: Num + Promote<Wide = Complex64>>() -> Result<Box<dyn OpKer
         #[inline(always)]
         |z: T| has_square(z.promote()),
         T::root,
+    );
+    unary_kernel(COSTLY, function)
+}
+
+/// Numbers of a block.
+const BLOCK: usize = 64;
+
+/// The real and the imaginary parts of a block apart, as vector instructions take them.
+struct Parts {
+    re: [f64; BLOCK],
+    im: [f64; BLOCK],
+}
+
+/// A function of complex numbers of which vector instructions compute blocks in double precision.
+struct Planar<N, P, F> {
+    /// Overwrites a block; its loops have no calls or branches.
+    near: N,
+    is_near: P,
+    far: F,
+}
+
+impl<N, P, F> Planar<N, P, F> {
+    fn new(near: N, is_near: P, far: F) -> Self {
+        Planar { near, is_near, far }
+    }
+}
+
+impl<T, N, P, F> UnaryFunctor<T, T> for Planar<N, P, F>
+where
+    T: Element + Promote<Wide = Complex64>,
+    N: Fn(&mut Parts) + Send + Sync,
+    P: Fn(Complex64) -> bool + Send + Sync,
+    F: Fn(T) -> T + Send + Sync,
+{
+    fn apply(&self, x: T) -> T {
+        (self.far)(x)
+    }
+
+    fn apply_slice(&self, x: &[T], y: &mut [T]) {
+        for (x, y) in x.chunks(BLOCK).zip(y.chunks_mut(BLOCK)) {
+            // One keeps the numbers behind the last one harmless.
+            let mut parts = Parts {
+                re: [1.0; BLOCK],
+                im: [1.0; BLOCK],
+            };
+            let mut all_near = true;
+            for (i, x) in x.iter().enumerate() {
+                let z = x.promote();
+                (parts.re[i], parts.im[i]) = (z.re, z.im);
+                all_near &= (self.is_near)(z);
+            }
+            vectorized(
+                #[inline(always)]
+                || (self.near)(&mut parts),
+            );
+            for (i, y) in y.iter_mut().enumerate() {
+                *y = T::demote(Complex64::new(parts.re[i], parts.im[i]));
+            }
+            if !all_near {
+                let others = y
+                    .iter_mut()
+                    .zip(x)
+                    .filter(|(_, x)| !(self.is_near)(x.promote()));
+                others.for_each(|(y, x)| *y = (self.far)(*x));
+            }
+        }
+    }
+
+    fn in_place(&self) -> Option<&dyn InPlace<T>> {
+        Some(self)
+    }
+}
+
+impl<T, N, P, F> InPlace<T> for Planar<N, P, F>
+where
+    T: Element + Promote<Wide = Complex64>,
+    N: Fn(&mut Parts) + Send + Sync,
+    P: Fn(Complex64) -> bool + Send + Sync,
+    F: Fn(T) -> T + Send + Sync,
+{
+    fn overwrite(&self, y: &mut [T]) {
+        let mut copy = [T::default(); BLOCK];
+        for y in y.chunks_mut(BLOCK) {
+            let x = &mut copy[..y.len()];
+            x.copy_from_slice(y);
+            self.apply_slice(x, y);
+        }
+    }
+}
+
+#[inline(always)]
+fn exp_parts(parts: &mut Parts) {
+    let (mut sin, mut cos) = ([0.0; BLOCK], [0.0; BLOCK]);
+    for i in 0..BLOCK {
+        (sin[i], cos[i]) = double::sin_cos(parts.im[i]);
+    }
+    for re in &mut parts.re {
+        *re = double::exp(*re);
+    }
+    for i in 0..BLOCK {
+        (parts.re[i], parts.im[i]) = (parts.re[i] * cos[i], parts.re[i] * sin[i]);
+    }
+}
+
+/// Returns the kernel of Exp of complex numbers.
+pub(crate) fn exp<T>() -> Result<Box<dyn OpKernel>>
+where
+    T: Field + Element + Promote<Wide = Complex64>,
+{
+    let function = Planar::new(
+        #[inline(always)]
+        |parts: &mut Parts| exp_parts(parts),
+        #[inline(always)]
+        |z: Complex64| is_near(z.im) & (z.re.abs() < 700.0),
+        |z: T| z.exp(),
+    );
+    unary_kernel(COSTLY, function)
+}
+
+#[inline(always)]
+fn ln_parts(parts: &mut Parts) {
+    let mut size = [0.0; BLOCK];
+    for (i, size) in size.iter_mut().enumerate() {
+        let (a, b) = (parts.re[i].abs(), parts.im[i].abs());
+        let (large, small) = (a.max(b), a.min(b));
+        // Near one the logarithm is of what the square is more than that.
+        let more = (large - 1.0) * (large + 1.0) + small * small;
+        let square = large * large + small * small;
+        let is_near_one = more.abs() < 0.5;
+        let near_one = double::ln_1p(if is_near_one { more } else { 0.0 });
+        let other = double::ln(square);
+        *size = 0.5 * if is_near_one { near_one } else { other };
+    }
+    for i in 0..BLOCK {
+        parts.im[i] = double::atan2(parts.im[i], parts.re[i]);
+    }
+    parts.re = size;
+}
+
+/// Returns the kernel of Log of complex numbers.
+pub(crate) fn ln<T>() -> Result<Box<dyn OpKernel>>
+where
+    T: Field + Element + Promote<Wide = Complex64>,
+{
+    let function = Planar::new(
+        #[inline(always)]
+        |parts: &mut Parts| ln_parts(parts),
+        #[inline(always)]
+        |z: Complex64| has_square(z),
+        |z: T| z.ln(),
     );
     unary_kernel(COSTLY, function)
 }
