@@ -105,10 +105,10 @@ impl Scope<'_, '_> {
         op: &Op,
         make: impl FnOnce(&mut Self, &[Output]) -> Result<Output>,
     ) -> Result<()> {
-        let (inputs, target) = self.broadcastable(&op.operands)?;
-        let y = make(self, &inputs)?;
+        let inputs = self.broadcastable(&op.operands)?;
+        let y = make(self, &inputs.outputs)?;
         let (id, ty) = self.result(op)?;
-        match target {
+        match inputs.broadcast {
             Some((target, is_scalar)) => {
                 let small = Small {
                     output: y,

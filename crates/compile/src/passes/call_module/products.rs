@@ -189,7 +189,7 @@ impl Scope<'_, '_> {
             let attrs = typed(of).with("squeeze_dims", AttrValue::ints(&[1]));
             y = self.node("Squeeze", attrs, &[y])?;
         }
-        self.transpose(y, of, &conv.output.from_channels_last())
+        self.transpose(y, of, &conv.output.own_order())
     }
 
     fn any_convolution(
@@ -292,7 +292,7 @@ impl Dims {
     }
 
     /// What turns a result with channels last into this order.
-    fn from_channels_last(&self) -> Vec<usize> {
+    fn own_order(&self) -> Vec<usize> {
         let order = self.channels_last();
         let place = |d: usize| order.iter().position(|o| *o == d).unwrap_or(d);
         (0..order.len()).map(place).collect()

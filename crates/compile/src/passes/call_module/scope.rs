@@ -33,6 +33,12 @@ pub(super) struct Value {
     small: Option<Small>,
 }
 
+/// The operands of an elementwise op, and the shape of its result if that is a broadcast: of a scalar if `true`.
+pub(super) struct Inputs {
+    pub(super) outputs: Vec<Output>,
+    pub(super) broadcast: Option<(Target, bool)>,
+}
+
 /// The type of a tensor.
 ///
 /// # Errors
@@ -224,10 +230,7 @@ impl<'s, 't> Scope<'s, 't> {
 
     /// Operands of an elementwise op, broadcast no further than the op broadcasts them, and the shape of the result if that is
     /// a broadcast, too, of a scalar or not.
-    pub(super) fn broadcastable(
-        &mut self,
-        ids: &[ValueId],
-    ) -> Result<(Vec<Output>, Option<(Target, bool)>)> {
+    pub(super) fn broadcastable(&mut self, ids: &[ValueId]) -> Result<Inputs> {
         let mut outputs = Vec::new();
         let mut target = None;
         let (mut all, mut are_scalars) = (true, true);
@@ -244,7 +247,10 @@ impl<'s, 't> Scope<'s, 't> {
                 }
             }
         }
-        Ok((outputs, target.filter(|_| all).map(|t| (t, are_scalars))))
+        Ok(Inputs {
+            outputs,
+            broadcast: target.filter(|_| all).map(|t| (t, are_scalars)),
+        })
     }
 
     /// The number that a value is a broadcast of, if it is a constant.
