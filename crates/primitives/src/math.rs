@@ -161,7 +161,7 @@ impl UnaryOp {
 
 /// A function of two numbers.
 ///
-/// `Max` and `Min` follow Eigen: if either operand is NaN, the first one is returned.
+/// `Max` and `Min` are NaN if either operand is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BinaryOp {
     /// `a + b`.

@@ -309,8 +309,8 @@ macro_rules! isa {
                     binary!(s, a, b, s.sub(a, b)),
                     binary!(s, a, b, s.mul(a, b)),
                     binary!(s, a, b, s.div(a, b)),
-                    binary!(s, a, b, s.max(b, a)),
-                    binary!(s, a, b, s.min(b, a)),
+                    binary!(s, a, b, s.select(s.unordered(a, a), a, s.max(a, b))),
+                    binary!(s, a, b, s.select(s.unordered(a, a), a, s.min(a, b))),
                     binary!(s, a, b, {
                         let d = s.sub(a, b);
                         s.mul(d, d)

@@ -158,11 +158,14 @@ fn activation_functions() {
 fn every_length() {
     each_isa(|_| {
         for n in 0..70 {
-            let x = noise(n, 3);
+            let mut x = noise(n, 3);
             let mut y = vec![9.0; n + 1];
             unary(UnaryOp::Neg, &x, &mut y[..n]);
             assert!(x.iter().zip(&y).all(|(x, y)| *x == -*y) && y[n] == 9.0);
-            let b = noise(n, 4);
+            let mut b = noise(n, 4);
+            // Either operand may be NaN.
+            x.iter_mut().skip(2).step_by(7).for_each(|x| *x = f32::NAN);
+            b.iter_mut().skip(5).step_by(9).for_each(|b| *b = f32::NAN);
             for op in [
                 BinaryOp::Add,
                 BinaryOp::Sub,
@@ -181,6 +184,7 @@ fn every_length() {
                     BinaryOp::Sub => a - b,
                     BinaryOp::Mul => a * b,
                     BinaryOp::Div => a / b,
+                    BinaryOp::Max | BinaryOp::Min if a.is_nan() || b.is_nan() => f32::NAN,
                     BinaryOp::Max => a.max(b),
                     BinaryOp::Min => a.min(b),
                     BinaryOp::SquaredDifference => (a - b) * (a - b),
