@@ -50,41 +50,53 @@ impl Scope<'_, '_> {
         Ok(true)
     }
 
-    /// A region's function, and the values around it that are its last arguments.
-    fn region(&mut self, op: &Op, i: usize, captured: &[ValueId]) -> Result<String> {
-        let block = op.regions.get(i);
-        let block = block.ok_or_else(|| invalid_argument!("the op lacks a region"))?;
-        self.translator
-            .block(block, captured, &self.values, &op.name)
-    }
-
-    /// The function of a region that reads only constants around it.
-    pub(super) fn pure_region(&mut self, op: &Op, i: usize) -> Result<String> {
+    /// A region with the constants around it that it reads.
+    fn with_constants(&self, op: &Op, i: usize) -> Result<Block> {
         let block = op.regions.get(i);
         let mut block = block
             .ok_or_else(|| invalid_argument!("the op lacks a region"))?
             .clone();
-        for id in captures(&block) {
-            let constant = self.constants.get(&id).ok_or_else(|| {
-                unimplemented_error!(
-                    "the region reads %{} around it, which is not a constant",
-                    id.0
-                )
-            })?;
-            block.ops.insert(0, constant.clone());
+        loop {
+            let known = captures(&block).into_iter();
+            let known: Vec<&Op> = known.filter_map(|id| self.constants.get(&id)).collect();
+            if known.is_empty() {
+                return Ok(block);
+            }
+            // What they read comes before them in the next round.
+            block.ops.splice(0..0, known.into_iter().cloned());
+        }
+    }
+
+    /// A region's function; `captured` are its last arguments.
+    fn region(&mut self, op: &Op, i: usize, captured: &[ValueId]) -> Result<String> {
+        let block = self.with_constants(op, i)?;
+        self.translator
+            .block(&block, captured, &self.values, &op.name)
+    }
+
+    /// The function of a region that reads only constants around it.
+    pub(super) fn pure_region(&mut self, op: &Op, i: usize) -> Result<String> {
+        let block = self.with_constants(op, i)?;
+        if let Some(id) = captures(&block).first() {
+            return Err(unimplemented_error!(
+                "the region reads %{} around it, which is not a constant",
+                id.0
+            ));
         }
         self.translator.block(&block, &[], &self.values, &op.name)
     }
 
-    /// What any of the regions reads of the values around it.
-    fn captured(&self, op: &Op) -> Vec<ValueId> {
+    /// What any of the regions reads of the values around it, but constants.
+    fn captured(&self, op: &Op) -> Result<Vec<ValueId>> {
         let mut all: Vec<ValueId> = Vec::new();
-        for id in op.regions.iter().flat_map(captures) {
-            if !all.contains(&id) {
-                all.push(id);
+        for i in 0..op.regions.len() {
+            for id in captures(&self.with_constants(op, i)?) {
+                if !all.contains(&id) {
+                    all.push(id);
+                }
             }
         }
-        all
+        Ok(all)
     }
 
     fn inputs(&mut self, ids: &[ValueId]) -> Result<(Vec<Output>, Vec<DType>)> {
@@ -115,7 +127,7 @@ impl Scope<'_, '_> {
     }
 
     fn while_loop(&mut self, op: &Op) -> Result<()> {
-        let captured = self.captured(op);
+        let captured = self.captured(op)?;
         let names = [
             self.region(op, 0, &captured)?,
             self.loop_body(op, &captured)?,
@@ -132,10 +144,7 @@ impl Scope<'_, '_> {
 
     /// The body of a loop, which returns what it captured as it is.
     fn loop_body(&mut self, op: &Op, captured: &[ValueId]) -> Result<String> {
-        let body = op.regions.get(1);
-        let mut body = body
-            .ok_or_else(|| invalid_argument!("the loop has no body"))?
-            .clone();
+        let mut body = self.with_constants(op, 1)?;
         if let Some(last) = body.ops.last_mut() {
             last.operands.extend_from_slice(captured);
         }
@@ -143,7 +152,7 @@ impl Scope<'_, '_> {
     }
 
     fn case(&mut self, op: &Op) -> Result<()> {
-        let captured = self.captured(op);
+        let captured = self.captured(op)?;
         let mut branches = Vec::new();
         for i in 0..op.regions.len() {
             branches.push(function_ref(&self.region(op, i, &captured)?));
@@ -159,7 +168,7 @@ impl Scope<'_, '_> {
     }
 
     fn conditional(&mut self, op: &Op) -> Result<()> {
-        let captured = self.captured(op);
+        let captured = self.captured(op)?;
         let names = [
             self.region(op, 0, &captured)?,
             self.region(op, 1, &captured)?,

@@ -179,9 +179,9 @@ impl Scope<'_, '_> {
     fn random_bits(&mut self, op: &Op) -> Result<()> {
         let state = self.operand(op, 0)?;
         let algorithm = match text(op, "rng_algorithm")? {
-            "THREE_FRY" => 1,
-            "PHILOX" => 2,
-            _ => 0,
+            "THREE_FRY" => 2,
+            // Philox is also the default of CPUs.
+            _ => 1,
         };
         let [(_, _), (_, bits)] = &op.results[..] else {
             return Err(invalid_argument!("rng_bit_generator has two results"));
@@ -261,6 +261,9 @@ impl Scope<'_, '_> {
 
     /// The last two dimensions exchanged, and complex numbers conjugate if `adjoint`.
     fn turned(&mut self, x: Output, dtype: DType, rank: usize, adjoint: bool) -> Result<Output> {
+        if rank < 2 {
+            return Err(invalid_argument!("a matrix has two dimensions at least"));
+        }
         let mut perm: Vec<usize> = (0..rank).collect();
         perm.swap(rank - 1, rank - 2);
         let x = self.transpose(x, dtype, &perm)?;

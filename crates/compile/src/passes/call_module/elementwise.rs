@@ -207,8 +207,42 @@ impl Scope<'_, '_> {
                 let part = self.node("Real", to(from, real(from)), &[x])?;
                 self.cast(part, real(from), to_dtype)
             }
+            (from, to_dtype) if from.is_floating() && to_dtype.is_integer() => {
+                self.integer_of(x, from, to_dtype)
+            }
             _ => self.cast(x, from, to_dtype),
         }
+    }
+
+    /// Floats as integers: what is outside becomes the next one, and NaN becomes 0.
+    fn integer_of(&mut self, x: Output, from: DType, to_dtype: DType) -> Result<Output> {
+        let of = DType::Double;
+        let bits = 8 * to_dtype.size() as i32;
+        let (least, above) = match is_unsigned(to_dtype) {
+            true => (0.0, 2f64.powi(bits)),
+            false => (-2f64.powi(bits - 1), 2f64.powi(bits - 1)),
+        };
+        let x = self.cast(x, from, of)?;
+        let zero = self.constant(Tensor::scalar(0f64))?;
+        let least = self.constant(Tensor::scalar(least))?;
+        let above = self.constant(Tensor::scalar(above))?;
+        let is_nan = self.node("IsNan", typed(of), &[x])?;
+        let x = self.node("SelectV2", typed(of), &[is_nan, zero, x])?;
+        let x = self.node("Maximum", typed(of), &[x, least])?;
+        let is_above = self.node("GreaterEqual", typed(of), &[x, above])?;
+        let x = self.node("SelectV2", typed(of), &[is_above, zero, x])?;
+        let y = self.cast(x, of, to_dtype)?;
+        let nothing = self.number(0, to_dtype)?;
+        let mut last = self.node("Invert", typed(to_dtype), &[nothing])?;
+        if !is_unsigned(to_dtype) {
+            // Without the sign.
+            let unsigned = unsigned(to_dtype);
+            let one = self.number(1, unsigned)?;
+            last = self.node("Bitcast", bitcast(to_dtype, unsigned), &[last])?;
+            last = self.node("RightShift", typed(unsigned), &[last, one])?;
+            last = self.node("Bitcast", bitcast(unsigned, to_dtype), &[last])?;
+        }
+        self.node("SelectV2", typed(to_dtype), &[is_above, last, y])
     }
 
     /// A scalar.

@@ -17,7 +17,9 @@ mod sort;
 
 use super::composite::Expansion;
 use crate::PassCtx;
-use ferroflow_base::{Result, invalid_argument, not_found, unimplemented_error};
+use ferroflow_base::{
+    Result, invalid_argument, not_found, resource_exhausted, unimplemented_error,
+};
 use ferroflow_graph::{Function, Node, Output};
 use ferroflow_opdef::{AttrValue, Attrs, FuncRef};
 use ferroflow_stablehlo::{Block, Module, Op, Type, ValueId};
@@ -27,6 +29,10 @@ use scope::{Scope, Value};
 
 /// The device that the program runs on, as the attr `platforms` names it.
 const PLATFORM: &str = "CPU";
+
+/// How deep functions may call each other, and how many ops there may be when all calls are inlined.
+const MAX_DEPTH: usize = 500;
+const MAX_OPS: usize = 2_000_000;
 
 /// A module while its functions become those of a graph.
 pub(super) struct Translator<'a> {
@@ -39,6 +45,9 @@ pub(super) struct Translator<'a> {
     functions: Vec<(String, Function)>,
     /// The functions whose bodies are being made, which must not call themselves.
     open: Vec<String>,
+    n_blocks: usize,
+    /// The ops of the functions that are done, with those of the functions that they call.
+    sizes: FxHashMap<String, usize>,
     /// The functions of the graph that the program calls.
     host_functions: Vec<FuncRef>,
 }
@@ -85,6 +94,8 @@ pub(super) fn expand(this: &mut Expansion, mut node: Node) -> Result<Node> {
         called: FxHashMap::default(),
         functions: Vec::new(),
         open: Vec::new(),
+        n_blocks: 0,
+        sizes: FxHashMap::default(),
         host_functions,
     };
     let name = translator.function("main")?;
@@ -221,14 +232,40 @@ impl Translator<'_> {
         if self.open.iter().any(|open| open == name) {
             return Err(invalid_argument!("the function {name} calls itself"));
         }
+        if self.open.len() >= MAX_DEPTH {
+            return Err(resource_exhausted!(
+                "functions of the program call each other more than {MAX_DEPTH} deep"
+            ));
+        }
         let module = self.module;
         let function = module.function(name);
         let function = function.ok_or_else(|| invalid_argument!("there is no function {name}"))?;
         self.open.push(name.to_string());
         let made = self.block(&function.body, &[], &FxHashMap::default(), name)?;
         self.open.pop();
+        let size = self.size(&function.body);
+        if size > MAX_OPS {
+            return Err(resource_exhausted!(
+                "the program has more than {MAX_OPS} ops when its functions are inlined"
+            ));
+        }
+        self.sizes.insert(name.to_string(), size);
         self.called.insert(name.to_string(), made.clone());
         Ok(made)
+    }
+
+    /// The ops of a block, with those of regions and of called functions.
+    fn size(&self, block: &Block) -> usize {
+        let of = |op: &Op| {
+            let callee = ["callee", "decomposition"].into_iter();
+            let callee = callee.filter_map(|attr| attrs::text(op, attr).ok());
+            let called = callee
+                .filter_map(|name| self.sizes.get(name))
+                .sum::<usize>();
+            let regions = op.regions.iter().map(|r| self.size(r)).sum::<usize>();
+            1 + called.saturating_add(regions)
+        };
+        block.ops.iter().map(of).fold(0, usize::saturating_add)
     }
 
     /// Makes a function of a block, whose last arguments are the `captured` values of the blocks around it, and returns its
@@ -240,13 +277,8 @@ impl Translator<'_> {
         outer: &FxHashMap<ValueId, Value>,
         name: &str,
     ) -> Result<String> {
-        let name = format!(
-            "{}/{name}_{}",
-            self.prefix,
-            self.functions.len() + self.open.len()
-        );
-        let name =
-            ferroflow_graph::unique_name(&name, |n| self.functions.iter().any(|(f, _)| f == n));
+        self.n_blocks += 1;
+        let name = format!("{}/{name}_{}", self.prefix, self.n_blocks);
         let mut scope = Scope::new(self);
         for (id, t) in &block.args {
             scope.arg(*id, scope::tensor_type(t)?.clone())?;

@@ -222,7 +222,7 @@ impl Scope<'_, '_> {
             ));
         };
         let ty = self.ty(x)?.clone();
-        let window = Window::of(op, ty.dims.len());
+        let window = Window::of(op, ty.dims.len())?;
         let by = op.regions.first().and_then(only_op);
         let first = self.known_scalar(init)?.as_ref().and_then(number);
         if let Some(by) = by.filter(|by| first.is_some_and(|v| is_identity(by, v, ty.dtype)))
@@ -315,7 +315,7 @@ impl Scope<'_, '_> {
             return Err(invalid_argument!("select_and_scatter has three operands"));
         };
         let ty = self.ty(x)?.clone();
-        let window = Window::of(op, ty.dims.len());
+        let window = Window::of(op, ty.dims.len())?;
         let (select, scatter) = (self.pure_region(op, 0)?, self.pure_region(op, 1)?);
         let inputs = [
             self.full(x)?,
@@ -345,13 +345,25 @@ struct Window {
 }
 
 impl Window {
-    fn of(op: &Op, rank: usize) -> Window {
-        Window {
+    fn of(op: &Op, rank: usize) -> Result<Window> {
+        let window = Window {
             sizes: ints_or(op, "window_dimensions", rank, 1),
             strides: ints_or(op, "window_strides", rank, 1),
             base_dilations: ints_or(op, "base_dilations", rank, 1),
             dilations: ints_or(op, "window_dilations", rank, 1),
             pads: ints_or(op, "padding", 2 * rank, 0),
+        };
+        let lists = [
+            &window.sizes,
+            &window.strides,
+            &window.base_dilations,
+            &window.dilations,
+        ];
+        match lists.iter().all(|l| l.len() == rank) && window.pads.len() == 2 * rank {
+            true => Ok(window),
+            false => Err(invalid_argument!(
+                "the window does not have {rank} dimensions"
+            )),
         }
     }
 

@@ -133,6 +133,7 @@ impl Scope<'_, '_> {
     }
 
     fn broadcast_in_dim(&mut self, op: &Op) -> Result<()> {
+        self.note_constant(op)?;
         let places = dims(op, "broadcast_dimensions")?;
         let (id, ty) = self.result(op)?;
         let target = known_dims(ty);
@@ -250,6 +251,7 @@ impl Scope<'_, '_> {
 
     /// Numbers along a dimension.
     fn iota(&mut self, op: &Op) -> Result<()> {
+        self.note_constant(op)?;
         let (axis, (id, ty)) = (dim(op, "iota_dimension")?, self.result(op)?);
         let target = known_dims(ty);
         let target = target.ok_or_else(|| invalid_argument!("the result has an open shape"))?;
@@ -345,6 +347,14 @@ impl Scope<'_, '_> {
             }
         };
         self.set(op, y)
+    }
+
+    /// Lets regions have this op in place of its value, if all that it reads is constant.
+    fn note_constant(&mut self, op: &Op) -> Result<()> {
+        if op.operands.iter().all(|id| self.constants.contains_key(id)) {
+            self.constants.insert(self.result(op)?.0, op.clone());
+        }
+        Ok(())
     }
 
     /// Sizes of a shape as a constant.

@@ -13,6 +13,12 @@ impl Scope<'_, '_> {
     /// Adds a sort: by integers, if the comparison is of the same function of two elements.
     pub(super) fn sort(&mut self, op: &Op) -> Result<()> {
         let axis = dim(op, "dimension")?;
+        let rank = self.ty(self.operand(op, 0)?)?.dims.len();
+        let n_args = op.regions.first().map_or(0, |r| r.args.len());
+        if axis >= rank || op.results.len() != op.operands.len() || n_args != 2 * op.operands.len()
+        {
+            return Err(invalid_argument!("the parts of the sort do not fit"));
+        }
         let region = op.regions.first();
         let region = region.ok_or_else(|| invalid_argument!("the sort has no region"))?;
         if let Some(order) = Order::of(region, &|id| self.constants.contains_key(&id)) {
