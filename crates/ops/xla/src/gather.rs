@@ -1,7 +1,7 @@
 //! XlaGather: windows of a tensor at places that another one holds, moved inside where they are not (TensorFlow:
 //! `compiler/tf2xla/kernels/gather_scatter_ops.cc`).
 
-use crate::windows::{Resolved, Roles};
+use crate::windows::{Resolved, Roles, Starts};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant};
 use ferroflow_functors::strided::par_rows;
@@ -130,15 +130,8 @@ fn copy<T: Item>(
     let outer_strides = out.shape().strides();
     let from = operand.items::<T>()?;
     let runs = resolved.runs(sizes, &strides, &outer_strides);
-    let place = |window: usize| {
-        let (outer, start) = resolved.place(window, at, &outer_strides, shape.rank());
-        let dims = start.iter().zip(&strides).enumerate();
-        let inside = dims.map(|(i, (&start, stride))| {
-            let most = (shape[i] - sizes[i]) as i64;
-            start.clamp(0, most) as usize * stride
-        });
-        (outer, inside.sum::<usize>())
-    };
+    let starts = Starts::new(resolved, at, &outer_strides, shape, sizes);
+    let place = |window: usize| starts.moved_inside(window);
     let write = |out: &mut [T], outer: usize, start: usize| {
         for &(x, y) in &runs.starts {
             let from = &from[start + x..][..runs.len];

@@ -2,7 +2,7 @@
 //! out (TensorFlow: `compiler/tf2xla/kernels/gather_scatter_ops.cc`).
 
 use crate::function::{Combined, Function, dispatch_combined};
-use crate::windows::{Resolved, Roles};
+use crate::windows::{Resolved, Roles, Starts};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::{indices, shapes};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
@@ -105,18 +105,12 @@ fn combine<T: Combined>(
     let runs = resolved.runs(sizes, &strides, &outer_strides);
     let (updates, out) = (updates.slice::<T>()?, out.slice_mut::<T>()?);
     let combine = function.combine::<T>();
-    for window in 0..resolved.n_windows() {
-        let (outer, start) = resolved.place(window, &at, &outer_strides, shape.rank());
-        let fits = |(i, &start): (usize, &i64)| (0..=(shape[i] - sizes[i]) as i64).contains(&start);
-        // A dropped dimension may have size 0.
-        if (0..shape.rank()).any(|i| shape[i] < sizes[i]) || !start.iter().enumerate().all(fits) {
-            continue;
-        }
-        let start: usize = start
-            .iter()
-            .zip(&strides)
-            .map(|(&i, s)| i as usize * s)
-            .sum();
+    // A dropped dimension may have size 0.
+    if (0..shape.rank()).any(|i| shape[i] < sizes[i]) {
+        return Ok(());
+    }
+    let starts = Starts::new(resolved, &at, &outer_strides, &shape, sizes);
+    for (outer, start) in (0..resolved.n_windows()).filter_map(|w| starts.inside(w)) {
         for &(x, y) in &runs.starts {
             let to = &mut out[start + x..][..runs.len];
             for (to, update) in to.iter_mut().zip(&updates[outer + y..]) {

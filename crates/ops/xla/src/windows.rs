@@ -2,8 +2,7 @@
 //! `service/shape_inference.cc`).
 
 use ferroflow_base::{Result, Status, invalid_argument};
-use ferroflow_functors::indices::{Ints, list};
-use ferroflow_functors::strided::unravel;
+use ferroflow_functors::indices::list;
 use ferroflow_tensor::Shape;
 use smallvec::SmallVec;
 
@@ -204,32 +203,6 @@ impl Resolved {
             .all(|(i, &outer)| i == outer)
     }
 
-    /// Returns a window's place in `outer`, whose strides these are, and its start in the operand.
-    pub(crate) fn place(
-        &self,
-        window: usize,
-        indices: &[i64],
-        outer_strides: &[usize],
-        rank: usize,
-    ) -> (usize, Ints) {
-        let dims: SmallVec<[usize; 6]> = self.batch.iter().map(|b| b.size).collect();
-        let mut coords = SmallVec::<[usize; 6]>::from_elem(0, dims.len());
-        unravel(window, &dims, &mut coords);
-        let mut start = Ints::from_elem(0, rank);
-        let (mut outer, mut from) = (0, 0);
-        for ((batch, &coord), &dim) in self.batch.iter().zip(&coords).zip(&self.batch_outer) {
-            outer += coord * outer_strides[dim];
-            from += coord * batch.stride;
-            if let Some(dim) = batch.operand {
-                start[dim] = coord as i64;
-            }
-        }
-        for (i, &dim) in self.index_map.iter().enumerate() {
-            start[dim] = indices[from + i * self.vector_stride];
-        }
-        (outer, start)
-    }
-
     /// Returns how the elements of a window lie.
     pub(crate) fn runs(&self, sizes: &[usize], operand: &[usize], outer: &[usize]) -> Runs {
         let dims = self.window_operand.iter().zip(&self.window_outer);
@@ -251,6 +224,85 @@ impl Resolved {
             }
         }
         Runs { len, starts }
+    }
+}
+
+/// Where windows begin.
+pub(crate) struct Starts<'a> {
+    indices: &'a [i64],
+    vector_stride: usize,
+    /// The dimensions of windows: size, and the distances in the indices, outside and in the operand.
+    batch: SmallVec<[[usize; 4]; 4]>,
+    /// The numbers of an index: how large each may be, and the distance in the operand.
+    numbers: SmallVec<[(i64, usize); 4]>,
+}
+
+impl<'a> Starts<'a> {
+    /// Returns the starts of windows of `sizes` in an operand of these dimensions.
+    pub(crate) fn new(
+        resolved: &Resolved,
+        indices: &'a [i64],
+        outer_strides: &[usize],
+        operand: &[usize],
+        sizes: &[usize],
+    ) -> Starts<'a> {
+        let strides = Shape::from(operand).strides();
+        let batch = resolved.batch.iter().zip(&resolved.batch_outer);
+        let batch = batch.map(|(b, &outer)| {
+            let along = b.operand.map_or(0, |d| strides[d]);
+            [b.size, b.stride, outer_strides[outer], along]
+        });
+        let numbers = resolved.index_map.iter();
+        Starts {
+            indices,
+            vector_stride: resolved.vector_stride,
+            batch: batch.collect(),
+            numbers: numbers
+                .map(|&d| (operand[d] as i64 - sizes[d] as i64, strides[d]))
+                .collect(),
+        }
+    }
+
+    /// Returns where a window's numbers are, its place outside, and what its position adds to its start in the operand.
+    #[inline]
+    fn locate(&self, window: usize) -> [usize; 3] {
+        if let [[_, from, outer, along]] = self.batch[..] {
+            return [window * from, window * outer, window * along];
+        }
+        let (mut rest, mut found) = (window, [0; 3]);
+        for [size, distances @ ..] in self.batch.iter().rev() {
+            let coord = rest % size;
+            rest /= size;
+            for (sum, distance) in found.iter_mut().zip(distances) {
+                *sum += coord * distance;
+            }
+        }
+        found
+    }
+
+    /// Returns a window's place outside and its start in the operand, into which it is moved.
+    #[inline]
+    pub(crate) fn moved_inside(&self, window: usize) -> (usize, usize) {
+        let [from, outer, mut start] = self.locate(window);
+        for (i, &(most, stride)) in self.numbers.iter().enumerate() {
+            let number = self.indices[from + i * self.vector_stride];
+            start += number.clamp(0, most) as usize * stride;
+        }
+        (outer, start)
+    }
+
+    /// Returns a window's place outside and its start in the operand, if it is inside of it.
+    #[inline]
+    pub(crate) fn inside(&self, window: usize) -> Option<(usize, usize)> {
+        let [from, outer, mut start] = self.locate(window);
+        for (i, &(most, stride)) in self.numbers.iter().enumerate() {
+            let number = self.indices[from + i * self.vector_stride];
+            if !(0..=most).contains(&number) {
+                return None;
+            }
+            start += number as usize * stride;
+        }
+        Some((outer, start))
     }
 }
 

@@ -14,6 +14,7 @@ mod reductions;
 mod scope;
 mod shapes;
 mod sort;
+mod windows;
 
 use super::composite::Expansion;
 use crate::PassCtx;

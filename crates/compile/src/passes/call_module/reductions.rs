@@ -1,16 +1,16 @@
 //! Reductions, windows and sorts.
 
-use super::attrs::{dims, integers, ints_or, text};
+use super::attrs::{dims, integers, text};
 use super::function_ref;
-use super::scope::{Scope, known_dims, typed};
-use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use super::scope::{Scope, typed};
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::Output;
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_stablehlo::{Block, Op, TensorType, ValueId};
 use ferroflow_tensor::{DType, Tensor};
 
 /// The op that a region applies to its two arguments, if it does nothing else.
-fn only_op(block: &Block) -> Option<&str> {
+pub(super) fn only_op(block: &Block) -> Option<&str> {
     let ([(a, _), (b, _)], [op, last]) = (&block.args[..], &block.ops[..]) else {
         return None;
     };
@@ -33,7 +33,7 @@ fn reduction(op: &str, dtype: DType) -> Option<&'static str> {
 }
 
 /// A scalar as a number, infinite where it is the last integer.
-fn number(value: &Tensor) -> Option<f64> {
+pub(super) fn number(value: &Tensor) -> Option<f64> {
     let float = |x: f32| Some(f64::from(x));
     match value.dtype() {
         DType::Float => float(*value.slice::<f32>().ok()?.first()?),
@@ -55,7 +55,7 @@ fn number(value: &Tensor) -> Option<f64> {
 }
 
 /// Whether combining with a number changes nothing.
-fn is_identity(op: &str, value: f64, dtype: DType) -> bool {
+pub(super) fn is_identity(op: &str, value: f64, dtype: DType) -> bool {
     match (op, dtype) {
         ("and" | "minimum" | "multiply", DType::Bool) => value == 1.0,
         ("or" | "maximum", DType::Bool) => value == 0.0,
@@ -213,187 +213,6 @@ impl Scope<'_, '_> {
             self.define(*id, super::scope::tensor_type(t)?.clone(), output);
         }
         Ok(())
-    }
-
-    fn reduce_window(&mut self, op: &Op) -> Result<()> {
-        let [x, init] = op.operands[..] else {
-            return Err(unimplemented_error!(
-                "windows of several tensors are not implemented"
-            ));
-        };
-        let ty = self.ty(x)?.clone();
-        let window = Window::of(op, ty.dims.len())?;
-        let by = op.regions.first().and_then(only_op);
-        let first = self.known_scalar(init)?.as_ref().and_then(number);
-        if let Some(by) = by.filter(|by| first.is_some_and(|v| is_identity(by, v, ty.dtype)))
-            && self.known_window(op, x, &ty, &window, by)?
-        {
-            return Ok(());
-        }
-        let function = self.pure_region(op, 0)?;
-        let mut inputs = vec![self.full(x)?, self.full(init)?];
-        for list in [
-            &window.sizes,
-            &window.strides,
-            &window.base_dilations,
-            &window.dilations,
-        ] {
-            inputs.push(self.ints(list)?);
-        }
-        inputs.push(self.pairs(&window.pads)?);
-        let attrs = typed(ty.dtype)
-            .with("Tindices", AttrValue::Type(DType::Int64))
-            .with("computation", function_ref(&function));
-        let y = self.node("XlaReduceWindow", attrs, &inputs)?;
-        self.set(op, y)
-    }
-
-    /// Padding as a matrix of two columns.
-    fn pairs(&mut self, pads: &[i64]) -> Result<Output> {
-        let pairs = Tensor::vector(pads)?.with_shape([pads.len() / 2, 2].into())?;
-        self.constant(pairs)
-    }
-
-    /// Windows that TensorFlow has an op for: sums of all elements before each one, and pools of images.
-    fn known_window(
-        &mut self,
-        op: &Op,
-        x: ValueId,
-        ty: &TensorType,
-        window: &Window,
-        by: &str,
-    ) -> Result<bool> {
-        if let Some((axis, is_reverse)) = window.cumulative(ty) {
-            let name = match by {
-                "add" => "Cumsum",
-                "multiply" => "Cumprod",
-                _ => return Ok(false),
-            };
-            if ty.dtype == DType::Bool {
-                return Ok(false);
-            }
-            let x = self.full(x)?;
-            let axis = self.constant(Tensor::scalar(axis as i32))?;
-            let attrs = typed(ty.dtype).with("reverse", AttrValue::Bool(is_reverse));
-            let y = self.node(name, attrs, &[x, axis])?;
-            self.set(op, y)?;
-            return Ok(true);
-        }
-        let is_known = matches!(by, "maximum" | "add");
-        if !window.is_pool() || !is_known || !matches!(ty.dtype, DType::Float | DType::Double) {
-            return Ok(false);
-        }
-        let mut x = self.full(x)?;
-        if window.pads.iter().any(|p| *p != 0) {
-            let pads = self.pairs(&window.pads)?;
-            let edge = if by == "add" { 0.0 } else { f32::NEG_INFINITY };
-            let edge = self.constant(Tensor::scalar(edge))?;
-            let edge = self.cast(edge, DType::Float, ty.dtype)?;
-            let attrs = typed(ty.dtype).with("Tpaddings", AttrValue::Type(DType::Int64));
-            x = self.node("PadV2", attrs, &[x, pads, edge])?;
-        }
-        let attrs = typed(ty.dtype)
-            .with("ksize", AttrValue::ints(&window.sizes))
-            .with("strides", AttrValue::ints(&window.strides))
-            .with("padding", AttrValue::str("VALID"));
-        let y = match by {
-            "maximum" => self.node("MaxPool", attrs, &[x])?,
-            _ => {
-                let mean = self.node("AvgPool", attrs, &[x])?;
-                let count = window.sizes.iter().product::<i64>() as f64;
-                let count = self.constant(Tensor::scalar(count))?;
-                let count = self.cast(count, DType::Double, ty.dtype)?;
-                self.node("Mul", typed(ty.dtype), &[mean, count])?
-            }
-        };
-        self.set(op, y)?;
-        Ok(true)
-    }
-
-    fn select_and_scatter(&mut self, op: &Op) -> Result<()> {
-        let [x, source, init] = op.operands[..] else {
-            return Err(invalid_argument!("select_and_scatter has three operands"));
-        };
-        let ty = self.ty(x)?.clone();
-        let window = Window::of(op, ty.dims.len())?;
-        let (select, scatter) = (self.pure_region(op, 0)?, self.pure_region(op, 1)?);
-        let inputs = [
-            self.full(x)?,
-            self.ints(&window.sizes)?,
-            self.ints(&window.strides)?,
-            self.pairs(&window.pads)?,
-            self.full(source)?,
-            self.full(init)?,
-        ];
-        let attrs = typed(ty.dtype)
-            .with("Tindices", AttrValue::Type(DType::Int64))
-            .with("select", function_ref(&select))
-            .with("scatter", function_ref(&scatter));
-        let y = self.node("XlaSelectAndScatter", attrs, &inputs)?;
-        self.set(op, y)
-    }
-}
-
-/// The windows of an op, by dimension.
-struct Window {
-    sizes: Vec<i64>,
-    strides: Vec<i64>,
-    base_dilations: Vec<i64>,
-    dilations: Vec<i64>,
-    /// Before and behind each dimension.
-    pads: Vec<i64>,
-}
-
-impl Window {
-    fn of(op: &Op, rank: usize) -> Result<Window> {
-        let window = Window {
-            sizes: ints_or(op, "window_dimensions", rank, 1),
-            strides: ints_or(op, "window_strides", rank, 1),
-            base_dilations: ints_or(op, "base_dilations", rank, 1),
-            dilations: ints_or(op, "window_dilations", rank, 1),
-            pads: ints_or(op, "padding", 2 * rank, 0),
-        };
-        let lists = [
-            &window.sizes,
-            &window.strides,
-            &window.base_dilations,
-            &window.dilations,
-        ];
-        match lists.iter().all(|l| l.len() == rank) && window.pads.len() == 2 * rank {
-            true => Ok(window),
-            false => Err(invalid_argument!(
-                "the window does not have {rank} dimensions"
-            )),
-        }
-    }
-
-    fn is_dense(&self) -> bool {
-        let mut all = self.base_dilations.iter().chain(&self.dilations);
-        all.all(|d| *d == 1)
-    }
-
-    /// The dimension along which each window reaches from the first element to its own, or from its own to the last one.
-    fn cumulative(&self, ty: &TensorType) -> Option<(usize, bool)> {
-        let dims = known_dims(ty)?;
-        let mut long = (0..dims.len()).filter(|d| self.sizes[*d] != 1);
-        let (axis, None) = (long.next()?, long.next()) else {
-            return None;
-        };
-        let n = dims[axis] as i64;
-        let is_plain = self.is_dense() && self.strides.iter().all(|s| *s == 1);
-        let pads = (self.pads[2 * axis], self.pads[2 * axis + 1]);
-        let others = (0..self.pads.len()).all(|i| i / 2 == axis || self.pads[i] == 0);
-        let is_reverse = pads == (0, n - 1);
-        let fits = self.sizes[axis] == n && n > 1 && (pads == (n - 1, 0) || is_reverse);
-        (is_plain && others && fits).then_some((axis, is_reverse))
-    }
-
-    /// Whether the windows are those of images with channels last.
-    fn is_pool(&self) -> bool {
-        let is_image = |list: &[i64]| matches!(list, [1, _, _, 1]);
-        let pads = self.pads.iter().enumerate();
-        let mut pads = pads.filter(|(i, p)| **p < 0 || (**p != 0 && !(2..6).contains(i)));
-        self.is_dense() && is_image(&self.sizes) && is_image(&self.strides) && pads.next().is_none()
     }
 }
 
