@@ -5,6 +5,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::Promote;
 use ferroflow_functors::{indices, shapes};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
+use ferroflow_primitives::vectorized;
 use ferroflow_tensor::{PartialShape, Shape, Tensor, bf16, dispatch, f16};
 
 macro_rules! rounded_floats {
@@ -101,11 +102,20 @@ fn pass(g: &mut GradientCtx) -> Result<()> {
 /// (`core/kernels/quantize_and_dequantize_op.h`).
 trait RoundedFloat: Promote<Wide = f64> + PartialOrd {
     const MAX: Self;
+    #[inline(always)]
     fn times(self, o: Self) -> Self {
         Self::demote(self.promote() * o.promote())
     }
     fn over(self, o: Self) -> Self {
         Self::demote(self.promote() / o.promote())
+    }
+    #[inline(always)]
+    fn round_half_up(x: f64) -> f64 {
+        Self::demote(x + 0.5).promote().floor()
+    }
+    #[inline(always)]
+    fn round_half_even(x: f64) -> f64 {
+        x.round_ties_even()
     }
 }
 
@@ -295,17 +305,7 @@ fn quantized<T: RoundedFloat>(
         }
         min.into_iter().zip(max).collect()
     } else {
-        let input = ctx.slice::<T>(0)?;
-        let mut found: Vec<Option<(T, T)>> = vec![None; depth];
-        for (i, &x) in input.iter().enumerate() {
-            let slot = found.get_mut(i / after.max(1) % depth.max(1));
-            if let Some(slot) = slot {
-                let (min, max) = slot.unwrap_or((x, x));
-                *slot = Some((if x < min { x } else { min }, if x > max { x } else { max }));
-            }
-        }
-        let none = (T::demote(0.0), T::demote(0.0));
-        found.into_iter().map(|r| r.unwrap_or(none)).collect()
+        ranges(ctx.slice::<T>(0)?, depth, after)
     };
     let steps: Vec<Steps<T>> = ranges
         .into_iter()
@@ -322,16 +322,98 @@ fn quantized<T: RoundedFloat>(
     if let Some(from) = from {
         cells.copy_from_slice(from.slice::<T>()?);
     }
-    for (i, x) in cells.iter_mut().enumerate() {
-        if let Some(steps) = steps.get(i / after.max(1) % depth.max(1)) {
-            *x = steps.round(*x, spec);
-        }
+    match spec.half_up {
+        true => round_all(cells, &steps, after, T::round_half_up),
+        false => round_all(cells, &steps, after, T::round_half_even),
     }
     ctx.set_output(0, out)
 }
 
+/// The least and the largest element of each channel, zeros if it has none; a NaN that is not the first is neither.
+fn ranges<T: RoundedFloat>(input: &[T], depth: usize, after: usize) -> Vec<(T, T)> {
+    let wider =
+        |(min, max): (T, T), x: T| (if x < min { x } else { min }, if x > max { x } else { max });
+    let none = (T::demote(0.0), T::demote(0.0));
+    let mut found = vec![none; depth];
+    let runs = input.chunks(after.max(1));
+    if after == 1 && depth > 1 {
+        let first = input.chunks(depth).next().unwrap_or_default();
+        for (found, x) in found.iter_mut().zip(first) {
+            *found = (*x, *x);
+        }
+        for row in input.chunks(depth) {
+            for (found, x) in found.iter_mut().zip(row) {
+                *found = wider(*found, *x);
+            }
+        }
+        return found;
+    }
+    for (i, run) in runs.enumerate() {
+        let Some(found) = found.get_mut(i % depth.max(1)) else {
+            continue;
+        };
+        let start = if i < depth { (run[0], run[0]) } else { *found };
+        // Several at once, as each waits for the one before.
+        let mut lanes = [start; LANES];
+        vectorized(
+            #[inline(always)]
+            || {
+                for xs in run.chunks_exact(LANES) {
+                    for (lane, x) in lanes.iter_mut().zip(xs) {
+                        *lane = wider(*lane, *x);
+                    }
+                }
+            },
+        );
+        let rest = run.chunks_exact(LANES).remainder();
+        let all = rest.iter().fold(start, |range, x| wider(range, *x));
+        *found = lanes.iter().fold(all, |(min, max), lane| {
+            (
+                if lane.0 < min { lane.0 } else { min },
+                if lane.1 > max { lane.1 } else { max },
+            )
+        });
+    }
+    found
+}
+
+/// Elements that are compared side by side.
+const LANES: usize = 32;
+
+/// Rounds runs of `after` elements to the steps of each channel in turn.
+fn round_all<T: RoundedFloat>(
+    cells: &mut [T],
+    steps: &[Steps<T>],
+    after: usize,
+    round: impl Fn(f64) -> f64 + Copy,
+) {
+    if steps.is_empty() {
+        return;
+    }
+    if after == 1 && steps.len() > 1 {
+        for row in cells.chunks_mut(steps.len()) {
+            for (x, steps) in row.iter_mut().zip(steps) {
+                *x = steps.round(*x, round);
+            }
+        }
+        return;
+    }
+    for (i, run) in cells.chunks_mut(after.max(1)).enumerate() {
+        let steps = &steps[i % steps.len()];
+        vectorized(
+            #[inline(always)]
+            || {
+                for x in run.iter_mut() {
+                    *x = steps.round(*x, round);
+                }
+            },
+        );
+    }
+}
+
 /// The quantization steps of one range.
 struct Steps<T> {
+    /// The ends, infinite if they are those of the input.
     min: T,
     max: T,
     scale: T,
@@ -355,7 +437,7 @@ impl<T: RoundedFloat> Steps<T> {
             false => T::MAX,
         };
         let (from_min, from_max) = (side(lowest, min), side(highest, max));
-        if from_min < from_max {
+        let mut steps = if from_min < from_max {
             let inverse = min.over(lowest);
             Steps {
                 min,
@@ -371,20 +453,19 @@ impl<T: RoundedFloat> Steps<T> {
                 scale: from_max,
                 inverse,
             }
+        };
+        if !spec.given {
+            steps.min = T::demote(f64::NEG_INFINITY);
+            steps.max = T::demote(f64::INFINITY);
         }
+        steps
     }
 
-    fn round(&self, x: T, spec: QuantizeSpec) -> T {
-        let x = match spec.given {
-            true if x > self.max => self.max,
-            true if x < self.min => self.min,
-            _ => x,
-        };
-        let scaled = x.times(self.scale).promote();
-        let whole = match spec.half_up {
-            true => T::demote(scaled + 0.5).promote().floor(),
-            false => scaled.round_ties_even(),
-        };
+    #[inline(always)]
+    fn round(&self, x: T, round: impl Fn(f64) -> f64) -> T {
+        let x = if x > self.max { self.max } else { x };
+        let x = if x < self.min { self.min } else { x };
+        let whole = round(x.times(self.scale).promote());
         T::demote(whole).times(self.inverse)
     }
 }
