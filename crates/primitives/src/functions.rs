@@ -6,6 +6,7 @@
 //! have the results of the C library.
 
 use super::vector::Simd;
+use crate::double::{self, SIN_COS_LIMIT};
 use std::f32::consts::{FRAC_PI_2, FRAC_PI_4, PI};
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
@@ -468,7 +469,25 @@ fn sin_small<S: Simd>(s: S, x: S::V, shift: i32) -> S::V {
     s.float(s.ixor(s.bits(y), flip))
 }
 
-/// Returns the sine, or the cosine for `shift` 1; large arguments are computed by the C library.
+/// Overwrites numbers with their sine, or cosine, by doubles: without calls, if all are as small as those take.
+#[inline(always)]
+fn sin_wide(values: &mut [f32], is_cos: bool) {
+    let all = values.iter();
+    let fit = all.fold(true, |fit, x| fit & (x.abs() < SIN_COS_LIMIT as f32));
+    if fit {
+        for y in values {
+            let (sin, cos) = double::sin_cos(f64::from(*y));
+            *y = if is_cos { cos } else { sin } as f32;
+        }
+        return;
+    }
+    for y in values {
+        let wide = f64::from(*y);
+        *y = if is_cos { wide.cos() } else { wide.sin() } as f32;
+    }
+}
+
+/// Returns the sine, or the cosine for `shift` 1; large arguments are computed in doubles.
 #[inline(always)]
 pub(crate) fn sin<S: Simd>(s: S, x: S::V, shift: i32) -> S::V {
     let small = s.lt(s.abs(x), s.splat(8192.0));
@@ -477,10 +496,7 @@ pub(crate) fn sin<S: Simd>(s: S, x: S::V, shift: i32) -> S::V {
         let mut v = [0.0f32; 16];
         // SAFETY: no backend has more than 16 lanes.
         unsafe { s.store(v.as_mut_ptr(), x) };
-        for y in &mut v[..S::N] {
-            let wide = f64::from(*y);
-            *y = if shift == 0 { wide.sin() } else { wide.cos() } as f32;
-        }
+        sin_wide(&mut v[..S::N], shift != 0);
         // SAFETY: as above.
         return unsafe { s.load(v.as_ptr()) };
     }

@@ -47,7 +47,7 @@ impl Scope<'_, '_> {
         match op.name.as_str() {
             "composite" => self.composite(op)?,
             "custom_call" => self.custom_call(op)?,
-            "rng_bit_generator" => self.random_bits(op)?,
+            "rng_bit_generator" | "dynamic_rng_bit_generator" => self.random_bits(op)?,
             "rng" => self.random_numbers(op)?,
             "fft" => self.transform(op)?,
             "cholesky" => self.cholesky(op)?,
@@ -187,19 +187,21 @@ impl Scope<'_, '_> {
             return Err(invalid_argument!("rng_bit_generator has two results"));
         };
         let bits = tensor_type(bits)?.clone();
-        let dims = super::scope::known_dims(&bits);
-        let dims = dims.ok_or_else(|| invalid_argument!("the result has an open shape"))?;
         let (of, state) = (self.ty(state)?.dtype, self.full(state)?);
         if of != DType::Uint64 {
             return Err(unimplemented_error!(
                 "random bits of a state of {of} are not implemented"
             ));
         }
-        let inputs = [
-            self.constant(Tensor::scalar(algorithm))?,
-            state,
-            self.shape_constant(&dims)?,
-        ];
+        let shape = match (super::scope::known_dims(&bits), op.operands.get(1)) {
+            (Some(dims), _) => self.shape_constant(&dims)?,
+            (None, Some(shape)) => {
+                let (dtype, shape) = (self.ty(*shape)?.dtype, self.full(*shape)?);
+                self.cast(shape, dtype, DType::Int64)?
+            }
+            (None, None) => return Err(invalid_argument!("the result has an open shape")),
+        };
+        let inputs = [self.constant(Tensor::scalar(algorithm))?, state, shape];
         let attrs = Attrs::default()
             .with("dtype", AttrValue::Type(bits.dtype))
             .with("Tshape", AttrValue::Type(DType::Int64));

@@ -157,6 +157,7 @@ impl Scope<'_, '_> {
                 let bits = this.node("PopulationCount", typed(dtype), x)?;
                 this.cast(bits, DType::Uint8, dtype)
             })?,
+            "count_leading_zeros" => self.map(op, |this, x| this.leading_zeros(x[0], dtype))?,
             "divide" | "remainder" => self.divide(op, dtype)?,
             "shift_left" | "shift_right_logical" | "shift_right_arithmetic" => {
                 self.shift(op, dtype)?;
@@ -249,6 +250,27 @@ impl Scope<'_, '_> {
     pub(super) fn number(&mut self, value: i32, dtype: DType) -> Result<Output> {
         let one = self.constant(Tensor::scalar(value))?;
         self.cast(one, DType::Int32, dtype)
+    }
+
+    /// The bits above the first that is set: those that are not set when all below it are.
+    fn leading_zeros(&mut self, x: Output, dtype: DType) -> Result<Output> {
+        let of = unsigned(dtype);
+        let mut bits = match dtype == of {
+            true => x,
+            false => self.node("Bitcast", bitcast(dtype, of), &[x])?,
+        };
+        let n = 8 * dtype.size() as i32;
+        let mut distance = 1;
+        while distance < n {
+            let by = self.number(distance, of)?;
+            let moved = self.node("RightShift", typed(of), &[bits, by])?;
+            bits = self.node("BitwiseOr", typed(of), &[bits, moved])?;
+            distance *= 2;
+        }
+        let set = self.node("PopulationCount", typed(of), &[bits])?;
+        let set = self.cast(set, DType::Uint8, dtype)?;
+        let all = self.number(n, dtype)?;
+        self.node("Sub", typed(dtype), &[all, set])
     }
 
     fn cbrt(&mut self, x: Output, dtype: DType) -> Result<Output> {

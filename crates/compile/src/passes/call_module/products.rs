@@ -15,6 +15,15 @@ impl Scope<'_, '_> {
             "dot" => self.dot(op)?,
             "dot_general" => self.dot_general(op)?,
             "convolution" => self.convolution(op)?,
+            "dynamic_conv" => {
+                let conv = Convolution::of(op)?;
+                let (x, filter, of) = self.factors(op)?;
+                let pads = self.operand(op, 2)?;
+                let (dtype, pads) = (self.ty(pads)?.dtype, self.full(pads)?);
+                let pads = self.cast(pads, dtype, DType::Int64)?;
+                let y = self.any_convolution(&conv, [x, filter], of, Some(pads))?;
+                self.set_product(op, y, of)?;
+            }
             _ => return Ok(false),
         }
         Ok(true)
@@ -129,7 +138,7 @@ impl Scope<'_, '_> {
                 DType::Float | DType::Double | DType::Half | DType::Bfloat16
             ) {
             true => self.plain_convolution(&conv, [x, filter], of)?,
-            false => self.any_convolution(&conv, [x, filter], of)?,
+            false => self.any_convolution(&conv, [x, filter], of, None)?,
         };
         self.set_product(op, y, of)
     }
@@ -192,11 +201,13 @@ impl Scope<'_, '_> {
         self.transpose(y, of, &conv.output.own_order())
     }
 
+    /// Any convolution; `pads` are in place of its own if only the step knows them.
     fn any_convolution(
         &mut self,
         conv: &Convolution,
         [x, mut filter]: [Output; 2],
         of: DType,
+        pads: Option<Output>,
     ) -> Result<Output> {
         let reversed: Vec<i64> = conv
             .reversal
@@ -210,10 +221,11 @@ impl Scope<'_, '_> {
             let attrs = typed(of).with("Tidx", AttrValue::Type(DType::Int64));
             filter = self.node("ReverseV2", attrs, &[filter, axes])?;
         }
-        let n = conv.pads.len() / 2;
         let mut inputs = vec![x, filter, self.ints(&conv.strides)?];
-        let pads = Tensor::vector(&conv.pads)?.with_shape([n, 2].into())?;
-        inputs.push(self.constant(pads)?);
+        inputs.push(match pads {
+            Some(pads) => pads,
+            None => self.pairs(&conv.pads)?,
+        });
         inputs.push(self.ints(&conv.base_dilations)?);
         inputs.push(self.ints(&conv.dilations)?);
         inputs.push(self.constant(Tensor::scalar(conv.groups))?);

@@ -308,6 +308,12 @@ impl Scope<'_, '_> {
             return self.set(op, size);
         }
         let (dtype, x) = (self.ty(x)?.dtype, self.full(x)?);
+        let size = self.size_along(x, dtype, axis)?;
+        self.set(op, size)
+    }
+
+    /// The size of a dimension that only the step knows.
+    pub(super) fn size_along(&mut self, x: Output, dtype: DType, axis: usize) -> Result<Output> {
         let shape = self.shape_of(x, dtype)?;
         let at = self.constant(Tensor::scalar(axis as i32))?;
         let zero = self.constant(Tensor::scalar(0i32))?;
@@ -316,8 +322,7 @@ impl Scope<'_, '_> {
             .with("Tindices", AttrValue::Type(DType::Int32))
             .with("Taxis", AttrValue::Type(DType::Int32));
         let n = self.node("GatherV2", gather, &[shape, at, zero])?;
-        let size = self.cast(n, DType::Int64, DType::Int32)?;
-        self.set(op, size)
+        self.cast(n, DType::Int64, DType::Int32)
     }
 
     fn pad(&mut self, op: &Op) -> Result<()> {

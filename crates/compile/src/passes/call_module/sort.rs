@@ -3,7 +3,7 @@
 use super::attrs::{dim, flag, text};
 use super::function_ref;
 use super::scope::{Scope, typed};
-use ferroflow_base::{Result, invalid_argument, unimplemented_error};
+use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::Output;
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_stablehlo::{Block, Op, ValueId};
@@ -87,7 +87,7 @@ impl Scope<'_, '_> {
         let keys = self.transpose(keys, of, &perm)?;
         let n = match self.ty(op.operands[0])?.dims[axis] {
             Some(n) => self.constant(Tensor::scalar(n as i32))?,
-            None => return Err(unimplemented_error!("a sort along an open dimension")),
+            None => self.size_along(keys, of, rank - 1)?,
         };
         let places = self.top_places(keys, of, n)?;
         for (i, (id, t)) in op.results.iter().enumerate() {

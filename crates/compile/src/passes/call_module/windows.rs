@@ -44,8 +44,30 @@ impl Scope<'_, '_> {
         self.set(op, y)
     }
 
+    /// Windows whose sizes, steps and padding only the step knows.
+    pub(super) fn dynamic_reduce_window(&mut self, op: &Op) -> Result<()> {
+        let [x, _, sizes, strides, base_dilations, dilations, pads] = op.operands[..] else {
+            return Err(unimplemented_error!(
+                "windows of several tensors are not implemented"
+            ));
+        };
+        let (dtype, index) = (self.ty(x)?.dtype, self.ty(sizes)?.dtype);
+        let function = self.pure_region(op, 0)?;
+        let mut inputs = vec![self.full(x)?, self.full(op.operands[1])?];
+        for id in [sizes, strides, base_dilations, dilations, pads] {
+            let of = self.ty(id)?.dtype;
+            let list = self.full(id)?;
+            inputs.push(self.cast(list, of, index)?);
+        }
+        let attrs = typed(dtype)
+            .with("Tindices", AttrValue::Type(index))
+            .with("computation", function_ref(&function));
+        let y = self.node("XlaReduceWindow", attrs, &inputs)?;
+        self.set(op, y)
+    }
+
     /// Padding as a matrix of two columns.
-    fn pairs(&mut self, pads: &[i64]) -> Result<Output> {
+    pub(super) fn pairs(&mut self, pads: &[i64]) -> Result<Output> {
         let pairs = Tensor::vector(pads)?.with_shape([pads.len() / 2, 2].into())?;
         self.constant(pairs)
     }
