@@ -62,6 +62,9 @@ def elements():
     enter("rounds", lambda x: (jnp.round(x), lax.round(x, lax.RoundingMethod.AWAY_FROM_ZERO), jnp.trunc(x)), halves)
     enter("casts", lambda x: (x.astype(jnp.int32), x.astype(jnp.bool_), x.astype(jnp.bfloat16).astype(jnp.float32),
                               x.astype(jnp.int8)), f(6) * 3)
+    wide = np.array([np.nan, np.inf, -np.inf, 3e9, -3e9, 1e20, -1.5, 300.7, -300.7], np.float32)
+    enter("saturated", lambda x: [x.astype(t) for t in (jnp.int8, jnp.int16, jnp.int32, jnp.uint8, jnp.uint16, jnp.uint32)], wide)
+    enter("leading_zeros", lambda x: lax.clz(x), np.array([0, 1, -1, 77, 1 << 20], np.int32))
     enter("complex", lambda x: (lambda z: (z * z.conj()).real + jnp.abs(z) + jnp.imag(jnp.exp(z)))(x + 1j * x[::-1]), f(5))
     for dtype in (np.int8, np.int32, np.uint8, np.uint16, np.uint32):
         low = 0 if np.dtype(dtype).kind == "u" else -9
@@ -100,6 +103,11 @@ def reductions():
                               [(-jnp.inf, lax.max), (0.0, lax.add), (jnp.inf, lax.min)] for pad in ("SAME", "VALID")], f(1, 8, 7, 3))
     enter("pool_grad", lambda x: jax.grad(lambda x: jnp.sum(lax.reduce_window(x, -jnp.inf, lax.max, steps, steps, "VALID") ** 2))(x),
           f(1, 8, 8, 3))
+    enter("other_pools", lambda x: [lax.reduce_window(x, init, by, w, s, "SAME") for init, by in [(-jnp.inf, lax.max), (
+        0.0, lax.add), (jnp.inf, lax.min)] for w, s in [((1, 1, 2, 3), (1, 1, 2, 2)), ((1, 3, 1, 1), (1, 2, 1, 1)), (
+            (2, 2, 3, 1), (1, 2, 2, 1)), ((1, 1, 1, 3), (1, 1, 1, 1))]], f(3, 4, 6, 5))
+    enter("other_pool_grad", lambda x: jax.grad(lambda x: jnp.sum(lax.reduce_window(
+        x, -jnp.inf, lax.max, (1, 1, 2, 2), (1, 1, 2, 2), "VALID") ** 2))(x), f(2, 3, 8, 8))
     nan = f(4, 5)
     nan[1, 3] = np.nan
     for name, x in [("floats", f(4, 5)), ("nan", nan), ("ints", ints(3, 4, 5))]:
@@ -139,6 +147,15 @@ def control():
     for p in (-1, 1, 5):
         enter(f"switch_{p}", lambda p, x: lax.switch(p, [lambda y: y + 1, lambda y: y * 2, lambda y: y - x], x), np.int32(p), f(3))
     enter("gradient", lambda x, w: jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w), f(4, 3), f(3, 2))
+    nested = lambda x: lax.cond(x[0] > 0, lambda x: lax.cond(x[1] > 0, lambda x: x * 2, lambda x: x * 3, x), lambda x: -x, x)
+    for i, x in enumerate(([1, 1, 2], [1, -1, 2], [-1, 1, 2])):
+        enter(f"nested_{i}", nested, np.array(x, np.float32))
+    enter("loops_of_regions", lambda x: lax.while_loop(
+        lambda c: c[0] < 3, lambda c: (c[0] + 1, lax.sort((c[1], c[2]), num_keys=2)[1], c[1].at[jnp.array([1])].apply(
+            lambda v: v * 2 + 0.25)), (0, x, x[::-1])), f(5))
+    bits = np.array([3, 9, 1, 7], np.uint32)
+    for name, algorithm in [("philox", lax.RandomAlgorithm.RNG_PHILOX), ("default", lax.RandomAlgorithm.RNG_DEFAULT)]:
+        enter(f"bits_{name}", lambda k: lax.rng_bit_generator(k, (2, 6), algorithm=algorithm), bits)
     key = np.array([3, 9], np.uint32)
     wrapped = jax.random.wrap_key_data
     enter("random", lambda k: (jax.random.normal(wrapped(k), (3,)), jax.random.uniform(wrapped(k), (2, 2)),
@@ -151,6 +168,8 @@ def open_shapes():
                                    x[::-1], jnp.argmax(x, 0)), f(5, 3), poly=["b, _"])
     enter("open_attention", lambda q: jax.nn.softmax(jnp.einsum("btd,bsd->bts", q, q) + jnp.where(
         jnp.tril(jnp.ones((q.shape[1], q.shape[1]))) > 0, 0, -1e9)) @ q, f(2, 5, 4), poly=["b, t, _"])
+    enter("open_sums", lambda x: (jnp.cumsum(x, 0), jnp.sort(x, 0)), f(5, 3), poly=["b, _"])
+    enter("open_sizes", lambda x, k: conv(x, k, (2, 2)), f(2, 7, 8, 3), f(3, 3, 3, 4), poly=["_, h, w, _", None])
     enter("open_conv", lambda x, k: conv(x, k, (2, 2)), f(3, 8, 8, 3), f(3, 3, 3, 4), poly=["b, _, _, _", None])
     enter("open_embedding", lambda t, i: t[i].sum(1), f(11, 4), ints(11, 3, 5), poly=[None, "b, s"])
 

@@ -135,6 +135,18 @@ impl Scope<'_, '_> {
         };
         match target {
             "shape_assertion" => self.shape_assertion(op),
+            // As JAX writes the op.
+            "stablehlo.dynamic_reduce_window" => {
+                let name = match op.attr("called_computations") {
+                    Some(Attr::Array(list)) => list.first(),
+                    _ => None,
+                };
+                let Some(Attr::Str(name)) = name else {
+                    return Err(invalid_argument!("the call has no function"));
+                };
+                let function = self.translator.function(name)?;
+                self.dynamic_reduce_window(op, &function)
+            }
             "tf.call_tf_function" => match config("called_index") {
                 Some(Attr::Int(i)) => self.host_call(op, usize::try_from(*i).unwrap_or(usize::MAX)),
                 _ => Err(invalid_argument!("the call has no called_index")),

@@ -73,7 +73,10 @@ impl Scope<'_, '_> {
         match op.name.as_str() {
             "reduce" => self.reduce(op)?,
             "reduce_window" => self.reduce_window(op)?,
-            "dynamic_reduce_window" => self.dynamic_reduce_window(op)?,
+            "dynamic_reduce_window" => {
+                let function = self.pure_region(op, 0)?;
+                self.dynamic_reduce_window(op, &function)?;
+            }
             "select_and_scatter" => self.select_and_scatter(op)?,
             "sort" => self.sort(op)?,
             _ => return Ok(false),

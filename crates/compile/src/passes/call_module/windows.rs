@@ -45,14 +45,13 @@ impl Scope<'_, '_> {
     }
 
     /// Windows whose sizes, steps and padding only the step knows.
-    pub(super) fn dynamic_reduce_window(&mut self, op: &Op) -> Result<()> {
+    pub(super) fn dynamic_reduce_window(&mut self, op: &Op, function: &str) -> Result<()> {
         let [x, _, sizes, strides, base_dilations, dilations, pads] = op.operands[..] else {
             return Err(unimplemented_error!(
                 "windows of several tensors are not implemented"
             ));
         };
         let (dtype, index) = (self.ty(x)?.dtype, self.ty(sizes)?.dtype);
-        let function = self.pure_region(op, 0)?;
         let mut inputs = vec![self.full(x)?, self.full(op.operands[1])?];
         for id in [sizes, strides, base_dilations, dilations, pads] {
             let of = self.ty(id)?.dtype;
@@ -61,7 +60,7 @@ impl Scope<'_, '_> {
         }
         let attrs = typed(dtype)
             .with("Tindices", AttrValue::Type(index))
-            .with("computation", function_ref(&function));
+            .with("computation", function_ref(function));
         let y = self.node("XlaReduceWindow", attrs, &inputs)?;
         self.set(op, y)
     }
