@@ -107,6 +107,51 @@ pub(super) fn float(op: &Op, name: &str) -> Result<f32> {
     }
 }
 
+/// A dimension on which windows move: its size and dilation, the padding on both sides, and the size, dilation and step of
+/// windows.
+pub(super) struct Axis {
+    pub(super) size: Option<usize>,
+    pub(super) base_dilation: i64,
+    pub(super) pads: [i64; 2],
+    pub(super) window: Option<usize>,
+    pub(super) dilation: i64,
+    pub(super) stride: i64,
+}
+
+impl Axis {
+    /// Checks that as many windows fit as the result has.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if not, or if a step or a dilation is not positive.
+    pub(super) fn check(&self, result: Option<usize>) -> Result<()> {
+        if self.stride < 1 || self.dilation < 1 || self.base_dilation < 1 {
+            return Err(invalid_argument!(
+                "steps and dilations of windows must be positive"
+            ));
+        }
+        let (Some(size), Some(window), Some(result)) = (self.size, self.window, result) else {
+            return Ok(());
+        };
+        let spread = |n: usize, by: i64| match n as i128 {
+            0 => 0,
+            n => (n - 1) * i128::from(by) + 1,
+        };
+        let pads = i128::from(self.pads[0]) + i128::from(self.pads[1]);
+        let room = spread(size, self.base_dilation) + pads - spread(window, self.dilation);
+        let fit = if room < 0 {
+            0
+        } else {
+            room / i128::from(self.stride) + 1
+        };
+        match fit == result as i128 {
+            true => Ok(()),
+            false => Err(invalid_argument!(
+                "{fit} windows fit into a dimension of which the result has {result}"
+            )),
+        }
+    }
+}
+
 /// A message of protobuf whose fields are lists of integers, by their numbers (XLA: `xla_data.proto`).
 pub(super) fn message(fields: &[(u32, &[i64])]) -> Vec<u8> {
     let mut out = Vec::new();

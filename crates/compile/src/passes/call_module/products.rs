@@ -1,6 +1,6 @@
 //! Products and convolutions.
 
-use super::attrs::{dim, dims, int, ints_or, message};
+use super::attrs::{Axis, dim, dims, int, ints_or, message};
 use super::scope::{Scope, typed};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::Output;
@@ -131,6 +131,11 @@ impl Scope<'_, '_> {
 
     fn convolution(&mut self, op: &Op) -> Result<()> {
         let conv = Convolution::of(op)?;
+        let types = [
+            self.ty(self.operand(op, 0)?)?,
+            self.ty(self.operand(op, 1)?)?,
+        ];
+        conv.check(types, self.result(op)?.1)?;
         let (x, filter, of) = self.factors(op)?;
         let y = match conv.is_plain()
             && matches!(
@@ -362,6 +367,38 @@ impl Convolution {
             groups: int(op, "feature_group_count")?,
             batch_groups: int(op, "batch_group_count")?,
         })
+    }
+
+    /// Checks that the result is as large as there are windows.
+    fn check(&self, [x, filter]: [&TensorType; 2], y: &TensorType) -> Result<()> {
+        let size = |ty: &TensorType, d: usize| {
+            let size = ty.dims.get(d).copied();
+            size.ok_or_else(|| invalid_argument!("there is no dimension {d}"))
+        };
+        let n = self.input.spatial.len();
+        let lists = [
+            &self.strides,
+            &self.base_dilations,
+            &self.dilations,
+            &self.reversal,
+        ];
+        let are_whole = lists.iter().all(|l| l.len() == n) && self.pads.len() == 2 * n;
+        let same_rank = self.filter.spatial.len() == n && self.output.spatial.len() == n;
+        if !are_whole || !same_rank || x.dims.len() != n + 2 {
+            return Err(invalid_argument!("the parts of the convolution do not fit"));
+        }
+        for i in 0..n {
+            Axis {
+                size: size(x, self.input.spatial[i])?,
+                base_dilation: self.base_dilations[i],
+                pads: [self.pads[2 * i], self.pads[2 * i + 1]],
+                window: size(filter, self.filter.spatial[i])?,
+                dilation: self.dilations[i],
+                stride: self.strides[i],
+            }
+            .check(size(y, self.output.spatial[i])?)?;
+        }
+        Ok(())
     }
 
     /// Whether Conv2D or Conv3D can compute it.

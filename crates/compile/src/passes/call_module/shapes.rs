@@ -1,6 +1,6 @@
 //! Ops that move elements, and constants.
 
-use super::attrs::{dim, dims, ints, ints_or};
+use super::attrs::{Axis, dim, dims, ints, ints_or};
 use super::elementwise::bitcast;
 use super::scope::{Scope, Small, Target, known_dims, sizes, typed};
 use ferroflow_base::{Result, invalid_argument};
@@ -333,6 +333,22 @@ impl Scope<'_, '_> {
         let high = ints_or(op, "edge_padding_high", rank, 0);
         let interior = ints_or(op, "interior_padding", rank, 0);
         let x = self.full(x)?;
+        if [&low, &high, &interior].iter().any(|l| l.len() != rank) {
+            return Err(invalid_argument!(
+                "the padding does not have {rank} dimensions"
+            ));
+        }
+        for (d, size) in self.result(op)?.1.dims.iter().enumerate().take(rank) {
+            Axis {
+                size: ty.dims[d],
+                base_dilation: interior[d].saturating_add(1),
+                pads: [low[d], high[d]],
+                window: Some(1),
+                dilation: 1,
+                stride: 1,
+            }
+            .check(*size)?;
+        }
         let is_plain = interior.iter().all(|n| *n == 0) && low.iter().chain(&high).all(|n| *n >= 0);
         let y = match is_plain {
             true => {

@@ -1,6 +1,6 @@
 //! Reductions of windows.
 
-use super::attrs::{ints_or, text};
+use super::attrs::{Axis, ints_or, text};
 use super::function_ref;
 use super::reductions::{is_identity, number, only_op};
 use super::scope::{Scope, known_dims, typed};
@@ -19,6 +19,7 @@ impl Scope<'_, '_> {
         };
         let ty = self.ty(x)?.clone();
         let window = Window::of(op, ty.dims.len())?;
+        window.check(&ty, self.result(op)?.1)?;
         let by = op.regions.first().and_then(only_op);
         let first = self.known_scalar(init)?.as_ref().and_then(number);
         if let Some(by) = by.filter(|by| first.is_some_and(|v| is_identity(by, v, ty.dtype)))
@@ -269,6 +270,27 @@ impl Window {
                 "the window does not have {rank} dimensions"
             )),
         }
+    }
+
+    /// Checks that the result is as large as there are windows.
+    fn check(&self, x: &TensorType, y: &TensorType) -> Result<()> {
+        if x.dims.len() != y.dims.len() {
+            return Err(invalid_argument!(
+                "windows have another rank than their result"
+            ));
+        }
+        for d in 0..x.dims.len() {
+            Axis {
+                size: x.dims[d],
+                base_dilation: self.base_dilations[d],
+                pads: [self.pads[2 * d], self.pads[2 * d + 1]],
+                window: usize::try_from(self.sizes[d]).ok(),
+                dilation: self.dilations[d],
+                stride: self.strides[d],
+            }
+            .check(y.dims[d])?;
+        }
+        Ok(())
     }
 
     fn is_dense(&self) -> bool {
