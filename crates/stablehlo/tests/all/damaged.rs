@@ -3,18 +3,7 @@
 
 use crate::artifacts;
 use ferroflow_stablehlo::Module;
-
-/// A xorshift generator (Marsaglia 2003).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-}
+use ferroflow_testkit::random::Random;
 
 /// Reads bytes and writes the program, if it is one.
 fn check(bytes: &[u8]) -> bool {

@@ -1,8 +1,8 @@
 //! Calls, loops and conditionals.
 
 use super::attrs::text;
-use super::function_ref;
 use super::scope::{Scope, tensor_type};
+use super::{function_ref, type_list};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_graph::Output;
 use ferroflow_opdef::{AttrValue, Attrs};
@@ -31,10 +31,6 @@ fn visit(block: &Block, own: &mut FxHashSet<ValueId>, captured: &mut Vec<ValueId
         }
         own.extend(op.results.iter().map(|(id, _)| *id));
     }
-}
-
-fn list(dtypes: &[DType]) -> AttrValue {
-    AttrValue::List(dtypes.iter().map(|t| (*t).into()).collect())
 }
 
 impl Scope<'_, '_> {
@@ -67,13 +63,6 @@ impl Scope<'_, '_> {
         }
     }
 
-    /// A region's function; `captured` are its last arguments.
-    fn region(&mut self, op: &Op, i: usize, captured: &[ValueId]) -> Result<String> {
-        let block = self.with_constants(op, i)?;
-        self.translator
-            .block(&block, captured, &self.values, &op.name)
-    }
-
     /// The function of a region that reads only constants around it.
     pub(super) fn pure_region(&mut self, op: &Op, i: usize) -> Result<String> {
         let block = self.with_constants(op, i)?;
@@ -86,20 +75,27 @@ impl Scope<'_, '_> {
         self.translator.block(&block, &[], &self.values, &op.name)
     }
 
-    /// What any of the regions reads of the values around it, but constants.
-    fn captured(&self, op: &Op) -> Result<Vec<ValueId>> {
-        let mut all: Vec<ValueId> = Vec::new();
-        for i in 0..op.regions.len() {
-            for id in captures(&self.with_constants(op, i)?) {
-                if !all.contains(&id) {
-                    all.push(id);
-                }
+    /// All regions, and what any of them reads of the values around it but constants.
+    fn regions(&self, op: &Op) -> Result<(Vec<Block>, Vec<ValueId>)> {
+        let blocks = (0..op.regions.len()).map(|i| self.with_constants(op, i));
+        let blocks: Vec<Block> = blocks.collect::<Result<_>>()?;
+        let mut captured: Vec<ValueId> = Vec::new();
+        for id in blocks.iter().flat_map(captures) {
+            if !captured.contains(&id) {
+                captured.push(id);
             }
         }
-        Ok(all)
+        Ok((blocks, captured))
     }
 
-    fn inputs(&mut self, ids: &[ValueId]) -> Result<(Vec<Output>, Vec<DType>)> {
+    /// A region's function; `captured` are its last arguments.
+    fn region(&mut self, op: &Op, block: &Block, captured: &[ValueId]) -> Result<String> {
+        self.translator
+            .block(block, captured, &self.values, &op.name)
+    }
+
+    /// Values in their whole shapes, and their dtypes.
+    pub(super) fn inputs(&mut self, ids: &[ValueId]) -> Result<(Vec<Output>, Vec<DType>)> {
         let mut inputs = Vec::new();
         let mut dtypes = Vec::new();
         for id in ids {
@@ -119,69 +115,70 @@ impl Scope<'_, '_> {
         let function = self.translator.function(callee)?;
         let (inputs, tin) = self.inputs(&op.operands)?;
         let attrs = Attrs::default()
-            .with("Tin", list(&tin))
-            .with("Tout", list(&self.result_dtypes(op)?))
+            .with("Tin", type_list(&tin))
+            .with("Tout", type_list(&self.result_dtypes(op)?))
             .with("f", function_ref(&function));
         let call = self.node("PartitionedCall", attrs, &inputs)?;
         self.set_all(op, call)
     }
 
+    /// A loop, whose body returns what it captured as it is.
     fn while_loop(&mut self, op: &Op) -> Result<()> {
-        let captured = self.captured(op)?;
-        let names = [
-            self.region(op, 0, &captured)?,
-            self.loop_body(op, &captured)?,
-        ];
+        let (mut blocks, captured) = self.regions(op)?;
+        let [cond, body] = &mut blocks[..] else {
+            return Err(invalid_argument!("a loop has two regions"));
+        };
+        if let Some(last) = body.ops.last_mut() {
+            last.operands.extend_from_slice(&captured);
+        }
+        let cond = self.region(op, cond, &captured)?;
+        let body = self.region(op, body, &captured)?;
         let variables: Vec<ValueId> = op.operands.iter().chain(&captured).copied().collect();
         let (inputs, dtypes) = self.inputs(&variables)?;
         let attrs = Attrs::default()
-            .with("T", list(&dtypes))
-            .with("cond", function_ref(&names[0]))
-            .with("body", function_ref(&names[1]));
+            .with("T", type_list(&dtypes))
+            .with("cond", function_ref(&cond))
+            .with("body", function_ref(&body));
         let made = self.node("StatelessWhile", attrs, &inputs)?;
         self.set_all(op, made)
     }
 
-    /// The body of a loop, which returns what it captured as it is.
-    fn loop_body(&mut self, op: &Op, captured: &[ValueId]) -> Result<String> {
-        let mut body = self.with_constants(op, 1)?;
-        if let Some(last) = body.ops.last_mut() {
-            last.operands.extend_from_slice(captured);
-        }
-        self.translator.block(&body, captured, &self.values, "body")
-    }
-
     fn case(&mut self, op: &Op) -> Result<()> {
-        let captured = self.captured(op)?;
+        let (blocks, captured) = self.regions(op)?;
         let mut branches = Vec::new();
-        for i in 0..op.regions.len() {
-            branches.push(function_ref(&self.region(op, i, &captured)?));
+        for block in &blocks {
+            branches.push(function_ref(&self.region(op, block, &captured)?));
         }
-        let (mut inputs, tin) = self.inputs(&captured)?;
-        inputs.insert(0, self.full(self.operand(op, 0)?)?);
-        let attrs = Attrs::default()
-            .with("Tin", list(&tin))
-            .with("Tout", list(&self.result_dtypes(op)?))
-            .with("branches", AttrValue::List(branches));
-        let made = self.node("StatelessCase", attrs, &inputs)?;
-        self.set_all(op, made)
+        let attrs = Attrs::default().with("branches", AttrValue::List(branches));
+        self.branch(op, "StatelessCase", attrs, &captured)
     }
 
     fn conditional(&mut self, op: &Op) -> Result<()> {
-        let captured = self.captured(op)?;
-        let names = [
-            self.region(op, 0, &captured)?,
-            self.region(op, 1, &captured)?,
-        ];
-        let (mut inputs, tin) = self.inputs(&captured)?;
-        inputs.insert(0, self.full(self.operand(op, 0)?)?);
+        let (blocks, captured) = self.regions(op)?;
+        let [then, otherwise] = &blocks[..] else {
+            return Err(invalid_argument!("a conditional has two regions"));
+        };
         let attrs = Attrs::default()
             .with("Tcond", AttrValue::Type(DType::Bool))
-            .with("Tin", list(&tin))
-            .with("Tout", list(&self.result_dtypes(op)?))
-            .with("then_branch", function_ref(&names[0]))
-            .with("else_branch", function_ref(&names[1]));
-        let made = self.node("StatelessIf", attrs, &inputs)?;
+            .with(
+                "then_branch",
+                function_ref(&self.region(op, then, &captured)?),
+            )
+            .with(
+                "else_branch",
+                function_ref(&self.region(op, otherwise, &captured)?),
+            );
+        self.branch(op, "StatelessIf", attrs, &captured)
+    }
+
+    /// A node that chooses among functions of the captured values by the first operand.
+    fn branch(&mut self, op: &Op, name: &str, attrs: Attrs, captured: &[ValueId]) -> Result<()> {
+        let (mut inputs, tin) = self.inputs(captured)?;
+        inputs.insert(0, self.full(self.operand(op, 0)?)?);
+        let attrs = attrs
+            .with("Tin", type_list(&tin))
+            .with("Tout", type_list(&self.result_dtypes(op)?));
+        let made = self.node(name, attrs, &inputs)?;
         self.set_all(op, made)
     }
 
@@ -192,8 +189,8 @@ impl Scope<'_, '_> {
             function.ok_or_else(|| invalid_argument!("function_list has no function {index}"))?;
         let (inputs, tin) = self.inputs(&op.operands)?;
         let attrs = Attrs::default()
-            .with("Tin", list(&tin))
-            .with("Tout", list(&self.result_dtypes(op)?))
+            .with("Tin", type_list(&tin))
+            .with("Tout", type_list(&self.result_dtypes(op)?))
             .with("f", AttrValue::Func(function));
         let call = self.node("StatefulPartitionedCall", attrs, &inputs)?;
         self.set_all(op, call)

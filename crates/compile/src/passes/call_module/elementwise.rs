@@ -233,16 +233,7 @@ impl Scope<'_, '_> {
         let is_above = self.node("GreaterEqual", typed(of), &[x, above])?;
         let x = self.node("SelectV2", typed(of), &[is_above, zero, x])?;
         let y = self.cast(x, of, to_dtype)?;
-        let nothing = self.number(0, to_dtype)?;
-        let mut last = self.node("Invert", typed(to_dtype), &[nothing])?;
-        if !is_unsigned(to_dtype) {
-            // Without the sign.
-            let unsigned = unsigned(to_dtype);
-            let one = self.number(1, unsigned)?;
-            last = self.node("Bitcast", bitcast(to_dtype, unsigned), &[last])?;
-            last = self.node("RightShift", typed(unsigned), &[last, one])?;
-            last = self.node("Bitcast", bitcast(unsigned, to_dtype), &[last])?;
-        }
+        let last = self.largest(to_dtype)?;
         self.node("SelectV2", typed(to_dtype), &[is_above, last, y])
     }
 
@@ -453,10 +444,16 @@ impl Scope<'_, '_> {
         self.node("SelectV2", typed(of), &[is_negative, turned, bits])
     }
 
+    /// The largest integer.
     fn largest(&mut self, dtype: DType) -> Result<Output> {
         let value = match dtype {
+            DType::Int8 => Tensor::scalar(i8::MAX),
             DType::Int16 => Tensor::scalar(i16::MAX),
             DType::Int64 => Tensor::scalar(i64::MAX),
+            DType::Uint8 => Tensor::scalar(u8::MAX),
+            DType::Uint16 => Tensor::scalar(u16::MAX),
+            DType::Uint32 => Tensor::scalar(u32::MAX),
+            DType::Uint64 => Tensor::scalar(u64::MAX),
             _ => Tensor::scalar(i32::MAX),
         };
         self.constant(value)

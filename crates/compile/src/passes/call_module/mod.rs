@@ -77,7 +77,7 @@ pub(super) fn expand(this: &mut Expansion, mut node: Node) -> Result<Node> {
         ));
     }
     let results = dtypes(main.results.iter())?;
-    let (own, expected) = (types(&node, "Tin")?, types(&node, "Tout")?);
+    let (own, expected) = (node.attrs.dtypes("Tin")?, node.attrs.dtypes("Tout")?);
     if own != args[n_own..] || expected != results {
         return Err(invalid_argument!(
             "the program takes {:?} and returns {results:?}, but the node has {own:?} and {expected:?}",
@@ -103,11 +103,10 @@ pub(super) fn expand(this: &mut Expansion, mut node: Node) -> Result<Node> {
     for (name, function) in translator.functions {
         this.patch.add_function(this.graph, &name, function);
     }
-    let list = |dtypes: &[DType]| AttrValue::List(dtypes.iter().map(|t| (*t).into()).collect());
     node.inputs = inputs.into_iter().collect();
     node.attrs = Attrs::default()
-        .with("Tin", list(&args))
-        .with("Tout", list(&results))
+        .with("Tin", type_list(&args))
+        .with("Tout", type_list(&results))
         .with("f", function_ref(&name));
     this.ctx.become_op(node, "PartitionedCall")
 }
@@ -126,23 +125,15 @@ pub(super) fn function_ref(name: &str) -> AttrValue {
     })
 }
 
+/// A list of dtypes as an attr.
+pub(super) fn type_list(dtypes: &[DType]) -> AttrValue {
+    AttrValue::List(dtypes.iter().map(|t| (*t).into()).collect())
+}
+
 fn bytes(node: &Node) -> Result<Vec<u8>> {
     match node.attrs.get("module") {
         Some(AttrValue::Str(bytes)) => Ok(bytes.to_vec()),
         _ => Err(invalid_argument!("the node has no attr 'module'")),
-    }
-}
-
-fn types(node: &Node, attr: &str) -> Result<Vec<DType>> {
-    match node.attrs.get(attr) {
-        Some(AttrValue::List(list)) => Ok(list
-            .iter()
-            .filter_map(|t| match t {
-                AttrValue::Type(t) => Some(*t),
-                _ => None,
-            })
-            .collect()),
-        _ => Err(invalid_argument!("the node has no attr '{attr}'")),
     }
 }
 
@@ -197,7 +188,9 @@ fn dimension_args(
         let arg: usize = arg.parse().map_err(|_| malformed())?;
         let axis: i32 = axis.parse().map_err(|_| malformed())?;
         let input = *node.inputs.get(arg).ok_or_else(malformed)?;
-        let own = types(node, "Tin")?
+        let own = node
+            .attrs
+            .dtypes("Tin")?
             .get(arg)
             .copied()
             .ok_or_else(malformed)?;

@@ -1,8 +1,8 @@
 //! Reductions, windows and sorts.
 
 use super::attrs::{dims, integers, text};
-use super::function_ref;
 use super::scope::{Scope, typed};
+use super::{function_ref, type_list};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::Output;
 use ferroflow_opdef::{AttrValue, Attrs};
@@ -104,17 +104,10 @@ impl Scope<'_, '_> {
             return self.arg_reduce(op, is_max, axis);
         }
         let function = self.pure_region(op, 0)?;
-        let mut inputs = Vec::new();
-        for id in &op.operands {
-            inputs.push(self.full(*id)?);
-        }
-        let mut types = Vec::new();
-        for id in &op.operands[..n] {
-            types.push(self.ty(*id)?.dtype.into());
-        }
+        let (inputs, dtypes) = self.inputs(&op.operands)?;
         let axes: Vec<i64> = axes.iter().map(|a| *a as i64).collect();
         let attrs = Attrs::default()
-            .with("T", AttrValue::List(types))
+            .with("T", type_list(&dtypes[..n]))
             .with("dimensions_to_reduce", AttrValue::ints(&axes))
             .with("reducer", function_ref(&function));
         let made = self.node("XlaVariadicReduceV2", attrs, &inputs)?;

@@ -306,6 +306,11 @@ pub(super) fn sizes(dims: &[usize]) -> Vec<i64> {
     dims.iter().map(|d| *d as i64).collect()
 }
 
+/// The dimensions of a type as Reshape takes them: -1 for an open one.
+pub(super) fn open_dims(ty: &TensorType) -> Vec<i64> {
+    ty.dims.iter().map(|d| d.map_or(-1, |d| d as i64)).collect()
+}
+
 /// The dimensions of a type, if all are known.
 pub(super) fn known_dims(ty: &TensorType) -> Option<Vec<usize>> {
     ty.dims.iter().copied().collect()

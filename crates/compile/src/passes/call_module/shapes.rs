@@ -2,7 +2,7 @@
 
 use super::attrs::{Axis, dim, dims, ints, ints_or};
 use super::elementwise::bitcast;
-use super::scope::{Scope, Small, Target, known_dims, sizes, typed};
+use super::scope::{Scope, Small, Target, known_dims, open_dims, sizes, typed};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::Output;
 use ferroflow_opdef::{AttrValue, Attrs};
@@ -210,12 +210,11 @@ impl Scope<'_, '_> {
             return Ok(());
         }
         let n_open = ty.dims.iter().filter(|d| d.is_none()).count();
-        let shape: Vec<i64> = ty.dims.iter().map(|d| d.map_or(-1, |d| d as i64)).collect();
         if n_open > 1 {
             return Err(invalid_argument!("a reshape has several open dimensions"));
         }
         let (dtype, full) = (self.ty(x)?.dtype, self.full(x)?);
-        let shape = self.ints(&shape)?;
+        let shape = self.ints(&open_dims(ty))?;
         let y = self.reshape_to(full, dtype, shape)?;
         self.define(id, ty.clone(), y);
         Ok(())
@@ -281,13 +280,7 @@ impl Scope<'_, '_> {
         let (axis, (id, ty)) = (dim(op, "iota_dimension")?, self.result(op)?);
         let shape = self.operand(op, 0)?;
         let (of, shape) = (self.ty(shape)?.dtype, self.full(shape)?);
-        let at = self.constant(Tensor::scalar(axis as i32))?;
-        let zero = self.constant(Tensor::scalar(0i32))?;
-        let gather = Attrs::default()
-            .with("Tparams", AttrValue::Type(of))
-            .with("Tindices", AttrValue::Type(DType::Int32))
-            .with("Taxis", AttrValue::Type(DType::Int32));
-        let n = self.node("GatherV2", gather, &[shape, at, zero])?;
+        let n = self.element(shape, of, axis)?;
         let n = self.cast(n, of, DType::Int64)?;
         let numbers = self.range(n, ty.dtype)?;
         let small = self.spread(numbers, ty.dtype, &[None], &[axis], ty.dims.len())?;
@@ -315,14 +308,19 @@ impl Scope<'_, '_> {
     /// The size of a dimension that only the step knows.
     pub(super) fn size_along(&mut self, x: Output, dtype: DType, axis: usize) -> Result<Output> {
         let shape = self.shape_of(x, dtype)?;
-        let at = self.constant(Tensor::scalar(axis as i32))?;
+        let n = self.element(shape, DType::Int64, axis)?;
+        self.cast(n, DType::Int64, DType::Int32)
+    }
+
+    /// Element `i` of a vector.
+    fn element(&mut self, vector: Output, dtype: DType, i: usize) -> Result<Output> {
+        let at = self.constant(Tensor::scalar(i as i32))?;
         let zero = self.constant(Tensor::scalar(0i32))?;
-        let gather = Attrs::default()
-            .with("Tparams", AttrValue::Type(DType::Int64))
+        let attrs = Attrs::default()
+            .with("Tparams", AttrValue::Type(dtype))
             .with("Tindices", AttrValue::Type(DType::Int32))
             .with("Taxis", AttrValue::Type(DType::Int32));
-        let n = self.node("GatherV2", gather, &[shape, at, zero])?;
-        self.cast(n, DType::Int64, DType::Int32)
+        self.node("GatherV2", attrs, &[vector, at, zero])
     }
 
     fn pad(&mut self, op: &Op) -> Result<()> {

@@ -1,8 +1,8 @@
 //! Sorts.
 
 use super::attrs::{dim, flag, text};
-use super::function_ref;
 use super::scope::{Scope, typed};
+use super::{function_ref, type_list};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::Output;
 use ferroflow_opdef::{AttrValue, Attrs};
@@ -26,15 +26,10 @@ impl Scope<'_, '_> {
             return self.sort_by(op, axis, keys);
         }
         let function = self.pure_region(op, 0)?;
-        let mut inputs = Vec::new();
-        let mut types = Vec::new();
-        for id in &op.operands {
-            types.push(self.ty(*id)?.dtype.into());
-            inputs.push(self.full(*id)?);
-        }
+        let (mut inputs, dtypes) = self.inputs(&op.operands)?;
         inputs.push(self.constant(Tensor::scalar(axis as i32))?);
         let attrs = Attrs::default()
-            .with("T", AttrValue::List(types))
+            .with("T", type_list(&dtypes))
             .with("comparator", function_ref(&function))
             .with("is_stable", AttrValue::Bool(flag(op, "is_stable")));
         let made = self.node("XlaVariadicSort", attrs, &inputs)?;

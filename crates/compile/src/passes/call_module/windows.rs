@@ -3,7 +3,7 @@
 use super::attrs::{Axis, ints_or, text};
 use super::function_ref;
 use super::reductions::{is_identity, number, only_op};
-use super::scope::{Scope, known_dims, typed};
+use super::scope::{Scope, known_dims, open_dims, typed};
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
 use ferroflow_graph::Output;
 use ferroflow_opdef::AttrValue;
@@ -101,11 +101,7 @@ impl Scope<'_, '_> {
             Some(pool) if is_known => {
                 let x = self.full(x)?;
                 let y = self.pool(x, ty.dtype, &pool, by)?;
-                let shape: Vec<i64> = {
-                    let dims = self.result(op)?.1.dims.iter();
-                    dims.map(|d| d.map_or(-1, |d| d as i64)).collect()
-                };
-                let shape = self.ints(&shape)?;
+                let shape = self.ints(&open_dims(self.result(op)?.1))?;
                 let y = self.reshape_to(y, ty.dtype, shape)?;
                 self.set(op, y)?;
                 Ok(true)
@@ -205,8 +201,7 @@ impl Scope<'_, '_> {
         if pool.is_turned {
             dx = self.transpose(dx, ty.dtype, &exchanged)?;
         }
-        let shape: Vec<i64> = ty.dims.iter().map(|d| d.map_or(-1, |d| d as i64)).collect();
-        let shape = self.ints(&shape)?;
+        let shape = self.ints(&open_dims(ty))?;
         let dx = self.reshape_to(dx, ty.dtype, shape)?;
         self.set(op, dx)?;
         Ok(true)
@@ -348,6 +343,10 @@ impl Pool {
                 .collect::<Option<Vec<i64>>>()
                 .map(|d| d.iter().product())
         };
+        // A shape has one open dimension at most.
+        if ty.dims.iter().filter(|d| d.is_none()).count() > 1 {
+            return None;
+        }
         let before = known(&ty.dims[..spatial.start]);
         let behind = known(&ty.dims[spatial.end..])?;
         let own: Option<Vec<usize>> = ty.dims[spatial.clone()].iter().copied().collect();
