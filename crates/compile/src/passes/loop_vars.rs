@@ -4,6 +4,8 @@
 //! variable is dropped unless the condition, an effect or a variable that is needed depends on it; one
 //! that is a constant and that the body returns unchanged becomes that constant inside.
 
+mod bounds;
+
 use crate::view::may_be_dead;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
@@ -165,7 +167,16 @@ impl Shrink {
             Some(AttrValue::Func(f)) => graph.library().get(&f.name).and_then(|f| Sides::of(f)),
             _ => Err(ferroflow_base::internal!("attr '{name}' is not a function")),
         };
-        let (cond, body) = (function("cond")?, function("body")?);
+        let (mut cond, body) = (function("cond")?, function("body")?);
+        let sides = bounds::Loop {
+            graph,
+            node,
+            cond: &cond,
+            body: &body,
+        };
+        if let Some(patch) = sides.without_implied_bound() {
+            patch.apply(&mut cond.graph);
+        }
         let n = node.inputs.len();
         let constants: Vec<Option<Node>> = (0..n)
             .map(|i| {
