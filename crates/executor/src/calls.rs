@@ -4,8 +4,9 @@
 use crate::kernel::Env;
 use crate::propagate::are_small;
 use crate::state::{Owner, ROOT, StepState, TaggedNode};
-use ferroflow_base::{Result, internal, invalid_argument, resource_exhausted};
-use ferroflow_program::{Action, Frame, FrameIdx, Plan};
+use ferroflow_base::{Result, Status, internal, invalid_argument, resource_exhausted};
+use ferroflow_opdef::Value;
+use ferroflow_program::{Action, FrameIdx, NodeIdx};
 use ferroflow_tensor::Tensor;
 
 /// Deepest nesting of calls.
@@ -26,16 +27,15 @@ pub(crate) enum Phase {
 /// A call in progress.
 #[derive(Default)]
 pub(crate) struct Call {
-    pub(crate) frame: u32,
     pub(crate) iter: u32,
     /// The calling node.
     pub(crate) caller: Option<TaggedNode>,
     depth: u32,
     pub(crate) phase: Phase,
-    pub(crate) results: Vec<Option<Tensor>>,
-    /// Variables of a While.
+    /// Variables of a While that does not run in place.
     pub(crate) vars: Vec<Option<Tensor>>,
-    /// The iterations of the condition and the body, if both run by schedules: they serve the whole loop.
+    /// The iterations of the condition and the body, if both run by schedules: they serve the whole loop. The variables
+    /// are in the slots of the body's results.
     pub(crate) in_place: Option<[u32; 2]>,
 }
 
@@ -46,33 +46,10 @@ pub(crate) struct Calls {
     free: Vec<u32>,
 }
 
-impl Call {
-    /// Takes the result of a condition.
-    pub(crate) fn take_condition(&mut self) -> Result<bool> {
-        match self.results.first_mut().map(Option::take) {
-            Some(Some(t)) if t.is_on_device() => is_true(&t.on_host()?),
-            Some(Some(t)) => is_true(&t),
-            _ => Err(internal!("the condition has no result")),
-        }
-    }
-}
-
 impl Calls {
-    pub(crate) fn add_root(&mut self, n_results: usize) -> u32 {
-        self.all.push(Call {
-            results: vec![None; n_results],
-            ..Default::default()
-        });
+    pub(crate) fn add_root(&mut self) -> u32 {
+        self.all.push(Call::default());
         0
-    }
-
-    pub(crate) fn reset_root(&mut self, plan: &Plan) {
-        prepare_results(&mut self.all[0].results, plan, 0);
-    }
-
-    #[inline]
-    pub(crate) fn set_result(&mut self, call: u32, index: usize, value: Option<Tensor>) {
-        self.all[call as usize].results[index] = value;
     }
 
     /// The node that made a call, if it is not the step itself.
@@ -80,29 +57,9 @@ impl Calls {
         self.all[call as usize].caller
     }
 
-    /// The results of the step; those that were never set are dead.
-    pub(crate) fn take_root_results(&mut self) -> Vec<Option<Tensor>> {
-        std::mem::take(&mut self.all[0].results)
-    }
-
     pub(crate) fn clear(&mut self) {
         self.all.truncate(1);
         self.free.clear();
-    }
-}
-
-fn prepare_results(results: &mut Vec<Option<Tensor>>, plan: &Plan, frame: usize) {
-    let frame = &plan.frames[frame];
-    debug_assert!(results.iter().all(Option::is_none));
-    results.resize(frame.n_results, None);
-    set_const_results(results, plan, frame);
-}
-
-/// Sets the results that are constants.
-#[inline]
-pub(crate) fn set_const_results(results: &mut [Option<Tensor>], plan: &Plan, frame: &Frame) {
-    for &(result, constant) in &frame.const_results {
-        results[result as usize] = plan.consts.get(constant as usize).cloned();
     }
 }
 
@@ -188,9 +145,8 @@ impl StepState {
         let iter = self.new_iteration(env.plan, frame, Owner::Call(id), 0, is_scheduled);
         self.iterations[iter as usize].outstanding = 1;
         let call = &mut self.calls.all[id as usize];
-        (call.frame, call.iter) = (frame.index() as u32, iter);
-        prepare_results(&mut call.results, env.plan, frame.index());
-        self.begin_function(env, frame, iter, args.iter_mut().map(Option::take));
+        call.iter = iter;
+        self.begin_function(env, frame, iter, args);
         iter
     }
 
@@ -219,17 +175,35 @@ impl StepState {
         iter
     }
 
-    /// Fails if a result of a call is missing.
-    pub(crate) fn check_results(&self, env: &Env, id: u32) -> Result<()> {
-        let call = &self.calls.all[id as usize];
-        let (Some(missing), Some(caller)) =
-            (call.results.iter().position(Option::is_none), call.caller)
-        else {
-            return Ok(());
-        };
-        let name = &env.plan.frames[call.frame as usize].name;
+    /// Fails if a result of call `id`, which runs in `iter`, is missing.
+    pub(crate) fn check_results(&mut self, env: &Env, id: u32, iter: u32) -> Result<()> {
+        let mut results = self.results_of(env.plan, iter).iter();
+        match results.position(|r| matches!(r, Value::Empty)) {
+            None => Ok(()),
+            Some(missing) => Err(self.missing_result(env, id, iter, missing)),
+        }
+    }
+
+    #[cold]
+    fn missing_result(&self, env: &Env, id: u32, iter: u32, missing: usize) -> Status {
+        let frame = self.iterations[iter as usize].frame;
+        let name = &env.plan.frames[frame.index()].name;
         let error = invalid_argument!("Retval[{missing}] of function '{name}' does not have value");
-        Err(env.at_node(caller.node, error))
+        match self.calls.all[id as usize].caller {
+            Some(caller) => env.at_node(caller.node, error),
+            None => error,
+        }
+    }
+
+    /// Takes the result of the condition of `node`, which ran in `iter`.
+    pub(crate) fn take_condition(&mut self, env: &Env, node: NodeIdx, iter: u32) -> Result<bool> {
+        let result = self.results_of(env.plan, iter).first_mut();
+        let condition = match result.map(std::mem::take) {
+            Some(Value::Tensor(t)) if t.is_on_device() => t.on_host().and_then(|t| is_true(&t)),
+            Some(Value::Tensor(t)) => is_true(&t),
+            _ => Err(internal!("the condition has no result")),
+        };
+        condition.map_err(|e| env.at_node(node, e))
     }
 
     /// Ends a call whose iteration is done. Returns the iteration of which one thing less is
@@ -240,42 +214,74 @@ impl StepState {
             return Ok(ROOT);
         };
         let (iter, phase, in_place) = (call.iter, call.phase, call.in_place.take());
-        if in_place.is_none() {
-            self.check_results(env, id)?;
-        }
-        let node = caller.node;
-        if let Some(iterations) = in_place {
+        if let Some([cond, body]) = in_place {
             // The condition has been false.
-            for iter in iterations {
-                self.free_iteration(iter);
-            }
-            let call = &mut self.calls.all[id as usize];
-            call.results.clear();
-            std::mem::swap(&mut call.results, &mut call.vars);
-        } else if let Action::While { cond, body } = env.plan.nodes[node.index()].action {
-            self.free_iteration(iter);
-            let call = &mut self.calls.all[id as usize];
-            if phase == Phase::Body {
-                std::mem::swap(&mut call.results, &mut call.vars);
-                return Ok(self.start_phase(env, id, cond, Phase::Cond));
-            }
-            if call.take_condition().map_err(|e| env.at_node(node, e))? {
-                return Ok(self.start_phase(env, id, body, Phase::Body));
-            }
-            std::mem::swap(&mut call.results, &mut call.vars);
+            self.free_iteration(cond);
+            self.output_results(env, body);
         } else {
-            self.free_iteration(iter);
-        }
-        let call = &mut self.calls.all[id as usize];
-        for (output, result) in self.outputs.iter_mut().zip(&mut call.results) {
-            *output = result.take().into();
+            self.check_results(env, id, iter)?;
+            match env.plan.nodes[caller.node.index()].action {
+                Action::While { cond, body } => {
+                    if let Some(next) = self.end_phase(env, id, (cond, body))? {
+                        return Ok(next);
+                    }
+                }
+                _ => {
+                    debug_assert!(phase == Phase::Plain);
+                    self.output_results(env, iter);
+                }
+            }
         }
         self.calls.free.push(id);
-        self.propagate_liveness(env, node, caller.iter, true);
+        self.propagate_liveness(env, caller.node, caller.iter, true);
         if self.iterations[caller.iter as usize].is_scheduled {
             self.resume_schedule(caller.iter);
         }
         Ok(caller.iter)
+    }
+
+    /// Makes the results of a function that ran in `iter` the outputs of the calling node.
+    fn output_results(&mut self, env: &Env, iter: u32) {
+        let mut outputs = std::mem::take(&mut self.outputs);
+        for (output, result) in outputs.iter_mut().zip(self.results_of(env.plan, iter)) {
+            *output = std::mem::take(result);
+        }
+        self.outputs = outputs;
+        self.free_iteration(iter);
+    }
+
+    /// Ends a run of the condition or the body of While `id`. Returns the iteration of the next one; if the loop has ended,
+    /// its variables are the outputs.
+    fn end_phase(
+        &mut self,
+        env: &Env,
+        id: u32,
+        (cond, body): (FrameIdx, FrameIdx),
+    ) -> Result<Option<u32>> {
+        let call = &mut self.calls.all[id as usize];
+        let iter = call.iter;
+        if call.phase == Phase::Body {
+            let mut vars = std::mem::take(&mut call.vars);
+            for (var, result) in vars.iter_mut().zip(self.results_of(env.plan, iter)) {
+                *var = std::mem::take(result).into_tensor();
+            }
+            self.calls.all[id as usize].vars = vars;
+            self.free_iteration(iter);
+            return Ok(Some(self.start_phase(env, id, cond, Phase::Cond)));
+        }
+        let Some(caller) = call.caller else {
+            return Err(internal!("a While has no node"));
+        };
+        let continues = self.take_condition(env, caller.node, iter)?;
+        self.free_iteration(iter);
+        if continues {
+            return Ok(Some(self.start_phase(env, id, body, Phase::Body)));
+        }
+        let vars = self.calls.all[id as usize].vars.drain(..);
+        for (output, var) in self.outputs.iter_mut().zip(vars) {
+            *output = var.into();
+        }
+        Ok(None)
     }
 }
 

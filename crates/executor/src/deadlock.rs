@@ -11,7 +11,8 @@ const MAX_NAMED: usize = 5;
 impl StepState {
     /// The step's results. When nothing is left to run every one must be there.
     pub(crate) fn take_results(&mut self, plan: &Plan) -> Result<Vec<Tensor>> {
-        let results = self.calls.take_root_results();
+        let results = self.results_of(plan, ROOT).iter_mut();
+        let results: Vec<_> = results.map(|r| std::mem::take(r).into_tensor()).collect();
         let missing = results.iter().position(Option::is_none);
         if missing.is_some() || self.iterations[ROOT as usize].outstanding > 0 {
             return Err(self.diagnose(plan, missing.unwrap_or(0)));

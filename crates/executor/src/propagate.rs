@@ -105,9 +105,12 @@ impl StepState {
         let (slot_base, pending_base) = (it.slot_base, it.pending_base);
         let mut n_ready = 0;
         for edge in env.plan.edges_of(node) {
-            if edge.kind == EdgeKind::Data && !edge.last {
+            if edge.kind.is_data() && !edge.last {
                 let value = self.slots[at].clone();
                 self.slots[(slot_base + edge.slot) as usize] = value;
+            }
+            if edge.kind == EdgeKind::Result {
+                continue;
             }
             let pending = pending_base.wrapping_add(edge.node.index() as u32) as usize;
             let item = TaggedNode {
@@ -172,9 +175,8 @@ impl StepState {
                 }
                 EdgeKind::Result => {
                     let value = self.carried(edge);
-                    if ALIVE && let Owner::Call(call) = self.iterations[iter as usize].owner {
-                        let value = value.into_tensor();
-                        self.calls.set_result(call, edge.slot as usize, value);
+                    if ALIVE {
+                        self.slots[(slot_base + edge.slot) as usize] = value;
                     }
                 }
                 EdgeKind::MergeData => {

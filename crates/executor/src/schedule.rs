@@ -8,7 +8,7 @@ use crate::kernel::Env;
 use crate::state::{Owner, StepState, TaggedNode};
 use ferroflow_base::{Result, internal};
 use ferroflow_opdef::Value;
-use ferroflow_program::{Action, DEAD, EdgeKind, Frame, Node, NodeIdx, StaticSchedule};
+use ferroflow_program::{Action, DEAD, EdgeKind, Node, NodeIdx, StaticSchedule};
 use ferroflow_tensor::Tensor;
 
 /// Nodes between two checks of the cancellation token.
@@ -28,15 +28,18 @@ impl StepState {
     #[inline]
     pub(crate) fn deliver_args(
         &mut self,
-        env: &Env,
-        frame: &Frame,
+        schedule: &StaticSchedule,
         iter: u32,
-        args: impl IntoIterator<Item = Option<Tensor>>,
+        args: &mut [Option<Tensor>],
     ) {
-        for (arg, value) in frame.args.iter().zip(args) {
-            if let Some(node) = *arg {
-                self.deliver_value(env, TaggedNode { node, iter }, 0, value.into());
-            }
+        let base = self.iterations[iter as usize].slot_base;
+        for edge in &schedule.args {
+            let arg = &mut args[edge.arg as usize];
+            let value = match edge.last {
+                true => arg.take(),
+                false => arg.clone(),
+            };
+            self.slots[(base + edge.slot) as usize] = value.into();
         }
     }
 
@@ -261,7 +264,7 @@ impl StepState {
     ) {
         let node = &env.plan.nodes[from.node.index()];
         let it = &self.iterations[from.iter as usize];
-        let (slot_base, pending_base, owner) = (it.slot_base, it.pending_base, it.owner);
+        let (slot_base, pending_base) = (it.slot_base, it.pending_base);
         for edge in env.plan.edges_of(node) {
             let is_carried = edge.output == output;
             let mut carried = || match edge.last {
@@ -269,18 +272,12 @@ impl StepState {
                 false => value.clone(),
             };
             match edge.kind {
-                EdgeKind::Data | EdgeKind::MergeData if is_carried => {
+                EdgeKind::Data | EdgeKind::MergeData | EdgeKind::Result if is_carried => {
                     self.slots[(slot_base + edge.slot) as usize] = carried();
                 }
                 EdgeKind::Data => {
                     let at = pending_base.wrapping_add(edge.node.index() as u32);
                     self.pending[at as usize] |= DEAD;
-                }
-                EdgeKind::Result if is_carried => {
-                    if let Owner::Call(call) = owner {
-                        let value = carried().into_tensor();
-                        self.calls.set_result(call, edge.slot as usize, value);
-                    }
                 }
                 _ => {}
             }
@@ -296,7 +293,7 @@ impl StepState {
         }
         let slot_base = self.iterations[from.iter as usize].slot_base;
         for edge in env.plan.edges_of(node) {
-            if edge.kind == EdgeKind::Data && !edge.last {
+            if edge.kind.is_data() && !edge.last {
                 self.slots[(slot_base + edge.slot) as usize] = self.slots[at].clone();
             }
         }
@@ -307,25 +304,20 @@ impl StepState {
     pub(crate) fn deliver<const ALIVE: bool>(&mut self, env: &Env, from: NodeIdx, iter: u32) {
         let node = &env.plan.nodes[from.index()];
         let it = &self.iterations[iter as usize];
-        let (slot_base, pending_base, owner) = (it.slot_base, it.pending_base, it.owner);
+        let (slot_base, pending_base) = (it.slot_base, it.pending_base);
         for edge in env.plan.edges_of(node) {
             let at = pending_base.wrapping_add(edge.node.index() as u32) as usize;
             match edge.kind {
-                EdgeKind::Data | EdgeKind::MergeData => match self.carried(edge) {
-                    Value::Tensor(t) if ALIVE => {
-                        self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(t);
-                    }
-                    _ if edge.kind == EdgeKind::Data => self.pending[at] |= DEAD,
-                    _ => {}
-                },
-                EdgeKind::Control if !ALIVE => self.pending[at] |= DEAD,
-                EdgeKind::Result => {
-                    let value = self.carried(edge);
-                    if ALIVE && let Owner::Call(call) = owner {
-                        let value = value.into_tensor();
-                        self.calls.set_result(call, edge.slot as usize, value);
+                EdgeKind::Data | EdgeKind::MergeData | EdgeKind::Result => {
+                    match self.carried(edge) {
+                        Value::Tensor(t) if ALIVE => {
+                            self.slots[(slot_base + edge.slot) as usize] = Value::Tensor(t);
+                        }
+                        _ if edge.kind == EdgeKind::Data => self.pending[at] |= DEAD,
+                        _ => {}
                     }
                 }
+                EdgeKind::Control if !ALIVE => self.pending[at] |= DEAD,
                 EdgeKind::Control | EdgeKind::Trigger | EdgeKind::MergeControl => {}
             }
         }

@@ -80,6 +80,8 @@ pub(crate) struct StepState {
     /// Arguments of a call on their way, and those of a condition: kept for their memory.
     pub(crate) args: Vec<Option<Tensor>>,
     pub(crate) copies: Vec<Option<Tensor>>,
+    /// Variables of a loop that are exchanged, on their way.
+    pub(crate) exchanged: Vec<Value>,
     /// Nodes that run away from the lock right now.
     pub(crate) in_flight: usize,
     pub(crate) error: Option<Status>,
@@ -105,7 +107,7 @@ impl StepState {
             ..Default::default()
         };
         let root = FrameIdx::new(0);
-        let call = state.calls.add_root(plan.root().n_results);
+        let call = state.calls.add_root();
         state.new_iteration(plan, root, Owner::Call(call), 0, false);
         state
     }
@@ -136,23 +138,26 @@ impl StepState {
         if needs_pending(root, frame.is_scheduled) {
             self.pending[..root.pending.len()].copy_from_slice(&root.pending);
         }
-        self.calls.reset_root(env.plan);
-        self.begin_function(env, FrameIdx::new(0), ROOT, args.into_iter().map(Some));
+        let mut args: SmallVec<[Option<Tensor>; 8]> = args.into_iter().map(Some).collect();
+        self.begin_function(env, FrameIdx::new(0), ROOT, &mut args);
         self.iterations[ROOT as usize].outstanding -= 1;
         Ok(())
     }
 
-    /// Schedules the roots of a function and delivers its arguments.
+    /// Schedules the roots of a function and delivers its arguments, which are taken.
     pub(crate) fn begin_function(
         &mut self,
         env: &Env,
         frame: FrameIdx,
         iter: u32,
-        args: impl IntoIterator<Item = Option<Tensor>>,
+        args: &mut [Option<Tensor>],
     ) {
         let frame = &env.plan.frames[frame.index()];
-        if self.iterations[iter as usize].is_scheduled {
-            self.deliver_args(env, frame, iter, args);
+        self.set_const_results(env.plan, frame, iter);
+        if self.iterations[iter as usize].is_scheduled
+            && let Some(schedule) = &frame.schedule
+        {
+            self.deliver_args(schedule, iter, args);
             return self.resume_schedule(iter);
         }
         // Roots run in plan order: the stack pops from its end.
@@ -162,9 +167,29 @@ impl StepState {
         self.iterations[iter as usize].outstanding += frame.roots.len() as u32;
         for (arg, value) in frame.args.iter().zip(args) {
             if let Some(idx) = arg {
-                self.forward_output(env, TaggedNode { node: *idx, iter }, value.into());
+                let value = value.take().into();
+                self.forward_output(env, TaggedNode { node: *idx, iter }, value);
             }
         }
+    }
+
+    /// Sets the results that are constants.
+    #[inline]
+    pub(crate) fn set_const_results(&mut self, plan: &Plan, frame: &Frame, iter: u32) {
+        let base = self.iterations[iter as usize].slot_base + frame.first_result;
+        for &(result, constant) in &frame.const_results {
+            let value = plan.consts.get(constant as usize).cloned();
+            self.slots[(base + result) as usize] = value.into();
+        }
+    }
+
+    /// The slots of the results of a function that runs in `iter`.
+    #[inline]
+    pub(crate) fn results_of(&mut self, plan: &Plan, iter: u32) -> &mut [Value] {
+        let it = &self.iterations[iter as usize];
+        let frame = &plan.frames[it.frame.index()];
+        let first = (it.slot_base + frame.first_result) as usize;
+        &mut self.slots[first..first + frame.n_results]
     }
 
     /// Fails when the step's iterations take more memory than any sensible step.

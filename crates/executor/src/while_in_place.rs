@@ -1,12 +1,13 @@
-//! While nodes whose condition and body run by static schedules: the same two iterations serve the whole loop, and
-//! one phase follows the other without the list of ready nodes.
+//! While nodes whose condition and body run by static schedules: the same two iterations serve the whole loop, one
+//! phase follows the other without the list of ready nodes, and the variables stay in the slots of the body's results.
 
-use crate::calls::{Phase, set_const_results};
+use crate::calls::Phase;
 use crate::kernel::Env;
 use crate::propagate::are_small;
 use crate::state::{Owner, StepState, TaggedNode};
 use ferroflow_base::{Result, internal};
-use ferroflow_program::{Action, FrameIdx, NodeIdx};
+use ferroflow_opdef::Value;
+use ferroflow_program::{Action, ArgEdge, FrameIdx, NodeIdx};
 
 impl StepState {
     /// Begins the While `node`, which is call `id` and has its variables, if it can run in place. Returns whether it can.
@@ -17,18 +18,26 @@ impl StepState {
         let vars = &self.calls.all[id as usize].vars;
         let is_small = || are_small(vars.iter().flatten());
         let is_scheduled = |f: FrameIdx| env.uses_schedule(&env.plan.frames[f.index()], is_small);
-        // The result of the condition has its place where the first of the body has.
         let n_results = env.plan.frames[body.index()].n_results;
-        if !is_scheduled(cond) || !is_scheduled(body) || n_results == 0 {
+        if !is_scheduled(cond) || !is_scheduled(body) || n_results != vars.len() {
             return false;
         }
-        self.calls.all[id as usize].results.resize(n_results, None);
-        let iterations =
+        let [cond, body] =
             [cond, body].map(|f| self.new_iteration(env.plan, f, Owner::Call(id), 0, true));
-        self.calls.all[id as usize].in_place = Some(iterations);
-        let (iter, node) = (iterations[0], NodeIdx::new(0));
-        self.begin_phase(env, id, iter, Phase::Cond);
-        self.inexpensive.push(TaggedNode { node, iter });
+        let call = &mut self.calls.all[id as usize];
+        call.in_place = Some([cond, body]);
+        let mut vars = std::mem::take(&mut call.vars);
+        for (result, var) in self
+            .results_of(env.plan, body)
+            .iter_mut()
+            .zip(vars.drain(..))
+        {
+            *result = var.into();
+        }
+        self.calls.all[id as usize].vars = vars;
+        self.begin_cond(env, id, [cond, body]);
+        let node = NodeIdx::new(0);
+        self.inexpensive.push(TaggedNode { node, iter: cond });
         true
     }
 
@@ -39,52 +48,94 @@ impl StepState {
         let (Some([cond, body]), Some(caller)) = (call.in_place, call.caller) else {
             return Ok(None);
         };
-        if call.phase == Phase::Body || matches!(call.results.first(), Some(None)) {
-            self.check_results(env, id)?;
-        }
-        let call = &mut self.calls.all[id as usize];
-        let (from, to, phase) = match call.phase {
+        match call.phase {
             Phase::Cond => {
-                let condition = call.take_condition();
-                match condition.map_err(|e| env.at_node(caller.node, e))? {
-                    false => return Ok(None),
-                    true => (cond, body, Phase::Body),
+                self.check_results(env, id, cond)?;
+                if !self.take_condition(env, caller.node, cond)? {
+                    return Ok(None);
                 }
+                self.begin_body(env, id, [cond, body]);
+                Ok(Some(body))
             }
             Phase::Body => {
-                std::mem::swap(&mut call.results, &mut call.vars);
-                (body, cond, Phase::Cond)
+                self.check_results(env, id, body)?;
+                self.begin_cond(env, id, [cond, body]);
+                Ok(Some(cond))
             }
-            Phase::Plain => return Err(internal!("a call of a function has phases")),
-        };
-        self.iterations[from as usize].outstanding = 0;
-        self.begin_phase(env, id, to, phase);
-        Ok(Some(to))
+            Phase::Plain => Err(internal!("a call of a function has phases")),
+        }
     }
 
-    /// Delivers the variables to the condition or the body, whose iteration is `iter`.
-    fn begin_phase(&mut self, env: &Env, id: u32, iter: u32, phase: Phase) {
-        let it = &mut self.iterations[iter as usize];
+    /// Delivers copies of the variables to the condition.
+    fn begin_cond(&mut self, env: &Env, id: u32, [cond, body]: [u32; 2]) {
+        let vars = self.first_variable(env, body);
+        self.begin_phase(env, id, [body, cond], Phase::Cond);
+        let it = &self.iterations[cond as usize];
+        let (base, frame) = (it.slot_base, &env.plan.frames[it.frame.index()]);
+        for edge in frame.schedule.iter().flat_map(|s| &s.args) {
+            let value = self.slots[(vars + edge.arg) as usize].clone();
+            self.slots[(base + edge.slot) as usize] = value;
+        }
+        self.set_const_results(env.plan, frame, cond);
+    }
+
+    /// Delivers the variables to the body. Those that it returns unchanged stay in their slots.
+    fn begin_body(&mut self, env: &Env, id: u32, [cond, body]: [u32; 2]) {
+        let vars = self.first_variable(env, body);
+        self.begin_phase(env, id, [cond, body], Phase::Body);
+        let it = &self.iterations[body as usize];
+        let (base, frame) = (it.slot_base, &env.plan.frames[it.frame.index()]);
+        let Some(schedule) = &frame.schedule else {
+            return;
+        };
+        let edges = &schedule.variables;
+        for edge in &edges.inputs {
+            let value = self.take_variable(vars, edge);
+            self.slots[(base + edge.slot) as usize] = value;
+        }
+        for &unused in &edges.unused {
+            self.slots[(vars + unused) as usize].clear();
+        }
+        if !edges.exchanged.is_empty() {
+            // All are taken before the first takes the place of another.
+            let mut taken = std::mem::take(&mut self.exchanged);
+            taken.extend(edges.exchanged.iter().map(|e| self.take_variable(vars, e)));
+            for (edge, value) in edges.exchanged.iter().zip(taken.drain(..)) {
+                self.slots[(base + edge.slot) as usize] = value;
+            }
+            self.exchanged = taken;
+        }
+        self.set_const_results(env.plan, frame, body);
+    }
+
+    #[inline]
+    fn take_variable(&mut self, vars: u32, edge: &ArgEdge) -> Value {
+        let slot = &mut self.slots[(vars + edge.arg) as usize];
+        match edge.last {
+            true => std::mem::take(slot),
+            false => slot.clone(),
+        }
+    }
+
+    /// The slot of the first variable of a loop whose body runs in `body`.
+    #[inline]
+    fn first_variable(&self, env: &Env, body: u32) -> u32 {
+        let it = &self.iterations[body as usize];
+        it.slot_base + env.plan.frames[it.frame.index()].first_result
+    }
+
+    /// Makes iteration `to` of call `id` ready to run, after `from` has.
+    #[inline]
+    fn begin_phase(&mut self, env: &Env, id: u32, [from, to]: [u32; 2], phase: Phase) {
+        self.iterations[from as usize].outstanding = 0;
+        let it = &mut self.iterations[to as usize];
         (it.cursor, it.outstanding) = (0, 1);
         let index = it.frame.index();
         let frame = &env.plan.frames[index];
         if frame.schedule.as_ref().is_some_and(|s| s.has_dead) {
-            self.reset_pending(iter, frame);
+            self.reset_pending(to, frame);
         }
         let call = &mut self.calls.all[id as usize];
-        (call.frame, call.iter, call.phase) = (index as u32, iter, phase);
-        set_const_results(&mut call.results, env.plan, frame);
-        let mut vars = std::mem::take(&mut call.vars);
-        if phase == Phase::Cond {
-            // The condition gets copies.
-            for (arg, var) in frame.args.iter().zip(&vars) {
-                if let Some(node) = *arg {
-                    self.deliver_value(env, TaggedNode { node, iter }, 0, var.clone().into());
-                }
-            }
-        } else {
-            self.deliver_args(env, frame, iter, vars.iter_mut().map(Option::take));
-        }
-        self.calls.all[id as usize].vars = vars;
+        (call.iter, call.phase) = (to, phase);
     }
 }

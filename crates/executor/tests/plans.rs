@@ -172,17 +172,22 @@ fn concurrent_steps_do_not_mix() {
     });
 }
 
+/// The kernel of an op of the bodies with control flow.
+fn not_zero_or_sum(entry: &KernelEntry) -> Box<dyn OpKernel> {
+    match &*entry.op {
+        "NotZero" => Box::new(|ctx: &mut KernelCtx| {
+            let is_set = ctx.slice::<i64>(0)?[0] != 0;
+            ctx.set_output(0, Tensor::scalar(is_set))
+        }),
+        _ => sum(Arc::default()),
+    }
+}
+
 /// Bodies with control flow: arguments and results.
 #[test]
 fn control_flow() {
     let check = |what: &str, body: Body, rows: &[(i64, i64)]| {
-        let executor = load(&body, &|entry| match &*entry.op {
-            "NotZero" => Box::new(|ctx: &mut KernelCtx| {
-                let is_set = ctx.slice::<i64>(0)?[0] != 0;
-                ctx.set_output(0, Tensor::scalar(is_set))
-            }),
-            _ => sum(Arc::default()),
-        });
+        let executor = load(&body, &not_zero_or_sum);
         for threads in [1, 4] {
             let pool = Arc::new(Pool::new(threads));
             for (arg, want) in rows {
@@ -195,6 +200,100 @@ fn control_flow() {
     check("call", calls(false), &[(1, 4), (5, 8)]);
     check("if", calls(true), &[(0, 1), (5, 8)]);
     check("switch and merge", switch(), &[(0, 1), (5, 6)]);
+}
+
+/// What a body makes of a variable of a loop.
+#[derive(Clone, Copy)]
+enum Update {
+    /// The value of a variable, perhaps another one.
+    Variable(usize),
+    Constant,
+    /// The sum of two variables and one.
+    Sum(usize, usize),
+}
+
+/// A While that runs as often as its first argument says, with further variables that begin as the other arguments.
+fn random_loop(updates: &[Update]) -> Body {
+    let n = updates.len() + 1;
+    let mut b = Body::default();
+    let main = b.function("", n, n);
+    let cond = b.function("cond", n, 1);
+    let body = b.function("body", n, n);
+    let [minus_two, seven] = [-2i64, 7].map(|c| b.constant(Tensor::scalar(c).into()));
+    let [args, in_cond, in_body] = [main, cond, body].map(|frame| {
+        let arg = |i: usize| node(&format!("x{i}"), Action::Arg(i as u32), Vec::new());
+        (0..n).map(|i| b.add(frame, arg(i))).collect::<Vec<_>>()
+    });
+    let of = |n: NodeIdx| Source::Node(n, 0);
+    let is_left = kernel("left", "NotZero", vec![of(in_cond[0])], Cost::Cheap);
+    let is_left = b.add(cond, is_left);
+    b.result(cond, 0, of(is_left)).expect("a condition");
+    let less = vec![of(in_body[0]), Source::Const(minus_two)];
+    let less = b.add(body, kernel("less", "Sum", less, Cost::Cheap));
+    b.result(body, 0, of(less)).expect("a counter");
+    for (i, update) in updates.iter().enumerate() {
+        let source = match *update {
+            Update::Variable(v) => of(in_body[v + 1]),
+            Update::Constant => Source::Const(seven),
+            Update::Sum(v, w) => {
+                let inputs = vec![of(in_body[v + 1]), of(in_body[w + 1])];
+                of(b.add(body, kernel(&format!("sum{i}"), "Sum", inputs, Cost::Cheap)))
+            }
+        };
+        b.result(body, i + 1, source).expect("a variable");
+    }
+    let inputs = args.into_iter().map(of).collect();
+    let mut looped = node("while", Action::While { cond, body }, inputs);
+    looped.n_outputs = n;
+    let looped = b.add(main, looped);
+    for i in 0..n {
+        let output = Source::Node(looped, i as u16);
+        b.result(main, i, output).expect("a result");
+    }
+    b
+}
+
+#[test]
+fn variables_of_loops_change_places() {
+    for seed in 0..200 {
+        let mut r = Random(seed);
+        let n = 1 + r.below(5);
+        let update = |_| match r.below(5) {
+            0 => Update::Constant,
+            1 => Update::Sum(r.below(n), r.below(n)),
+            _ => Update::Variable(r.below(n)),
+        };
+        let updates: Vec<Update> = (0..n).map(update).collect();
+        let executor = load(&random_loop(&updates), &not_zero_or_sum);
+        for (threads, times) in [(1, 0), (1, 1), (1, 5), (4, 3)] {
+            let mut expected: Vec<i64> = (0..n as i64).map(|i| 100 + i).collect();
+            let args: Vec<i64> = [times]
+                .into_iter()
+                .chain(expected.iter().copied())
+                .collect();
+            for _ in 0..times {
+                let old = expected.clone();
+                let new = updates.iter().map(|update| match *update {
+                    Update::Variable(v) => old[v],
+                    Update::Constant => 7,
+                    Update::Sum(v, w) => old[v].wrapping_add(old[w]).wrapping_add(1),
+                });
+                expected = new.collect();
+            }
+            let pool = Arc::new(Pool::new(threads));
+            for _ in 0..2 {
+                let out = run(&executor, &pool, &args, &CancelToken::new()).expect("runs");
+                let out = out[1..]
+                    .iter()
+                    .map(|t| t.to_scalar::<i64>().expect("scalar"));
+                assert_eq!(
+                    out.collect::<Vec<_>>(),
+                    expected,
+                    "seed {seed}, {times} times"
+                );
+            }
+        }
+    }
 }
 
 /// A function that adds 1 twice; called with an argument plus 1, or only if that is true.

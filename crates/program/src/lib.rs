@@ -12,7 +12,7 @@ mod dataflow;
 pub mod mlir;
 
 pub use dataflow::{
-    Action, Body, BodyAction, BodyFrame, BodyNode, DEAD, Edge, EdgeKind, ForwardSlot, Frame,
-    FrameIdx, FrameKind, KernelEntry, MakeKernel, MergeEvent, MergeState, Node, NodeIdx, OpSegment,
-    Plan, Source, StaticSchedule,
+    Action, ArgEdge, Body, BodyAction, BodyFrame, BodyNode, DEAD, Edge, EdgeKind, ForwardSlot,
+    Frame, FrameIdx, FrameKind, KernelEntry, MakeKernel, MergeEvent, MergeState, Node, NodeIdx,
+    OpSegment, Plan, Source, StaticSchedule, VariableEdges,
 };

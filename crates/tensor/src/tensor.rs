@@ -397,8 +397,11 @@ impl Tensor {
     pub fn with_shape(mut self, shape: Shape) -> Result<Tensor> {
         check_count(&shape, self.num_elements())?;
         let dtype = self.dtype();
+        if shape.is_scalar() && dtype.is_plain() && dtype.size() <= SCALAR_BYTES {
+            // Scalars are kept in the tensor itself, unless a device has them.
+            return self.view(0, shape);
+        }
         let bits = match self.0.content_mut() {
-            ContentMut::Scalar(_) if shape.is_scalar() => return Ok(self),
             ContentMut::Scalar(bits) => *bits,
             ContentMut::Dense(dense) => {
                 dense.shape = shape;

@@ -307,6 +307,7 @@ impl<'a> Layout<'a> {
             pending: Vec::with_capacity(source.nodes.len()),
             roots: Vec::new(),
             args: vec![None; source.n_args],
+            first_result: 0,
             n_results: source.results.len(),
             const_results: Vec::new(),
             schedule: None,
@@ -314,11 +315,15 @@ impl<'a> Layout<'a> {
         for &i in &source.nodes {
             self.node(i, &mut frame, function)?;
         }
+        frame.first_result = frame.slots.len() as u32;
+        let n_slots = frame.slots.len() + frame.n_results;
+        frame.slots.resize(n_slots, Value::Empty);
         for (r, source) in (0..).zip(&source.results) {
             match *source {
                 Some(Source::Const(c)) => frame.const_results.push((r, self.constant(c)?)),
                 Some(Source::Node(from, output)) => {
-                    self.edge(from, NodeIdx::new(0), r, output, EdgeKind::Result);
+                    let slot = frame.first_result + r;
+                    self.edge(from, NodeIdx::new(0), slot, output, EdgeKind::Result);
                 }
                 None => return Err(internal!("result {r} of '{}' is not set", frame.name)),
             }

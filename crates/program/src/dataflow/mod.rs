@@ -20,4 +20,4 @@ pub use load::MakeKernel;
 pub use merge::{MergeEvent, MergeState};
 pub use op_segment::OpSegment;
 pub use plan::{DEAD, Edge, EdgeKind, ForwardSlot, Frame, Node, Plan};
-pub use static_schedule::StaticSchedule;
+pub use static_schedule::{ArgEdge, StaticSchedule, VariableEdges};

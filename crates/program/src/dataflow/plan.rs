@@ -14,7 +14,7 @@ pub enum EdgeKind {
     Data,
     /// Nothing; the consumer only waits.
     Control,
-    /// A value for result `slot` of the call; there is no consumer node.
+    /// A value for the slot `slot` of a result of the call; there is no consumer node.
     Result,
     /// A value for input slot `slot` of a Merge.
     MergeData,
@@ -26,7 +26,8 @@ pub enum EdgeKind {
 
 impl EdgeKind {
     /// Whether the edge carries a value.
-    fn is_data(self) -> bool {
+    #[inline]
+    pub fn is_data(self) -> bool {
         matches!(
             self,
             EdgeKind::Data | EdgeKind::MergeData | EdgeKind::Result
@@ -39,7 +40,7 @@ impl EdgeKind {
 pub struct Edge {
     /// The consumer; node 0 for results.
     pub node: NodeIdx,
-    /// Input slot in the consumer's frame, or position of the result.
+    /// Slot in the consumer's frame: of its input, or of a result.
     pub slot: u32,
     /// The producer's output; 0 for edges that carry nothing.
     pub output: u16,
@@ -76,8 +77,8 @@ pub struct Node {
     pub first_edge: u32,
     /// Number of edges.
     pub n_edges: u32,
-    /// The input slot of the last reader of the only output, when the output can be written right
-    /// there: all edges are `Data` or `Control`.
+    /// The slot that the last edge of the only output leads to, when the output can be written right
+    /// there: all edges are `Data`, `Result` or `Control`.
     pub forward_slot: ForwardSlot,
     /// Number of outputs.
     pub n_outputs: u16,
@@ -107,7 +108,7 @@ pub struct Frame {
     pub n_enters: u32,
     /// Its first node; a frame's nodes are consecutive.
     pub first_node: u32,
-    /// Input slots: constants in place, all else empty.
+    /// Slots of the nodes' inputs, constants in place, all else empty; those of the results follow.
     pub slots: Vec<Value>,
     /// For every node, how many edges must arrive before it runs; for a Merge the bits of its
     /// initial [`MergeState`](super::MergeState).
@@ -116,6 +117,8 @@ pub struct Frame {
     pub roots: Vec<NodeIdx>,
     /// The Arg node of each argument that is used.
     pub args: Vec<Option<NodeIdx>>,
+    /// The slot of the first result of a call, behind all inputs.
+    pub first_result: u32,
     /// Number of results of a call.
     pub n_results: usize,
     /// Results that are constants: (result, constant).
@@ -203,12 +206,12 @@ impl Plan {
 }
 
 fn forward_slot(node: &Node, edges: &[Edge]) -> ForwardSlot {
-    let is_plain = |kind| matches!(kind, EdgeKind::Data | EdgeKind::Control);
+    let is_plain = |kind| matches!(kind, EdgeKind::Data | EdgeKind::Result | EdgeKind::Control);
     let can_forward = matches!(
         node.action,
         Action::Kernel(_) | Action::Arg(_) | Action::Const(_) | Action::Forward | Action::Merge
     );
-    let reader = edges.iter().rev().find(|e| e.kind == EdgeKind::Data);
+    let reader = edges.iter().rev().find(|e| e.kind.is_data());
     match reader {
         Some(reader)
             if can_forward && node.n_outputs == 1 && edges.iter().all(|e| is_plain(e.kind)) =>

@@ -60,7 +60,7 @@ impl Plan {
             && (self.frames.len(), root.n_results, node.n_outputs) == (1, 1, 1)
             && root.args.len() == node.n_inputs as usize
             && root.args.iter().enumerate().all(feeds)
-            && leads_to(node, EdgeKind::Result, 0);
+            && leads_to(node, EdgeKind::Result, root.first_result);
         fits.then(|| self.info[i].op.as_str())
     }
 

@@ -17,6 +17,56 @@ pub struct StaticSchedule {
     pub has_dead: bool,
     /// The highest cost of a node, also of the loops and functions that the frame leads to.
     pub cost: Cost,
+    /// What the arguments of a function lead to.
+    pub args: Vec<ArgEdge>,
+    /// The same where the arguments are the variables of a loop, in the slots of the results.
+    pub variables: VariableEdges,
+}
+
+/// A slot that an argument is passed to: of an input or a result.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ArgEdge {
+    /// Position of the argument.
+    pub arg: u32,
+    /// The slot in the function's frame.
+    pub slot: u32,
+    /// Whether the value is passed nowhere else, later, so that it may be moved.
+    pub last: bool,
+}
+
+/// What the variables of a loop lead to in its body. A variable that the body returns unchanged stays where it is.
+#[derive(Clone, Default, PartialEq, Eq, Debug)]
+pub struct VariableEdges {
+    /// Slots of inputs.
+    pub inputs: Vec<ArgEdge>,
+    /// Slots of other results.
+    pub exchanged: Vec<ArgEdge>,
+    /// Variables that the body does not read.
+    pub unused: Vec<u32>,
+}
+
+impl VariableEdges {
+    fn of(edges: &[ArgEdge], frame: &Frame) -> VariableEdges {
+        let own = |arg: u32| frame.first_result + arg;
+        let n = frame.args.len().min(frame.n_results) as u32;
+        let mut stays = vec![false; n as usize];
+        let mut is_read = stays.clone();
+        for edge in edges.iter().filter(|edge| edge.arg < n) {
+            stays[edge.arg as usize] |= edge.slot == own(edge.arg);
+            is_read[edge.arg as usize] = true;
+        }
+        let others = edges.iter().filter(|e| e.arg < n && e.slot != own(e.arg));
+        let others = others.map(|edge| ArgEdge {
+            last: edge.last && !stays[edge.arg as usize],
+            ..*edge
+        });
+        let (inputs, exchanged) = others.partition(|edge| edge.slot < frame.first_result);
+        VariableEdges {
+            inputs,
+            exchanged,
+            unused: (0..n).filter(|arg| !is_read[*arg as usize]).collect(),
+        }
+    }
 }
 
 impl Plan {
@@ -131,6 +181,7 @@ impl Arrivals {
 /// A run of a frame without values.
 struct Walk<'a> {
     plan: &'a Plan,
+    frame: &'a Frame,
     first: usize,
     /// Edges that are missing, by position in the frame.
     pending: Vec<u32>,
@@ -150,6 +201,7 @@ impl<'a> Walk<'a> {
         let nodes = &plan.nodes[frame.nodes()];
         let mut walk = Walk {
             plan,
+            frame,
             first: frame.first_node as usize,
             pending: frame.pending.clone(),
             ready: Vec::new(),
@@ -275,11 +327,35 @@ impl<'a> Walk<'a> {
         }
         let is_complete = self.order.len() + self.n_args == self.pending.len()
             && self.enters.values().all(|missing| *missing == 0);
-        is_complete.then_some(StaticSchedule {
+        let args = self.arg_edges();
+        is_complete.then(|| StaticSchedule {
             order: self.order,
             has_dead: self.has_dead,
             cost: self.cost,
+            variables: VariableEdges::of(&args, self.frame),
+            args,
         })
+    }
+
+    /// What the arguments lead to; the edges of each one in their order.
+    fn arg_edges(&self) -> Vec<ArgEdge> {
+        let edges_of = |(arg, node): (usize, &Option<NodeIdx>)| {
+            let edges = node.map(|node| self.plan.edges_of(&self.plan.nodes[node.index()]));
+            let edges = edges.unwrap_or_default().iter();
+            edges
+                .filter(|edge| edge.kind.is_data())
+                .map(move |edge| ArgEdge {
+                    arg: arg as u32,
+                    slot: edge.slot,
+                    last: edge.last,
+                })
+        };
+        self.frame
+            .args
+            .iter()
+            .enumerate()
+            .flat_map(edges_of)
+            .collect()
     }
 
     /// One of a loop's Enters; with the last one the loop runs.
