@@ -22,6 +22,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::constant_folding::PASS,
     passes::arithmetic::PASS,
     passes::cse::PASS,
+    passes::arg_shapes::PASS,
     passes::cluster::PASS,
     passes::dilated_conv::PASS,
     passes::conv_groups::PASS,

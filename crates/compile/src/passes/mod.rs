@@ -1,5 +1,6 @@
 //! The passes: those that every graph goes through (`expand.rs`) and those of the pipeline.
 
+pub(crate) mod arg_shapes;
 pub(crate) mod arithmetic;
 pub(crate) mod bf16_products;
 pub(crate) mod body;

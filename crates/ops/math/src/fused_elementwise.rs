@@ -58,6 +58,9 @@ fn compute(
         let shapes: SmallVec<[&Shape; 8]> = inputs.iter().map(|t| t.shape()).collect();
         check_operands(steps, ctx.node(), &shapes)?;
     }
+    if let Some(out) = one_block(ctx, &inputs, program)? {
+        return Ok(out);
+    }
     let mut shape = Shape::scalar();
     for input in &inputs {
         shape = broadcast_shape(&shape, input.shape())?;
@@ -68,6 +71,40 @@ fn compute(
         Loops::new(&shape, &inputs)?.run(ctx, program, out.slice_mut()?);
     }
     Ok(out)
+}
+
+/// Computes an output of one block whose operands are as large as it or have one element: without loops, which take longer
+/// to set up than a small block to compute.
+fn one_block(ctx: &KernelCtx, inputs: &[&Tensor], program: &Program) -> Result<Option<Tensor>> {
+    let mut shape = inputs[0].shape();
+    for input in &inputs[1..] {
+        let (own, n) = (input.shape(), shape.num_elements());
+        if own.num_elements() > n || own.num_elements() == n && own.rank() > shape.rank() {
+            shape = own;
+        }
+    }
+    let is_one = |t: &Tensor| t.num_elements() == 1 && t.shape().rank() <= shape.rank();
+    let n = shape.num_elements();
+    let fits = inputs.iter().all(|t| t.shape() == shape || is_one(t));
+    if n == 0 || n > BLOCK || !fits {
+        return Ok(None);
+    }
+    let mut blocks: SmallVec<[Block; 8]> = SmallVec::new();
+    for input in inputs {
+        let data = input.slice::<f32>()?;
+        blocks.push(match data {
+            [one] if n > 1 => Block::Scalar(*one),
+            all => Block::Slice(all),
+        });
+    }
+    if shape.is_scalar() {
+        let mut out = [0.0];
+        program.run(&blocks, &mut out);
+        return Ok(Some(Tensor::scalar(out[0])));
+    }
+    let mut out = ctx.alloc(DType::Float, shape.clone())?;
+    program.run(&blocks, out.slice_mut()?);
+    Ok(Some(out))
 }
 
 /// The output as rows of one length, and the position of each input's part of a row.

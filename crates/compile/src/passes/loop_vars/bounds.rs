@@ -90,7 +90,8 @@ impl Loop<'_> {
             Some(outside) => scalar(self.graph, outside),
             None => scalar(&self.cond.graph, o),
         };
-        let is_same_value = || matches!((self.outside(a), self.outside(b)), (Some(a), Some(b)) if a == b);
+        let is_same_value =
+            || matches!((self.outside(a), self.outside(b)), (Some(a), Some(b)) if a == b);
         is_same_value() || matches!((number(a), number(b)), (Some(a), Some(b)) if a == b)
     }
 
@@ -112,7 +113,10 @@ fn scalar(graph: &Graph, output: Output) -> Option<i64> {
     }
     let integer = || -> Result<i64> {
         let value = value.get()?;
-        value.to_scalar::<i32>().map(i64::from).or_else(|_| value.to_scalar::<i64>())
+        value
+            .to_scalar::<i32>()
+            .map(i64::from)
+            .or_else(|_| value.to_scalar::<i64>())
     };
     integer().ok()
 }

@@ -1,0 +1,215 @@
+//! Tells loops, branches and other functions the shapes of their arguments.
+//!
+//! A function's nodes are optimized without its callers, so that nothing is known of the shapes that they pass. Each caller
+//! gets a copy of the function whose arguments have them, and passes over its body see what they see in the main graph. The
+//! shapes of a loop's variables are what all iterations have in common.
+
+use crate::{Pass, PassCtx};
+use ferroflow_base::{Result, internal};
+use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Patch, ShapeMap, infer_shapes};
+use ferroflow_opdef::AttrValue;
+use ferroflow_tensor::PartialShape;
+
+pub(crate) const PASS: Pass = Pass {
+    name: "arg_shapes",
+    about: "tells functions the shapes of their arguments",
+    run,
+};
+
+/// Rounds in which the results of loops refine what later functions are passed.
+const ROUNDS: usize = 3;
+/// Iterations after which the shapes of a loop's variables must not change any more.
+const MAX_ITERATIONS: usize = 4;
+
+fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
+    for _ in 0..ROUNDS {
+        let shapes = ctx.shapes(graph)?;
+        let calls: Vec<NodeId> = graph
+            .iter()
+            .filter(|(_, n)| callees(n).is_some())
+            .map(|(id, _)| id)
+            .collect();
+        let mut patch = Patch::new();
+        let mut refines = false;
+        for id in calls {
+            refines |= refine(graph, &mut patch, ctx, id, &shapes)?;
+        }
+        patch.apply(graph);
+        if !refines {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The attrs that name the functions of a call, and its first input that is an argument.
+fn callees(node: &Node) -> Option<(&'static [&'static str], usize)> {
+    match node.class() {
+        NodeClass::Call => Some((&["f"], 0)),
+        NodeClass::If => Some((&["then_branch", "else_branch"], 1)),
+        NodeClass::Case => Some((&["branches"], 1)),
+        NodeClass::While => Some((&["cond", "body"], 0)),
+        _ => None,
+    }
+}
+
+/// Makes node `id` call functions that know the shapes of their arguments. Returns whether its outputs are known better.
+fn refine(
+    graph: &Graph,
+    patch: &mut Patch,
+    ctx: &PassCtx,
+    id: NodeId,
+    shapes: &ShapeMap,
+) -> Result<bool> {
+    let node = graph.node(id);
+    let Some((attrs, first)) = callees(node) else {
+        return Ok(false);
+    };
+    let args = node.inputs.iter().skip(first).map(|i| shapes.get(*i));
+    let mut args: Vec<PartialShape> = args.collect();
+    let is_loop = node.class() == NodeClass::While;
+    if is_loop {
+        match variables(graph, ctx, node, args)? {
+            Some(common) => args = common,
+            None => return Ok(false),
+        }
+    }
+    // What the results of all branches have in common.
+    let mut results: Option<Vec<PartialShape>> = None;
+    for &attr in attrs {
+        let mut value = node.attrs.get(attr).cloned();
+        let functions = match &mut value {
+            Some(AttrValue::List(list)) => &mut list[..],
+            Some(one) => std::slice::from_mut(one),
+            None => continue,
+        };
+        let mut changes = false;
+        for function in functions {
+            changes |= specialize(graph, patch, function, &args)?;
+            if let (AttrValue::Func(f), false) = (&*function, is_loop) {
+                let body = patch.library(graph).get(&f.name)?.clone();
+                let of_body = result_shapes(&body.graph, ctx, body.results.len())?;
+                let common = |all: Vec<PartialShape>| {
+                    let pairs = all.iter().zip(&of_body);
+                    pairs.map(|(a, b)| in_common(a, b)).collect()
+                };
+                results = Some(results.take().map_or_else(|| of_body.clone(), common));
+            }
+        }
+        if let Some(value) = value.filter(|_| changes) {
+            patch.edit(graph, id).attrs.set(attr, value);
+        }
+    }
+    let outputs = match node.class() {
+        NodeClass::Call => return Ok(false),
+        NodeClass::While => args,
+        _ => results.unwrap_or_default(),
+    };
+    let old = shapes.of(id);
+    let new = old.iter().zip(&outputs);
+    let new: Vec<PartialShape> = new.map(|(o, n)| o.merge(n).unwrap_or_default()).collect();
+    let refines = new.len() == old.len() && new != old;
+    if refines {
+        let new = AttrValue::List(new.into_iter().map(AttrValue::Shape).collect());
+        patch.edit(graph, id).attrs.set("output_shapes", new);
+    }
+    Ok(refines)
+}
+
+/// The shapes of the results of a function, as far as they can be inferred.
+fn result_shapes(body: &Graph, ctx: &PassCtx, n: usize) -> Result<Vec<PartialShape>> {
+    let mut results = vec![PartialShape::unknown(); n];
+    // What contradicts itself fails where it runs.
+    let Ok(shapes) = infer_shapes(body, ctx.registry) else {
+        return Ok(results);
+    };
+    for (_, node) in body.iter().filter(|(_, n)| n.class() == NodeClass::Retval) {
+        let index = node.attrs.int("index")? as usize;
+        if let (Some(result), Some(input)) = (results.get_mut(index), node.inputs.first()) {
+            *result = shapes.get(*input);
+        }
+    }
+    Ok(results)
+}
+
+/// Makes `function` a copy whose arguments have these shapes, if it does not know them. One that calls itself stays: its
+/// copies would need copies in turn.
+fn specialize(
+    graph: &Graph,
+    patch: &mut Patch,
+    function: &mut AttrValue,
+    args: &[PartialShape],
+) -> Result<bool> {
+    let AttrValue::Func(function) = function else {
+        return Ok(false);
+    };
+    let library = patch.library(graph);
+    let old = library.get(&function.name)?.clone();
+    let is_recursive = || library.reachable(&old.graph).contains(&function.name);
+    let (new, learns) = with_args(&old.graph, args)?;
+    if !learns || is_recursive() {
+        return Ok(false);
+    }
+    let name = library.unique_name(&format!("{}/shaped", function.name));
+    library.insert(&name, old.with_body(new));
+    function.name = name;
+    Ok(true)
+}
+
+/// A body with the shapes of its arguments, and whether any of them was not known.
+fn with_args(body: &Graph, args: &[PartialShape]) -> Result<(Graph, bool)> {
+    let mut patch = Patch::new();
+    let mut learns = false;
+    for (id, node) in body.iter() {
+        if node.class() != NodeClass::Arg {
+            continue;
+        }
+        let index = node.attrs.int("index")? as usize;
+        let known = node.attrs.shape("_shape").cloned().unwrap_or_default();
+        let Some(shape) = args.get(index).and_then(|shape| shape.merge(&known)) else {
+            continue;
+        };
+        if shape != known {
+            learns = true;
+            let shape = AttrValue::Shape(shape);
+            patch.edit(body, id).attrs.set("_shape", shape);
+        }
+    }
+    let mut body = body.clone();
+    patch.apply(&mut body);
+    Ok((body, learns))
+}
+
+/// The shapes that the variables of a loop have in each iteration, if they do not change all the time.
+fn variables(
+    graph: &Graph,
+    ctx: &PassCtx,
+    node: &Node,
+    mut common: Vec<PartialShape>,
+) -> Result<Option<Vec<PartialShape>>> {
+    let Some(AttrValue::Func(body)) = node.attrs.get("body") else {
+        return Err(internal!("a loop has no body"));
+    };
+    let body: &Function = graph.library().get(&body.name)?;
+    for _ in 0..MAX_ITERATIONS {
+        let (body, _) = with_args(&body.graph, &common)?;
+        let results = result_shapes(&body, ctx, common.len())?;
+        let next = common.iter().zip(&results).map(|(a, b)| in_common(a, b));
+        let next: Vec<PartialShape> = next.collect();
+        if next == common {
+            return Ok(Some(common));
+        }
+        common = next;
+    }
+    Ok(None)
+}
+
+/// What is known of a shape that is one of two.
+fn in_common(a: &PartialShape, b: &PartialShape) -> PartialShape {
+    match (a.dims(), b.dims()) {
+        (Some(a), Some(b)) if a.len() == b.len() => {
+            PartialShape::of(a.iter().zip(b).map(|(a, b)| a.filter(|_| a == b)))
+        }
+        _ => PartialShape::unknown(),
+    }
+}
