@@ -135,12 +135,15 @@ pub fn change(
     o: usize,
     f: impl FnOnce(&mut TensorList) -> Result<()>,
 ) -> Result<()> {
-    list_input(ctx, i)?;
+    if !ctx.shape(i)?.is_scalar() {
+        // Its error.
+        list_input(ctx, i)?;
+    }
     let mut handle = ctx.take_input(i)?;
     let [slot] = handle.items_mut::<Variant>()? else {
         return Err(internal!("a scalar without an element"));
     };
-    change_variant(slot, 0, f)?;
+    change_in(slot, &|| no_list(""), f)?;
     ctx.set_output(o, handle)
 }
 
@@ -153,13 +156,16 @@ pub fn change_variant(
     i: usize,
     f: impl FnOnce(&mut TensorList) -> Result<()>,
 ) -> Result<()> {
-    let shared = slot
-        .0
-        .take()
-        .ok_or_else(|| no_list(&format!(" at index {i}")))?;
-    let mut list: Arc<TensorList> = shared
-        .downcast()
-        .map_err(|_| no_list(&format!(" at index {i}")))?;
+    change_in(slot, &|| no_list(&format!(" at index {i}")), f)
+}
+
+fn change_in(
+    slot: &mut Variant,
+    no_list: &dyn Fn() -> Status,
+    f: impl FnOnce(&mut TensorList) -> Result<()>,
+) -> Result<()> {
+    let shared = slot.0.take().ok_or_else(no_list)?;
+    let mut list: Arc<TensorList> = shared.downcast().map_err(|_| no_list())?;
     f(Arc::make_mut(&mut list))?;
     slot.0 = Some(list);
     Ok(())

@@ -34,12 +34,20 @@ pub fn joined(dtype: DType, shape: Shape, parts: &[(Option<&Tensor>, usize)]) ->
     Ok(out)
 }
 
-/// Splits `t` along its first dimension. The rows share the storage of `t` if it is large.
+/// Splits `t` along its first dimension. The rows share the storage of `t` if they are large.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if `t` is a scalar.
 pub fn rows(t: &Tensor) -> Result<Vec<Tensor>> {
     let (n, row) = split_first(t.shape())?;
+    if row.is_scalar() && t.dtype().is_plain() && t.dtype().size() <= 8 && !t.is_on_device() {
+        // Kept in the tensors themselves.
+        let scalars = crate::dispatch!(t.dtype(), T in [f32, f64, i32, i64, i16, i8, u8, u16, u32, u64, bool] =>
+            Some(t.slice::<T>()?.iter().map(|x| Tensor::scalar(*x)).collect()), else None);
+        if let Some(scalars) = scalars {
+            return Ok(scalars);
+        }
+    }
     let size = row.num_elements();
     (0..n).map(|i| t.view(i * size, row.clone())).collect()
 }

@@ -11,7 +11,7 @@ use ferroflow_opdef::{AttrValue, Attrs};
 
 pub(crate) const PASS: Pass = Pass {
     name: "arithmetic",
-    about: "removes x*1, x/1, x+0, x-0, x&&x, x||x, transposes that keep the order; moves Pad into convolutions, \
+    about: "removes x*1, x/1, x+0, x-0, x&&x, x||x, transposes and reshapes that change nothing; moves Pad into convolutions, \
             masks into SelectV2; turns x^2, x^3, x^0.5, x^-0.5 and x^-1 into products and roots",
     run,
 };
@@ -111,6 +111,11 @@ impl Power {
 /// The input that the node's output always equals.
 fn unchanged_input(view: &View, id: NodeId) -> Option<Output> {
     let node = view.node(id);
+    if let "Reshape" | "ExpandDims" | "Squeeze" | "BroadcastTo" | "Tile" = node.op() {
+        let from = *node.inputs.first()?;
+        let shape = view.shapes.get(from).to_full()?;
+        return (view.shapes.get(Output::new(id, 0)).to_full()? == shape).then_some(from);
+    }
     let [a, b] = node.inputs[..] else { return None };
     let is = |o: Output, v: f64| view.number(o) == Some(v);
     match node.op() {

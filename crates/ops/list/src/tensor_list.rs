@@ -237,23 +237,22 @@ fn set_item(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.attrs.dtype("element_dtype")?;
     let resize = build.attrs.bool("resize_if_index_out_of_bounds")?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let list = list_input(ctx, 0)?;
-        list.expect_dtype(dtype)?;
         let index = scalar_input(ctx, 1)?;
-        let at = usize::try_from(index)
-            .ok()
-            .filter(|&i| resize || i < list.elements.len())
-            .ok_or_else(|| outside("modify", index, list))?;
-        let shape = ctx.shape(2)?;
-        if !list.element_shape.matches(shape) {
-            return Err(invalid_argument!(
-                "Tried to set a tensor with incompatible shape at a list index. \
-                 Item element shape: {shape} list shape: {}",
-                list.element_shape
-            ));
-        }
         let item = ctx.take_input(2)?;
         change(ctx, 0, 0, |list| {
+            list.expect_dtype(dtype)?;
+            let at = usize::try_from(index)
+                .ok()
+                .filter(|&i| resize || i < list.elements.len())
+                .ok_or_else(|| outside("modify", index, list))?;
+            let shape = item.shape();
+            if !list.element_shape.matches(shape) {
+                return Err(invalid_argument!(
+                    "Tried to set a tensor with incompatible shape at a list index. \
+                     Item element shape: {shape} list shape: {}",
+                    list.element_shape
+                ));
+            }
             grow(&mut list.elements, at + 1)?;
             if let Some(slot) = list.elements.get_mut(at) {
                 *slot = Some(item);

@@ -2,6 +2,7 @@
 
 use ferroflow_opdef::{BinaryFn, ElementwiseProgram, UnaryFn};
 use ferroflow_primitives::math::{BinaryOp, Operand, UnaryOp, binary, unary};
+use smallvec::SmallVec;
 use std::cell::RefCell;
 
 /// A value of one block: one number per element, or the same for all.
@@ -101,6 +102,19 @@ impl Program {
         }
     }
 
+    /// Computes one number from one of each input.
+    pub(crate) fn scalar(&self, inputs: &[f32]) -> f32 {
+        let mut values: SmallVec<[f32; 16]> = inputs.into();
+        for step in &self.steps {
+            let value = match *step {
+                Instruction::Unary(op, a) => scalar_of_one(op, values[a]),
+                Instruction::Binary(op, a, b) => scalar_of_two(op, values[a], values[b]),
+            };
+            values.push(value);
+        }
+        values[values.len() - 1]
+    }
+
     /// Computes one block.
     pub(crate) fn run(&self, inputs: &[Block], out: &mut [f32]) {
         thread_local! {
@@ -184,6 +198,34 @@ impl Program {
     }
 }
 
+#[inline]
+fn scalar_of_one(op: UnaryOp, x: f32) -> f32 {
+    match op {
+        UnaryOp::Neg => -x,
+        UnaryOp::Square => x * x,
+        _ => {
+            let mut out = [0.0];
+            unary(op, &[x], &mut out);
+            out[0]
+        }
+    }
+}
+
+#[inline]
+fn scalar_of_two(op: BinaryOp, x: f32, y: f32) -> f32 {
+    match op {
+        BinaryOp::Add => x + y,
+        BinaryOp::Sub => x - y,
+        BinaryOp::Mul => x * y,
+        BinaryOp::Div => x / y,
+        _ => {
+            let mut out = [0.0];
+            binary(op, Operand::Slice(&[x]), Operand::Slice(&[y]), &mut out);
+            out[0]
+        }
+    }
+}
+
 /// The scratch without the row that is being written.
 struct Split<'a> {
     head: &'a [f32],
@@ -242,6 +284,7 @@ mod tests {
             let (m, s) = (a * 0.5, 0.5);
             let want = ((m + s).max(0.0) - m - a).powi(2);
             assert!((want - out).abs() < 1e-4, "{a}: {want} {out}");
+            assert_eq!(p.scalar(&[*a, 0.5]), out, "{a}");
         }
     }
 }

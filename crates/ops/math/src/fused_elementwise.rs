@@ -41,6 +41,10 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let program = Program::new(&steps, build.inputs.len());
     let checked = build.attrs.bool("checked")?.then_some(steps);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
+        let scalars = (0..ctx.num_inputs()).map(|i| ctx.inline_scalar::<f32>(i));
+        if let Some(scalars) = scalars.collect::<Option<SmallVec<[f32; 8]>>>() {
+            return ctx.set_output(0, Tensor::scalar(program.scalar(&scalars)));
+        }
         let out = compute(ctx, checked.as_ref(), &program)?;
         ctx.set_output(0, out)
     }))
@@ -96,11 +100,6 @@ fn one_block(ctx: &KernelCtx, inputs: &[&Tensor], program: &Program) -> Result<O
             [one] if n > 1 => Block::Scalar(*one),
             all => Block::Slice(all),
         });
-    }
-    if shape.is_scalar() {
-        let mut out = [0.0];
-        program.run(&blocks, &mut out);
-        return Ok(Some(Tensor::scalar(out[0])));
     }
     let mut out = ctx.alloc(DType::Float, shape.clone())?;
     program.run(&blocks, out.slice_mut()?);
