@@ -137,7 +137,7 @@ impl StepState {
         match &node.action {
             Action::Forward if node.n_inputs == 1 => {
                 let value = self.take_slot(env.plan, first);
-                self.deliver_value(env, item, 0, value);
+                self.deliver_only(env, item, node, value);
             }
             Action::Forward => {
                 for (i, slot) in slots.enumerate() {
@@ -152,7 +152,7 @@ impl StepState {
             Action::Merge => self.route_merge(env, item, node, first)?,
             Action::Const(c) => {
                 let value = env.plan.consts.get(*c as usize).cloned();
-                self.deliver_value(env, item, 0, value.into());
+                self.deliver_only(env, item, node, value.into());
             }
             Action::Enter { .. } => {
                 self.outputs[0] = self.take_slot(env.plan, first);
@@ -168,7 +168,7 @@ impl StepState {
                     self.loop_mut(id).continues = true;
                 }
                 // The Merges of the loop, which come first, have taken their inputs.
-                self.deliver_value(env, item, 0, value);
+                self.deliver_only(env, item, node, value);
             }
             Action::Trigger => self.deliver::<true>(env, item.node, item.iter),
             Action::Call(_) | Action::While { .. } | Action::If { .. } | Action::Case(_) => {
@@ -200,7 +200,7 @@ impl StepState {
         let value = std::mem::take(&mut slots[live]);
         slots.iter_mut().for_each(Value::clear);
         if node.n_outputs == 1 {
-            self.deliver_value(env, item, 0, value);
+            self.deliver_only(env, item, node, value);
         } else {
             self.outputs[0] = value;
             self.outputs[1] = Value::Tensor(Tensor::scalar(live as i32));
@@ -251,6 +251,23 @@ impl StepState {
             _ => self.deliver::<false>(env, item.node, item.iter),
         }
         Ok(Next::Node)
+    }
+
+    /// Hands `value`, the only output of a live node, to its consumers.
+    #[inline]
+    fn deliver_only(&mut self, env: &Env, from: TaggedNode, node: &Node, value: Value) {
+        let slot = match env.plan.edges_of(node) {
+            [edge] if edge.kind.is_data() => Some(edge.slot),
+            _ => node.forward_slot.get(),
+        };
+        match slot {
+            None => self.deliver_value(env, from, 0, value),
+            Some(slot) => {
+                let at = (self.iterations[from.iter as usize].slot_base + slot) as usize;
+                self.slots[at] = value;
+                self.deliver_forwarded(env, from, at);
+            }
+        }
     }
 
     /// Hands `value`, an output of a live node, to its consumers; its other outputs, if any, are dead.
