@@ -10,6 +10,7 @@ def cases():
     yield from greedy(r)
     yield from beams(r)
     yield from losses(r)
+    yield from ties(Rand("ctc ties"))
 
 
 def greedy(r):
@@ -76,3 +77,13 @@ def losses(r):
                  with_(2, labels - 1), with_(2, i32(0, 4, 1, 2, 0, 3)), with_(1, np.pad(at, ((0, 0), (0, 1)))),
                  (x, at[:4], labels[:4], i32(8, 5, 2)), (x[:, :0], at[:0], labels[:0], i32())):
         yield case(op, *args, fails=True)
+
+
+def ties(r):
+    "Equal probabilities, of which a heap keeps some."
+    op = "CTCBeamSearchDecoder"
+    for time, classes, width, paths in ((3, 5, 10, 3), (6, 3, 4, 4), (10, 12, 20, 5), (8, 6, 100, 40), (5, 30, 17, 2)):
+        yield case(op, np.zeros((time, 1, classes), np.float32), i32(time), beam_width=width, top_paths=paths)
+    steps = np.round(r("float", (12, 3, 7), -2, 2))
+    for width, paths in ((3, 1), (16, 16), (40, 7), (200, 50)):
+        yield case(op, steps, i32(12, 9, 5), beam_width=width, top_paths=paths, merge_repeated=width == 16)

@@ -1,10 +1,10 @@
 //! Beam search over prefixes of labels (TensorFlow: `core/util/ctc/ctc_beam_search.h`; Graves,
 //! "Sequence Transduction with Recurrent Neural Networks", 2012).
 
+use crate::top_n::{Ranked, TopN};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::field::Real;
-use std::cmp::Ordering;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::HashMap;
 
 /// A floating-point number as a logarithm of a probability.
 pub(crate) trait Logarithm: Real {
@@ -73,40 +73,13 @@ struct Entry<T> {
     new: Score<T>,
 }
 
-/// An entry of the beam; the worst is the greatest.
-#[derive(Clone, Copy)]
-struct Leaf<T> {
-    total: T,
-    entry: u32,
-}
-
-impl<T: PartialOrd> PartialEq for Leaf<T> {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-impl<T: PartialOrd> Eq for Leaf<T> {}
-impl<T: PartialOrd> PartialOrd for Leaf<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl<T: PartialOrd> Ord for Leaf<T> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_total = other.total.partial_cmp(&self.total);
-        by_total
-            .unwrap_or(Ordering::Equal)
-            .then(self.entry.cmp(&other.entry))
-    }
-}
-
 /// The best prefixes so far. The last class is the blank.
 pub(crate) struct Beam<T> {
     classes: usize,
     width: usize,
     entries: Vec<Entry<T>>,
     children: HashMap<(u32, i32), u32>,
-    leaves: BinaryHeap<Leaf<T>>,
+    leaves: TopN<T>,
 }
 
 impl<T: Logarithm> Beam<T> {
@@ -122,16 +95,15 @@ impl<T: Logarithm> Beam<T> {
                 label: T::LOWEST,
             },
         };
-        Beam {
+        let mut beam = Beam {
             classes,
             width,
             entries: vec![root],
             children: HashMap::new(),
-            leaves: BinaryHeap::from([Leaf {
-                total: T::ZERO,
-                entry: 0,
-            }]),
-        }
+            leaves: TopN::new(width),
+        };
+        beam.push(0);
+        beam
     }
 
     fn entry(&self, i: u32) -> Option<&Entry<T>> {
@@ -139,20 +111,20 @@ impl<T: Logarithm> Beam<T> {
     }
 
     /// Returns whether a prefix of this probability would be among the best.
-    fn is_candidate(&self, total: T) -> bool {
-        let is_better = |worst: &Leaf<T>| total > worst.total;
+    fn is_candidate(&mut self, total: T) -> bool {
         total > T::LOWEST
-            && (self.leaves.len() < self.width || self.leaves.peek().is_some_and(is_better))
+            && (self.leaves.len() < self.width
+                || self
+                    .leaves
+                    .bottom()
+                    .is_some_and(|worst| total > worst.total))
     }
 
     fn push(&mut self, entry: u32) {
         let Some(total) = self.entry(entry).map(|e| e.new.total) else {
             return;
         };
-        self.leaves.push(Leaf { total, entry });
-        if self.leaves.len() > self.width {
-            self.leaves.pop();
-        }
+        self.leaves.push(Ranked { total, entry });
     }
 
     /// Extends the prefixes by the logits of one step.
@@ -168,11 +140,8 @@ impl<T: Logarithm> Beam<T> {
         };
         let blank = logit(self.classes as i32 - 1);
         // The best first.
-        let branches: Vec<u32> = std::mem::take(&mut self.leaves)
-            .into_sorted_vec()
-            .iter()
-            .map(|leaf| leaf.entry)
-            .collect();
+        let branches = self.leaves.extract();
+        let branches: Vec<u32> = branches.iter().map(|leaf| leaf.entry).collect();
         for &b in &branches {
             if let Some(entry) = self.entries.get_mut(b as usize) {
                 entry.old = entry.new;
@@ -239,9 +208,10 @@ impl<T: Logarithm> Beam<T> {
             return;
         }
         if self.leaves.len() == self.width
-            && let Some(worst) = self.leaves.pop()
-            && let Some(worst) = self.entries.get_mut(worst.entry as usize)
+            && let Some(leaf) = self.leaves.bottom()
+            && let Some(worst) = self.entries.get_mut(leaf.entry as usize)
         {
+            leaf.total = T::LOWEST;
             worst.new = Score::NONE;
         }
         let new = Score {
@@ -284,6 +254,11 @@ impl<T: Logarithm> Beam<T> {
                 "Less leaves in the beam search than requested."
             ));
         }
+        let mut best = TopN::new(n);
+        for &leaf in self.leaves.unsorted() {
+            best.push(leaf);
+        }
+        let best = best.extract();
         let entries = &self.entries;
         let labels = |mut at: u32| {
             let (mut labels, mut previous) = (Vec::new(), -1);
@@ -299,10 +274,8 @@ impl<T: Logarithm> Beam<T> {
             labels.reverse();
             labels
         };
-        let best = self.leaves.into_sorted_vec();
         Ok(best
             .iter()
-            .take(n)
             .map(|leaf| (labels(leaf.entry), leaf.total))
             .collect())
     }

@@ -7,6 +7,7 @@
 mod beam_search;
 mod ctc_decode;
 mod ctc_loss;
+mod top_n;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
 #[rustfmt::skip]
