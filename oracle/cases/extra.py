@@ -290,8 +290,26 @@ def fake_quant():
     yield case(op, x, low[:1], high, fails=True)
 
 
+def fake_quant_halves():
+    "Numbers halfway between steps, which division and multiplication round differently."
+    f = np.float32
+    low = np.array([-1, -2.1, 0, -0.37, -5.3, -7, 0], f)
+    high = np.array([1, 2.7, 0, 3.1, 0.9, 11, 0.3], f)
+    halves = np.arange(0, 256, 3, dtype=f)[:, None] + f(0.5)
+    scale = (high - low) / f(255)
+    x = (halves - np.round(np.where(scale == 0, 0, -low / np.where(scale == 0, 1, scale)))) * scale
+    x = np.concatenate([x, np.nextafter(x, f(9)), np.nextafter(x, f(-9))]).astype(f)
+    for attrs in (dict(), dict(num_bits=8, narrow_range=True)):
+        yield case("FakeQuantWithMinMaxVarsPerChannel", x, low, high, tol=0, **attrs)
+    for i in (0, 1, 3, 4, 5):
+        yield case("FakeQuantWithMinMaxVars", x[:, i], low[i], high[i], tol=0)
+        yield case("FakeQuantWithMinMaxArgs", x[:, i], min=float(low[i]), max=float(high[i]), tol=0)
+    wide = [np.tile(t, 40)[:200] for t in (low, high)]
+    yield case("FakeQuantWithMinMaxVarsPerChannel", np.tile(x, (1, 40))[::37, :200], *wide, tol=0)
+
+
 def cases():
-    parts = (fake_quant, limits, texts, places, assigned_slices, general_convolutions, numerics, sparse,
+    parts = (fake_quant_halves, fake_quant, limits, texts, places, assigned_slices, general_convolutions, numerics, sparse,
              quantized, summaries, tensor_summaries)
     for part in parts:
         yield from part()

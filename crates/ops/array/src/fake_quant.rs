@@ -23,7 +23,9 @@ pub(crate) const OPS: &[Op] = &[
     })
     .kernel(|build| {
         let steps = Steps::of_attrs(build.attrs)?;
-        Ok(Box::new(move |ctx: &mut KernelCtx| quantize(ctx, &[steps])))
+        Ok(Box::new(move |ctx: &mut KernelCtx| {
+            quantize(ctx, &round_all::<false>(steps))
+        }))
     })
     .gradient(|g| {
         let attrs = [
@@ -97,6 +99,9 @@ pub(crate) const OPS: &[Op] = &[
 /// Numbers below which a task is not worth dispatching.
 const CHUNK: usize = 16 * 1024;
 
+/// Numbers below which the steps of a row are repeated.
+const SHORT_ROW: usize = 128;
+
 /// The scope of the limits.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum LimitScope {
@@ -161,6 +166,7 @@ struct Steps {
     min: f32,
     max: f32,
     scale: f32,
+    /// As TensorFlow computes it, which is not always `1.0 / scale`.
     inverse: f32,
     /// The step of zero.
     zero: f32,
@@ -179,7 +185,8 @@ impl Steps {
             () if zero > highest => highest,
             () => zero.round(),
         };
-        let (inverse, low) = (1.0 / scale, (lowest - zero) * scale);
+        let inverse = (highest - lowest) / (max - min);
+        let low = (lowest - zero) * scale;
         Steps {
             min: low,
             max: (highest - zero) * scale,
@@ -201,14 +208,20 @@ impl Steps {
         Ok(Steps::new(min, max, Range::of(attrs)?))
     }
 
+    /// Rounds a number. Whether that divides makes a difference halfway between two steps.
     #[inline(always)]
-    fn round(&self, x: f32) -> f32 {
+    fn round<const DIVIDES: bool>(&self, x: f32) -> f32 {
         if self.none {
             return 0.0;
         }
         let x = if x > self.max { self.max } else { x };
-        let x = if x < self.min { self.min } else { x };
-        ((x - self.min) * self.inverse - self.zero + 0.5).floor() * self.scale
+        let above = if x < self.min { self.min } else { x } - self.min;
+        let steps = if DIVIDES {
+            above / self.scale
+        } else {
+            above * self.inverse
+        };
+        (steps - self.zero + 0.5).floor() * self.scale
     }
 }
 
@@ -259,7 +272,10 @@ fn by_inputs(build: &KernelBuild, limits: LimitScope) -> Result<Box<dyn OpKernel
     let range = Range::of(build.attrs)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let steps = steps(ctx, 0, 1, limits, range)?;
-        quantize(ctx, &steps)
+        match (limits, steps.as_slice()) {
+            (LimitScope::Scalar, &[steps]) => quantize(ctx, &round_all::<true>(steps)),
+            _ => quantize(ctx, &round_channels(&steps)),
+        }
     }))
 }
 
@@ -284,29 +300,77 @@ fn backprops(build: &KernelBuild, limits: LimitScope) -> Result<Box<dyn OpKernel
     }))
 }
 
-/// Rounds the numbers of input 0, using the steps cyclically.
-fn quantize(ctx: &mut KernelCtx, steps: &[Steps]) -> Result<()> {
+/// Rounds numbers, the first of which is at a multiple of `period`, to `out`.
+struct Rounding<F> {
+    period: usize,
+    round: F,
+}
+
+/// Rounds all numbers to the same steps.
+fn round_all<const DIVIDES: bool>(steps: Steps) -> Rounding<impl Fn(&mut [f32], &[f32]) + Sync> {
+    let round = move |out: &mut [f32], input: &[f32]| {
+        vectorized(
+            #[inline(always)]
+            || {
+                let numbers = out.iter_mut().zip(input);
+                numbers.for_each(|(o, x)| *o = steps.round::<DIVIDES>(*x));
+            },
+        )
+    };
+    Rounding { period: 1, round }
+}
+
+/// Rounds numbers to the steps of their channels.
+fn round_channels(steps: &[Steps]) -> Rounding<impl Fn(&mut [f32], &[f32]) + Sync> {
+    // Rows of few channels are too short for vectors.
+    let copies = SHORT_ROW.div_ceil(steps.len().max(1));
+    let column = |f: fn(&Steps) -> f32| steps.iter().map(f).collect::<Vec<_>>().repeat(copies);
+    let (min, max) = (column(|s| s.min), column(|s| s.max));
+    let (inverse, zero, scale) = (
+        column(|s| s.inverse),
+        column(|s| s.zero),
+        column(|s| s.scale),
+    );
+    let none: Vec<usize> = (0..min.len())
+        .filter(|i| steps[i % steps.len()].none)
+        .collect();
+    let period = min.len().max(1);
+    let round = move |out: &mut [f32], input: &[f32]| {
+        vectorized(
+            #[inline(always)]
+            || {
+                for (out, x) in out.chunks_mut(period).zip(input.chunks(period)) {
+                    let limits = min.iter().zip(&max);
+                    let steps = limits.zip(inverse.iter().zip(&zero).zip(&scale));
+                    let numbers = out.iter_mut().zip(x).zip(steps);
+                    for ((o, &x), ((&min, &max), ((inverse, zero), scale))) in numbers {
+                        let x = if x > max { max } else { x };
+                        let above = if x < min { min } else { x } - min;
+                        *o = (above * inverse - zero + 0.5).floor() * scale;
+                    }
+                    for &i in &none {
+                        if let Some(o) = out.get_mut(i) {
+                            *o = 0.0;
+                        }
+                    }
+                }
+            },
+        )
+    };
+    Rounding { period, round }
+}
+
+/// Rounds the numbers of input 0.
+fn quantize(
+    ctx: &mut KernelCtx,
+    rounding: &Rounding<impl Fn(&mut [f32], &[f32]) + Sync>,
+) -> Result<()> {
     let shape = ctx.shape(0)?.clone();
     let mut out = ctx.alloc(DType::Float, shape)?;
     let input = ctx.slice::<f32>(0)?;
-    // Whole cycles per chunk.
-    let chunk = CHUNK.next_multiple_of(steps.len().max(1));
+    let chunk = CHUNK.next_multiple_of(rounding.period);
     par_chunks_mut(ctx.par(), out.slice_mut::<f32>()?, chunk, 1, &|i, out| {
-        let input = &input[i * chunk..][..out.len()];
-        match steps {
-            [steps] => vectorized(
-                #[inline(always)]
-                || {
-                    let numbers = out.iter_mut().zip(input);
-                    numbers.for_each(|(o, x)| *o = steps.round(*x));
-                },
-            ),
-            _ => {
-                let turns = steps.iter().cycle();
-                let numbers = out.iter_mut().zip(input).zip(turns);
-                numbers.for_each(|((o, x), steps)| *o = steps.round(*x));
-            }
-        }
+        (rounding.round)(out, &input[i * chunk..][..out.len()]);
     });
     ctx.set_output(0, out)
 }
