@@ -310,7 +310,7 @@ macro_rules! reals {
 }
 reals! {
     f32 in f32, libm::erff, libm::erfcf;
-    f64 in double, special::erf, libm::erfc;
+    f64 in double, special::erf, special::erfc;
 }
 
 /// Returns `1 - z` and `1 + z`, with the sign of an imaginary part that is zero.

@@ -7,7 +7,7 @@ const ROUND: f64 = 6_755_399_441_055_744.0;
 
 /// Returns the value of a polynomial, the highest coefficient first.
 #[inline(always)]
-fn poly<const N: usize>(x: f64, coefficients: [f64; N]) -> f64 {
+pub(crate) fn poly<const N: usize>(x: f64, coefficients: [f64; N]) -> f64 {
     let mut y = coefficients[0];
     let mut i = 1;
     while i < N {

@@ -9,7 +9,8 @@
 //! [`int8`] has the products and convolutions of 8-bit codes, with the steps that follow them.
 //!
 //! Also here: [`columns`] (of matrices, as rows), [`lanes`] (eight integers), [`philox`] (random
-//! bits), [`special`] and [`special_gamma`] (special functions), [`triples`] (pixels of three bytes).
+//! bits), [`special`] and [`special_gamma`] (special functions), [`special_vectors`],
+//! [`special_blocks`] and [`bessel`] (those in loops), [`triples`] (pixels of three bytes).
 //!
 //! Does not know: tensors, ops, graphs. Every exported function is safe and checks the sizes it is
 //! given.
@@ -17,6 +18,7 @@
 mod aligned;
 mod amx;
 pub mod batch_norm;
+pub mod bessel;
 pub mod bf16;
 pub mod columns;
 pub mod conv;
@@ -37,7 +39,9 @@ pub mod pool;
 pub mod rows;
 pub mod scalar;
 pub mod special;
+pub mod special_blocks;
 pub mod special_gamma;
+pub mod special_vectors;
 mod table;
 pub mod transpose;
 pub mod triples;

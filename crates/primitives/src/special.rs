@@ -7,6 +7,7 @@
 //! Wilson–Hilferty cube root for huge shapes. Poles and domain errors follow Eigen's
 //! `SpecialFunctionsImpl.h`, which TensorFlow uses.
 
+use crate::special_vectors;
 use std::f64::consts::PI;
 
 /// Returns the error function. NaN for infinities, as in TensorFlow for this type.
@@ -14,7 +15,16 @@ pub fn erf(x: f64) -> f64 {
     if x.is_infinite() {
         f64::NAN
     } else {
-        libm::erf(x)
+        special_vectors::erf(x)
+    }
+}
+
+/// Returns what is left of the error function to 1.
+pub fn erfc(x: f64) -> f64 {
+    if x.is_finite() {
+        special_vectors::erfc(x)
+    } else {
+        libm::erfc(x)
     }
 }
 
@@ -170,20 +180,17 @@ fn gamma_factor(a: f64, x: f64) -> f64 {
     (a * x.ln() - x - libm::lgamma(a)).exp()
 }
 
-/// The precision of expansions whose results become single precision.
-const SINGLE: f64 = 1e-11;
-
 /// Maximal number of terms of an expansion.
 pub const GAMMA_TERMS: usize = 20_000;
 
 /// Returns the lower incomplete gamma function by its power series, for `x < a + 1`.
-fn igamma_series(a: f64, x: f64, precision: f64) -> f64 {
+fn igamma_series(a: f64, x: f64) -> f64 {
     let (mut term, mut sum, mut n) = (1.0 / a, 1.0 / a, a);
     for _ in 0..GAMMA_TERMS {
         n += 1.0;
         term *= x / n;
         sum += term;
-        if term < sum * precision {
+        if term < sum * f64::EPSILON {
             break;
         }
     }
@@ -191,7 +198,7 @@ fn igamma_series(a: f64, x: f64, precision: f64) -> f64 {
 }
 
 /// Returns a continued fraction `b0 + a1 / (b1 + a2 / (b2 + …))` by the modified Lentz method.
-fn continued_fraction(b0: f64, precision: f64, mut step: impl FnMut(f64) -> (f64, f64)) -> f64 {
+fn continued_fraction(b0: f64, mut step: impl FnMut(f64) -> (f64, f64)) -> f64 {
     let keep = |x: f64| if x.abs() < 1e-300 { 1e-300 } else { x };
     let (mut f, mut c, mut d) = (keep(b0), keep(b0), 0.0);
     for i in 1..GAMMA_TERMS {
@@ -199,7 +206,7 @@ fn continued_fraction(b0: f64, precision: f64, mut step: impl FnMut(f64) -> (f64
         d = 1.0 / keep(b + a * d);
         c = keep(b + a / c);
         f *= c * d;
-        if (c * d - 1.0).abs() < precision {
+        if (c * d - 1.0).abs() < f64::EPSILON {
             break;
         }
     }
@@ -207,9 +214,9 @@ fn continued_fraction(b0: f64, precision: f64, mut step: impl FnMut(f64) -> (f64
 }
 
 /// Returns the upper incomplete gamma function by its continued fraction, for `x >= a + 1`.
-fn igammac_fraction(a: f64, x: f64, precision: f64) -> f64 {
+fn igammac_fraction(a: f64, x: f64) -> f64 {
     let step = |i: f64| (-i * (i - a), x + 2.0 * i + 1.0 - a);
-    let f = continued_fraction(x + 1.0 - a, precision, step);
+    let f = continued_fraction(x + 1.0 - a, step);
     gamma_factor(a, x) / f
 }
 
@@ -224,15 +231,6 @@ pub fn gamma_deviation(a: f64, x: f64) -> f64 {
 
 /// Returns the regularized lower incomplete gamma function.
 pub fn igamma(a: f64, x: f64) -> f64 {
-    igamma_to(a, x, f64::EPSILON)
-}
-
-/// Returns the same in single precision.
-pub fn igamma_single(a: f32, x: f32) -> f32 {
-    igamma_to(a.into(), x.into(), SINGLE) as f32
-}
-
-fn igamma_to(a: f64, x: f64, precision: f64) -> f64 {
     if x == 0.0 {
         return 0.0;
     }
@@ -246,22 +244,13 @@ fn igamma_to(a: f64, x: f64, precision: f64) -> f64 {
         return 0.5 * libm::erfc(-gamma_deviation(a, x));
     }
     match x < a + 1.0 {
-        true => igamma_series(a, x, precision),
-        false => 1.0 - igammac_fraction(a, x, precision),
+        true => igamma_series(a, x),
+        false => 1.0 - igammac_fraction(a, x),
     }
 }
 
 /// Returns the regularized upper incomplete gamma function.
 pub fn igammac(a: f64, x: f64) -> f64 {
-    igammac_to(a, x, f64::EPSILON)
-}
-
-/// Returns the same in single precision.
-pub fn igammac_single(a: f32, x: f32) -> f32 {
-    igammac_to(a.into(), x.into(), SINGLE) as f32
-}
-
-fn igammac_to(a: f64, x: f64, precision: f64) -> f64 {
     if a.is_nan() || x.is_nan() || a <= 0.0 || x < 0.0 {
         return f64::NAN;
     }
@@ -276,22 +265,13 @@ fn igammac_to(a: f64, x: f64, precision: f64) -> f64 {
     }
     match x < a + 1.0 {
         // The result has fewer digits than its complement.
-        true => 1.0 - igamma_series(a, x, f64::EPSILON),
-        false => igammac_fraction(a, x, precision),
+        true => 1.0 - igamma_series(a, x),
+        false => igammac_fraction(a, x),
     }
 }
 
 /// Returns the regularized incomplete beta function.
 pub fn betainc(a: f64, b: f64, x: f64) -> f64 {
-    betainc_to(a, b, x, f64::EPSILON)
-}
-
-/// Returns the same in single precision.
-pub fn betainc_single(a: f32, b: f32, x: f32) -> f32 {
-    betainc_to(a.into(), b.into(), x.into(), SINGLE) as f32
-}
-
-fn betainc_to(a: f64, b: f64, x: f64, precision: f64) -> f64 {
     if !(a > 0.0 && b > 0.0 && (0.0..=1.0).contains(&x)) {
         return f64::NAN;
     }
@@ -300,8 +280,8 @@ fn betainc_to(a: f64, b: f64, x: f64, precision: f64) -> f64 {
     }
     let log_beta = libm::lgamma(a) + libm::lgamma(b) - libm::lgamma(a + b);
     let front = (a * x.ln() + b * (-x).ln_1p() - log_beta).exp();
-    let expand = |a: f64, b: f64, x: f64, precision: f64| {
-        let f = continued_fraction(1.0, precision, |i| {
+    let expand = |a: f64, b: f64, x: f64| {
+        let f = continued_fraction(1.0, |i| {
             let m = (i / 2.0).floor();
             let numerator = if i % 2.0 == 0.0 {
                 m * (b - m) * x / ((a + i - 1.0) * (a + i))
@@ -313,9 +293,9 @@ fn betainc_to(a: f64, b: f64, x: f64, precision: f64) -> f64 {
         front / (a * f)
     };
     match x < (a + 1.0) / (a + b + 2.0) {
-        true => expand(a, b, x, precision),
+        true => expand(a, b, x),
         // The result may have fewer digits than its complement.
-        false => 1.0 - expand(b, a, 1.0 - x, f64::EPSILON),
+        false => 1.0 - expand(b, a, 1.0 - x),
     }
 }
 

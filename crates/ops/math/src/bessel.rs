@@ -1,83 +1,174 @@
 //! Bessel functions and other special functions of one tensor.
 
+use crate::near::{self, near};
 use crate::unary::{FLOATS, special_kernel, times};
 use ferroflow_functors::unary::unary_op;
 use ferroflow_opdef::{Expr, GradientCtx, Op};
+use ferroflow_primitives::double::SIN_COS_LIMIT;
+use ferroflow_primitives::{bessel, special_vectors};
 use spec_math::cephes64;
-use std::f64::consts::{FRAC_PI_2, LN_2};
+use std::f64::consts::FRAC_PI_2;
 
 /// A function of one number and its derivative, an expression of the input and the output.
 macro_rules! function {
-    ($name:literal, $f:expr, $derivative:expr) => {
-        unary_op($name, FLOATS, |build| special_kernel(build, $f))
+    ($name:literal, $near:expr, $derivative:expr) => {
+        unary_op($name, FLOATS, |build| near::kernel(build, $near))
             .gradient(|g: &mut GradientCtx| times(g, $derivative))
+    };
+}
+
+/// Numbers whose exponentials are finite.
+fn is_moderate(x: f64) -> bool {
+    x.abs() < 700.0
+}
+
+/// Numbers whose sines loops of vectors compute.
+fn is_near(x: f64) -> bool {
+    x.abs() < SIN_COS_LIMIT
+}
+
+fn is_moderate_positive(x: f64) -> bool {
+    x >= f64::MIN_POSITIVE && x < 700.0
+}
+
+fn is_near_positive(x: f64) -> bool {
+    x >= f64::MIN_POSITIVE && x < SIN_COS_LIMIT
+}
+
+/// A modified Bessel function.
+macro_rules! modified {
+    ($f:ident, $is_near:expr, $far:expr) => {
+        near!(bessel::$f::<false>, bessel::$f::<true>, $is_near, $far)
     };
 }
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
-    function!("BesselI0", cephes64::i0, |x, _| x.op("BesselI1", &[])),
-    function!("BesselI0e", cephes64::i0e, |x, y| x.op("BesselI1e", &[])
-        - x.op("Sign", &[]) * y),
+    function!(
+        "BesselI0",
+        modified!(i0, is_moderate, cephes64::i0),
+        |x, _| x.op("BesselI1", &[])
+    ),
+    function!(
+        "BesselI0e",
+        modified!(i0e, is_moderate, cephes64::i0e),
+        |x, y| x.op("BesselI1e", &[]) - x.op("Sign", &[]) * y
+    ),
     // TensorFlow returns 1 at zero, though the limit is one half.
-    function!("BesselI1", cephes64::i1, |x, y| at_zero(
-        x,
-        1.0,
-        x.op("BesselI0", &[]) - y / x
-    )),
-    function!("BesselI1e", cephes64::i1e, |x, y| at_zero(
-        x,
-        0.5,
-        x.op("BesselI0e", &[]) - y * (x.op("Sign", &[]) + x.op("Reciprocal", &[]))
-    )),
-    function!("BesselJ0", cephes64::j0, |x, _| -x.op("BesselJ1", &[])),
-    function!("BesselJ1", cephes64::j1, |x, y| at_zero(
-        x,
-        0.5,
-        x.op("BesselJ0", &[]) - y / x
-    )),
+    function!(
+        "BesselI1",
+        modified!(i1, is_moderate, cephes64::i1),
+        |x, y| at_zero(x, 1.0, x.op("BesselI0", &[]) - y / x)
+    ),
+    function!(
+        "BesselI1e",
+        modified!(i1e, is_moderate, cephes64::i1e),
+        |x, y| at_zero(
+            x,
+            0.5,
+            x.op("BesselI0e", &[]) - y * (x.op("Sign", &[]) + x.op("Reciprocal", &[]))
+        )
+    ),
+    function!(
+        "BesselJ0",
+        near!(bessel::j0, is_near, cephes64::j0),
+        |x, _| -x.op("BesselJ1", &[])
+    ),
+    function!(
+        "BesselJ1",
+        near!(bessel::j1, is_near, cephes64::j1),
+        |x, y| at_zero(x, 0.5, x.op("BesselJ0", &[]) - y / x)
+    ),
     function!(
         "BesselK0",
-        |x| positive(x, f64::INFINITY, cephes64::k0),
+        modified!(k0, is_moderate_positive, |x| positive(
+            x,
+            f64::INFINITY,
+            cephes64::k0
+        )),
         |x, _| -x.op("BesselK1", &[])
     ),
     function!(
         "BesselK0e",
-        |x| positive(x, f64::INFINITY, cephes64::k0e),
+        modified!(k0e, is_moderate_positive, |x| positive(
+            x,
+            f64::INFINITY,
+            cephes64::k0e
+        )),
         |x, y| y - x.op("BesselK1e", &[])
     ),
     function!(
         "BesselK1",
-        |x| positive(x, f64::INFINITY, cephes64::k1),
+        modified!(k1, is_moderate_positive, |x| positive(
+            x,
+            f64::INFINITY,
+            cephes64::k1
+        )),
         |x, y| -x.op("BesselK0", &[]) - y / x
     ),
     function!(
         "BesselK1e",
-        |x| positive(x, f64::INFINITY, cephes64::k1e),
+        modified!(k1e, is_moderate_positive, |x| positive(
+            x,
+            f64::INFINITY,
+            cephes64::k1e
+        )),
         |x, y| y * (1.0 - x.op("Reciprocal", &[])) - x.op("BesselK0e", &[])
     ),
     function!(
         "BesselY0",
-        |x| positive(x, f64::NEG_INFINITY, cephes64::y0),
+        near!(bessel::y0, is_near_positive, |x| positive(
+            x,
+            f64::NEG_INFINITY,
+            cephes64::y0
+        )),
         |x, _| -x.op("BesselY1", &[])
     ),
     function!(
         "BesselY1",
-        |x| positive(x, f64::NEG_INFINITY, cephes64::y1),
+        near!(bessel::y1, is_near_positive, |x| positive(
+            x,
+            f64::NEG_INFINITY,
+            cephes64::y1
+        )),
         |x, y| x.op("BesselY0", &[]) - y / x
     ),
-    function!("Dawsn", dawsn, |x, y| 1.0 - x * y * 2.0),
-    function!("Expint", expint, |x, _| x.op("Exp", &[]) / x),
-    function!("FresnelCos", |x| fresnel(x).1, |x, _| quarter(x)
-        .op("Cos", &[])),
-    function!("FresnelSin", |x| fresnel(x).0, |x, _| quarter(x)
-        .op("Sin", &[])),
-    function!("Spence", spence, |x, _| {
-        let slope = x.op("Log", &[]) / (1.0 - x);
-        x.number(-1.0)
-            .where_(x.op("Equal", &[x.number(1.0)]), slope)
-    }),
+    unary_op("Dawsn", FLOATS, |build| special_kernel(build, dawsn))
+        .gradient(|g: &mut GradientCtx| times(g, |x, y| 1.0 - x * y * 2.0)),
+    unary_op("Expint", FLOATS, |build| special_kernel(build, expint))
+        .gradient(|g: &mut GradientCtx| times(g, |x, _| x.op("Exp", &[]) / x)),
+    function!(
+        "FresnelCos",
+        near!(|x| special_vectors::fresnel(x).1, is_fresnel_near, |x| {
+            fresnel(x).1
+        }),
+        |x, _| quarter(x).op("Cos", &[])
+    ),
+    function!(
+        "FresnelSin",
+        near!(|x| special_vectors::fresnel(x).0, is_fresnel_near, |x| {
+            fresnel(x).0
+        }),
+        |x, _| quarter(x).op("Sin", &[])
+    ),
+    function!(
+        "Spence",
+        near!(special_vectors::spence, is_positive, spence),
+        |x, _| {
+            let slope = x.op("Log", &[]) / (1.0 - x);
+            x.number(-1.0)
+                .where_(x.op("Equal", &[x.number(1.0)]), slope)
+        }
+    ),
 ];
+
+fn is_fresnel_near(x: f64) -> bool {
+    x.abs() < special_vectors::FRESNEL_LIMIT
+}
+
+fn is_positive(x: f64) -> bool {
+    x >= f64::MIN_POSITIVE && x < f64::INFINITY
+}
 
 /// Returns `value` where `x` is zero, else `slope`.
 fn at_zero<'g>(x: Expr<'g>, value: f64, slope: Expr<'g>) -> Expr<'g> {
@@ -123,37 +214,11 @@ fn spence(x: f64) -> f64 {
     }
 }
 
-/// Returns the exponential integral `Ei(x)`, by its power series or, for large `x`, its asymptotic
-/// one (Abramowitz and Stegun, 5.1.10 and 5.1.51).
+/// Returns the exponential integral.
 fn expint(x: f64) -> f64 {
-    const EULER: f64 = 0.577_215_664_901_532_9;
-    if x.is_nan() || x < 0.0 || x.is_infinite() {
-        return f64::NAN;
+    match x {
+        _ if x.is_nan() || x < 0.0 || x.is_infinite() => f64::NAN,
+        0.0 => f64::NEG_INFINITY,
+        _ => special_vectors::expint(x),
     }
-    if x == 0.0 {
-        return f64::NEG_INFINITY;
-    }
-    if x <= 55.0 * LN_2 {
-        return series(EULER + x.ln(), |k| x / k, |term, k| term / k);
-    }
-    // The terms shrink up to number x.
-    let sum = series(1.0, |k| if k > x { 0.0 } else { k / x }, |term, _| term);
-    // In two factors, since the exponential alone may overflow.
-    let half = (x / 2.0).exp();
-    half * (sum / x) * half
-}
-
-/// Sums a series: adds `add` of products of `factor(1), factor(2), …` to `start` until it does not
-/// change.
-fn series(start: f64, factor: impl Fn(f64) -> f64, add: impl Fn(f64, f64) -> f64) -> f64 {
-    let (mut term, mut sum) = (1.0, start);
-    for k in (1..200).map(f64::from) {
-        term *= factor(k);
-        let added = add(term, k);
-        sum += added;
-        if added.abs() < sum.abs() * (f64::EPSILON / 4.0) {
-            break;
-        }
-    }
-    sum
 }

@@ -21,6 +21,8 @@ mod fused_elementwise;
 mod histogram;
 mod int32;
 mod matmul;
+mod near;
+mod near_pair;
 mod quantized;
 mod quantized_arithmetic;
 mod range;

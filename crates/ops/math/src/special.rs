@@ -1,14 +1,17 @@
 //! Igamma, Igammac, IgammaGradA, Betainc, Zeta, Polygamma (TensorFlow:
 //! `core/kernels/cwise_op_igammas.cc`, `cwise_op_zeta.cc` and `betainc_op.cc`).
 
+use crate::near_pair::{self, NearPair};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::binary::{BinaryFn, binary_kernel, half_binary_kernel};
+use ferroflow_functors::binary::{BinaryFn, binary_kernel};
+use ferroflow_functors::field::Promote;
 use ferroflow_functors::shapes;
 use ferroflow_functors::unary::COSTLY;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_primitives::{special, special_gamma};
+use ferroflow_primitives::special_blocks::{Block, LANES};
+use ferroflow_primitives::{special, special_blocks, special_gamma};
 use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{DType, Element, PartialShape, Shape, bf16, f16};
+use ferroflow_tensor::{DType, Element, PartialShape, Shape};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -17,14 +20,14 @@ pub(crate) const OPS: &[Op] = &[
         "a: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
     )
     .shape(shapes::broadcast)
-    .kernel(|build| kernel_of(build, special::igamma, special::igamma_single))
+    .kernel(|build| near_pair::kernel(build, IGAMMA))
     .gradient(igamma_gradient),
     Op::new(
         "Igammac",
         "a: T, x: T -> z: T | T: type {bfloat16,half,float,double} |",
     )
     .shape(shapes::broadcast)
-    .kernel(|build| kernel_of(build, special::igammac, special::igammac_single))
+    .kernel(|build| near_pair::kernel(build, IGAMMAC))
     .gradient(igammac_gradient),
     Op::new(
         "IgammaGradA",
@@ -34,11 +37,11 @@ pub(crate) const OPS: &[Op] = &[
     .kernel(|build| kernel(build, special_gamma::igamma_by_shape)),
     Op::new("Zeta", "x: T, q: T -> z: T | T: type {float,double} |")
         .shape(shapes::broadcast)
-        .kernel(|build| kernel(build, special::zeta))
+        .kernel(|build| near_pair::kernel(build, ZETA))
         .gradient(zeta_gradient),
     Op::new("Polygamma", "a: T, x: T -> z: T | T: type {float,double} |")
         .shape(shapes::broadcast)
-        .kernel(|build| kernel(build, special::polygamma))
+        .kernel(|build| near_pair::kernel(build, POLYGAMMA))
         .gradient(polygamma_gradient),
     Op::new(
         "Betainc",
@@ -46,35 +49,97 @@ pub(crate) const OPS: &[Op] = &[
     )
     .shape(betainc_shape)
     .kernel(|build| match build.input(0)? {
-        DType::Float => Ok(Box::new(|ctx: &mut KernelCtx| {
-            betainc(ctx, special::betainc_single)
-        })),
+        DType::Float => Ok(Box::new(|ctx: &mut KernelCtx| betainc::<f32>(ctx, SINGLE))),
         DType::Double => Ok(Box::new(|ctx: &mut KernelCtx| {
-            betainc(ctx, special::betainc)
+            betainc::<f64>(ctx, f64::EPSILON)
         })),
         dtype => Err(build.unsupported(dtype)),
     })
     .gradient(betainc_gradient),
 ];
 
-pub(crate) fn kernel(build: &KernelBuild, f: fn(f64, f64) -> f64) -> Result<Box<dyn OpKernel>> {
-    kernel_of(build, f, move |a, b| f(a.into(), b.into()) as f32)
-}
-
-/// Returns the kernel of a function, with a cheaper one for single and half precision.
-fn kernel_of(
-    build: &KernelBuild,
-    f: fn(f64, f64) -> f64,
-    single: impl Fn(f32, f32) -> f32 + Copy + Send + Sync + 'static,
-) -> Result<Box<dyn OpKernel>> {
+/// Returns the kernel of a function of doubles, of both types.
+fn kernel(build: &KernelBuild, f: fn(f64, f64) -> f64) -> Result<Box<dyn OpKernel>> {
     match build.input(0)? {
-        DType::Float => binary_kernel::<f32, f32>(BinaryFn(single)),
+        DType::Float => {
+            binary_kernel::<f32, f32>(BinaryFn(move |a: f32, b: f32| f(a.into(), b.into()) as f32))
+        }
         DType::Double => binary_kernel::<f64, f64>(BinaryFn(f)),
-        DType::Half => half_binary_kernel::<f16>(BinaryFn(single)),
-        DType::Bfloat16 => half_binary_kernel::<bf16>(BinaryFn(single)),
         dtype => Err(build.unsupported(dtype)),
     }
 }
+
+/// The precision of expansions whose results become single precision: some have fewer digits than their complement.
+const SINGLE: f64 = 1e-14;
+
+/// Whether neither logarithms nor expansions of the incomplete gamma functions are too long.
+fn is_gamma_near(a: f64, x: f64) -> bool {
+    a > 1e-100 && a <= special::HUGE_SHAPE && x > 1e-100 && x < 1e12
+}
+
+const IGAMMA: NearPair = NearPair {
+    double: |a, x| special_blocks::igamma::<false>(a, x, f64::EPSILON),
+    single: |a, x| special_blocks::igamma::<false>(a, x, SINGLE),
+    is_near: is_gamma_near,
+    far: special::igamma,
+    example: [1.0, 1.0],
+};
+
+const IGAMMAC: NearPair = NearPair {
+    double: |a, x| special_blocks::igamma::<true>(a, x, f64::EPSILON),
+    single: |a, x| special_blocks::igamma::<true>(a, x, SINGLE),
+    is_near: is_gamma_near,
+    far: special::igammac,
+    example: [1.0, 1.0],
+};
+
+fn is_zeta_near(x: f64, q: f64) -> bool {
+    x > 1.0 && x < 300.0 && q > 1e-100 && q < 1e100
+}
+
+const ZETA: NearPair = NearPair {
+    double: special_blocks::zeta,
+    single: special_blocks::zeta,
+    is_near: is_zeta_near,
+    far: special::zeta,
+    example: [2.0, 1.0],
+};
+
+/// The factorials that are exact.
+const FACTORIALS: [f64; 19] = {
+    let mut all = [1.0; 19];
+    let mut n = 1;
+    while n < all.len() {
+        all[n] = all[n - 1] * n as f64;
+        n += 1;
+    }
+    all
+};
+
+fn polygammas(n: &Block, x: &Block) -> Block {
+    let mut next = *n;
+    next.iter_mut().for_each(|n| *n += 1.0);
+    let mut y = special_blocks::zeta(&next, x);
+    for (y, n) in y.iter_mut().zip(n) {
+        let factorial = FACTORIALS.get(*n as usize).copied().unwrap_or(f64::NAN);
+        *y *= if n % 2.0 == 0.0 {
+            -factorial
+        } else {
+            factorial
+        };
+    }
+    y
+}
+
+const POLYGAMMA: NearPair = NearPair {
+    double: polygammas,
+    single: polygammas,
+    is_near: |n, x| {
+        n >= 1.0 && n < FACTORIALS.len() as f64 && n == n.floor() && is_zeta_near(2.0, x)
+    },
+    far: special::polygamma,
+    example: [1.0, 1.0],
+};
 
 /// Infers one shape for all inputs that are not scalars.
 fn betainc_shape(ctx: &mut ShapeCtx) -> Result<()> {
@@ -92,7 +157,7 @@ fn betainc_shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-fn betainc<T: Element>(ctx: &mut KernelCtx, f: fn(T, T, T) -> T) -> Result<()> {
+fn betainc<T: Element + Promote<Wide = f64>>(ctx: &mut KernelCtx, precision: f64) -> Result<()> {
     let mut shape = Shape::scalar();
     let mut from = "";
     for (i, name) in ["a", "b", "x"].into_iter().enumerate() {
@@ -109,12 +174,37 @@ fn betainc<T: Element>(ctx: &mut KernelCtx, f: fn(T, T, T) -> T) -> Result<()> {
     let mut out = ctx.alloc(T::DTYPE, shape)?;
     let (a, b, x) = (ctx.slice::<T>(0)?, ctx.slice::<T>(1)?, ctx.slice::<T>(2)?);
     par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, COSTLY, 1, &|i, out| {
-        let at = |s: &[T], k: usize| s[(i * COSTLY + k).min(s.len() - 1)];
-        for (k, out) in out.iter_mut().enumerate() {
-            *out = f(at(a, k), at(b, k), at(x, k));
+        let at = |s: &[T], k: usize| s[(i * COSTLY + k).min(s.len() - 1)].promote();
+        for (n, out) in out.chunks_mut(LANES).enumerate() {
+            let part = |s| block_of(|k| at(s, n * LANES + k), out.len());
+            let [a, b, x] = [part(a), part(b), part(x)];
+            for (out, y) in out.iter_mut().zip(beta_block([&a, &b, &x], precision)) {
+                *out = T::demote(y);
+            }
         }
     });
     ctx.set_output(0, out)
+}
+
+/// The first `n` numbers of a block, and then ones.
+fn block_of(at: impl Fn(usize) -> f64, n: usize) -> Block {
+    let mut block = [1.0; LANES];
+    let numbers = block.iter_mut().enumerate().take(n);
+    numbers.for_each(|(k, x)| *x = at(k));
+    block
+}
+
+fn beta_block([a, b, x]: [&Block; 3], precision: f64) -> Block {
+    let is_near = |i: usize| {
+        let is_shape = |n: f64| n > 1e-100 && n < 1e6;
+        is_shape(a[i]) && is_shape(b[i]) && x[i] > 1e-100 && x[i] < 1.0
+    };
+    let or = |x: &Block, other: f64| block_of(|i| if is_near(i) { x[i] } else { other }, LANES);
+    let mut y = special_blocks::betainc(&or(a, 1.0), &or(b, 1.0), &or(x, 0.5), precision);
+    for i in (0..LANES).filter(|i| !is_near(*i)) {
+        y[i] = special::betainc(a[i], b[i], x[i]);
+    }
+    y
 }
 
 /// Returns `x^(a-1) e^-x / Γ(a)`, the derivative of Igamma by x.

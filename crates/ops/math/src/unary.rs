@@ -1,5 +1,6 @@
 //! Elementwise functions of one tensor (TensorFlow: `core/kernels/cwise_op_*.cc`).
 
+use crate::near::{self, near};
 use crate::unary_vectors;
 use ferroflow_base::Result;
 use ferroflow_functors::csr::Csr;
@@ -13,7 +14,7 @@ use ferroflow_functors::unary::{
 use ferroflow_functors::vectorized::Vectorized;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_primitives::math::UnaryOp;
-use ferroflow_primitives::special;
+use ferroflow_primitives::{special, special_vectors};
 use ferroflow_tensor::{Complex32, Complex64, DType, bf16, dispatch, f16};
 
 /// The factory of a function that every listed type and the 16-bit floats have.
@@ -158,17 +159,28 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(atanh_grad),
     unary_op("Sigmoid", FIELD, vector_op!(COSTLY, Sigmoid, Field::sigmoid))
     .gradient(sigmoid_grad),
-    unary_op("Erf", FLOATS, real_op!(COSTLY, erf, Erf))
+    unary_op("Erf", FLOATS, |build| match build.input(0)? {
+        DType::Double => near::kernel(build, near!(special_vectors::erf, f64::is_finite, special::erf)),
+        _ => (real_op!(COSTLY, erf, Erf))(build),
+    })
     .gradient(erf_grad),
-    unary_op("Erfc", FLOATS, real_op!(COSTLY, erfc, Erfc))
+    unary_op("Erfc", FLOATS, |build| match build.input(0)? {
+        DType::Double => near::kernel(build, near!(special_vectors::erfc, f64::is_finite, special::erfc)),
+        _ => (real_op!(COSTLY, erfc, Erfc))(build),
+    })
     .gradient(erfc_grad),
     unary_op("Erfinv", FLOATS, special_op!(special::erfinv))
     .gradient(erfinv_grad),
     unary_op("Ndtri", FLOATS, special_op!(special::ndtri))
     .gradient(ndtri_grad),
-    unary_op("Lgamma", FLOATS, special_op!(special::lgamma))
+    unary_op("Lgamma", FLOATS, |build| match build.input(0)? {
+        DType::Double => special_kernel(build, special::lgamma),
+        _ => near::kernel(build, near!(special_vectors::lgamma, is_moderate, special::lgamma)),
+    })
     .gradient(lgamma_grad),
-    unary_op("Digamma", FLOATS, special_op!(special::digamma))
+    unary_op("Digamma", FLOATS, |build| {
+        near::kernel(build, near!(special_vectors::digamma, is_moderate, special::digamma))
+    })
     .gradient(digamma_grad),
     unary_op("Reciprocal", SIGNED, field_op!(recip, Reciprocal))
     .gradient(reciprocal_grad),
@@ -323,6 +335,11 @@ fn test(
         DType::Bfloat16 => unary_kernel::<bf16, bool>(CHEAP, WidenInput(single)),
         dtype => Err(build.unsupported(dtype)),
     }
+}
+
+/// Positive numbers of which neither a product with the next ones nor an inverse overflows.
+fn is_moderate(x: f64) -> bool {
+    x > 1e-270 && x < 1e270
 }
 
 /// Returns the kernel of a function that every float type computes in `f64`.
