@@ -8,8 +8,8 @@
 //!
 //! [`int8`] has the products and convolutions of 8-bit codes, with the steps that follow them.
 //!
-//! Also here: [`columns`] (of matrices, as rows), [`lanes`] (eight integers), [`philox`] (random
-//! bits), [`special`] and [`special_gamma`] (special functions), [`special_vectors`],
+//! Also here: [`columns`] (of matrices, as rows), [`lanes`] (eight integers), [`philox`] and
+//! [`threefry`] (random bits), [`special`] and [`special_gamma`] (special functions), [`special_vectors`],
 //! [`special_blocks`] and [`bessel`] (those in loops), [`triples`] (pixels of three bytes).
 //!
 //! Does not know: tensors, ops, graphs. Every exported function is safe and checks the sizes it is
@@ -43,6 +43,7 @@ pub mod special_blocks;
 pub mod special_gamma;
 pub mod special_vectors;
 mod table;
+pub mod threefry;
 pub mod transpose;
 pub mod triples;
 pub mod truncate;

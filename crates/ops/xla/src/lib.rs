@@ -22,6 +22,7 @@ mod reduce_precision;
 mod reduce_window;
 mod scatter;
 mod sort;
+mod threefry;
 mod windows;
 
 /// The ops of the group, file by file. A static, so that their kernels are compiled in this crate.
@@ -41,5 +42,6 @@ pub static ALL: &[ferroflow_opdef::OpFile] = &[
     ("reduce_window", reduce_window::OPS),
     ("scatter", scatter::OPS),
     ("sort", sort::OPS),
+    ("threefry", threefry::OPS),
 ];
 // codegen:end

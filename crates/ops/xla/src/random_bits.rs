@@ -5,6 +5,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{shape_input, shape_vector};
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_primitives::philox::Philox;
+use ferroflow_primitives::threefry::encrypt;
 use ferroflow_tensor::{DType, Element, Shape, Tensor, dispatch};
 
 /// The ops of this file.
@@ -104,24 +105,8 @@ fn philox(
 }
 
 fn threefry_block(counter: u64, key: u64) -> [u32; 2] {
-    const ROTATIONS: [[u32; 4]; 2] = [[13, 15, 26, 6], [17, 29, 16, 24]];
-    let [k0, k1] = [key as u32, (key >> 32) as u32];
-    let keys = [k0, k1, 0x1BD1_1BDA ^ k0 ^ k1];
-    let [mut a, mut b] = [
-        (counter as u32).wrapping_add(k0),
-        ((counter >> 32) as u32).wrapping_add(k1),
-    ];
-    for round in 0..5 {
-        for rotation in ROTATIONS[round % 2] {
-            a = a.wrapping_add(b);
-            b = b.rotate_left(rotation) ^ a;
-        }
-        a = a.wrapping_add(keys[(round + 1) % 3]);
-        b = b
-            .wrapping_add(keys[(round + 2) % 3])
-            .wrapping_add(round as u32 + 1);
-    }
-    [a, b]
+    let words = |n: u64| [n as u32, (n >> 32) as u32];
+    encrypt(words(key), words(counter))
 }
 
 fn threefry(

@@ -14,6 +14,7 @@ mod reductions;
 mod scope;
 mod shapes;
 mod sort;
+mod threefry;
 mod windows;
 
 use super::composite::Expansion;
