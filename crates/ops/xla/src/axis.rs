@@ -143,7 +143,7 @@ pub(crate) fn window_size(n: i64) -> Result<usize> {
 /// Where a window slides over a tensor.
 pub(crate) struct Places {
     /// Of each axis: what the window covers at each place.
-    covered: Vec<Vec<Covered>>,
+    pub(crate) covered: Vec<Vec<Covered>>,
     strides: Vec<usize>,
     pub(crate) shape: Shape,
 }

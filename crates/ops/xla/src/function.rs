@@ -3,7 +3,9 @@
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::numeric::{Num, Ordered};
 use ferroflow_opdef::{Callable, KernelCtx, StepServices};
+use ferroflow_primitives::math::{BinaryOp, binary_left};
 use ferroflow_tensor::{Complex32, Complex64, Element, Tensor, bf16, f16};
+use std::ops::{BitAnd, BitOr, BitXor};
 use std::sync::Arc;
 
 /// A function of scalars that an attr names.
@@ -89,10 +91,18 @@ impl<T: Element> Combine<'_, '_, T> {
     }
 }
 
+/// Combines each element of a row with one of another row.
+pub(crate) type Rows<T> = fn(&mut [T], &[T]);
+
 /// An element type with functions that are known by the op they consist of.
 pub(crate) trait Combined: Element {
     /// Returns the function of two elements that an op computes.
     fn known(op: &str) -> Option<fn(Self, Self) -> Self>;
+
+    /// Returns the same for each element of a row and one of another row, as vectors compute it.
+    fn known_rows(_op: &str) -> Option<Rows<Self>> {
+        None
+    }
 
     /// Returns the result of a comparison of two elements, if the op is one.
     fn compared(_op: &str, _a: Self, _b: Self) -> Option<bool> {
@@ -117,7 +127,7 @@ macro_rules! comparisons {
 }
 
 macro_rules! ordered {
-    ($($ty:ty),*) => {$(
+    ($($ty:ty),*: $bits:expr, $rows:expr) => {$(
         impl Combined for $ty {
             comparisons!();
 
@@ -127,13 +137,43 @@ macro_rules! ordered {
                     "Mul" => Num::mul,
                     "Maximum" => Ordered::larger,
                     "Minimum" => Ordered::smaller,
-                    _ => return None,
+                    _ => return $bits(op),
                 })
+            }
+
+            fn known_rows(op: &str) -> Option<Rows<Self>> {
+                $rows(op)
             }
         }
     )*};
 }
-ordered!(f32, f64, i8, i16, i32, i64, u8, u16, u32, u64);
+ordered!(f64: |_: &str| None, |_: &str| None);
+ordered!(f32: |_: &str| None, single_rows);
+ordered!(i8, i16, i32, i64, u8, u16, u32, u64: bits, |_: &str| None);
+
+/// Returns the function of two rows that an op computes.
+fn single_rows(op: &str) -> Option<Rows<f32>> {
+    Some(match op {
+        "Add" | "AddV2" => |a, b| binary_left(BinaryOp::Add, a, b),
+        "Mul" => |a, b| binary_left(BinaryOp::Mul, a, b),
+        "Maximum" => |a, b| binary_left(BinaryOp::Max, a, b),
+        "Minimum" => |a, b| binary_left(BinaryOp::Min, a, b),
+        _ => return None,
+    })
+}
+
+/// Returns the function of two integers that an op of their bits computes.
+fn bits<T>(op: &str) -> Option<fn(T, T) -> T>
+where
+    T: BitAnd<Output = T> + BitOr<Output = T> + BitXor<Output = T>,
+{
+    Some(match op {
+        "BitwiseAnd" => |a, b| a & b,
+        "BitwiseOr" => |a, b| a | b,
+        "BitwiseXor" => |a, b| a ^ b,
+        _ => return None,
+    })
+}
 
 macro_rules! halves {
     ($($ty:ty),*) => {$(

@@ -1,10 +1,11 @@
 //! XlaReduce, XlaVariadicReduce and XlaVariadicReduceV2: reductions by a function of the graph (TensorFlow:
 //! `compiler/tf2xla/kernels/xla_reduce_op.cc`).
 
-use crate::function::{Combined, Function, dispatch_combined, unfit};
+use crate::function::{Function, dispatch_combined, unfit};
+use crate::known::{Reducible, signed};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::conversion::converted;
-use ferroflow_functors::reduce::{All, Any, Max, Min, Prod, Reducer, Sum, layout, reduce};
+use ferroflow_functors::reduce::{layout, reduce};
 use ferroflow_functors::strided::filled;
 use ferroflow_functors::transpose::transposed;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
@@ -125,39 +126,6 @@ fn checked(ctx: &KernelCtx, n: usize, dims: &[i64], op: &str) -> Result<Vec<bool
     marked(dims, shape.rank(), op)
 }
 
-/// An element type with reductions that are known by their op.
-trait Reducible: Combined {
-    fn reducer(op: &str) -> Option<Reducer<Self>>;
-}
-
-macro_rules! reducers {
-    ([$($ty:ty),*] $rules:tt) => {$( reducers!(@one $ty, $rules); )*};
-    (@one $ty:ty, { $($op:pat => $reduce:ident,)* }) => {
-        impl Reducible for $ty {
-            fn reducer(op: &str) -> Option<Reducer<Self>> {
-                match op {
-                    $($op => Some(Reducer::of::<$reduce>()),)*
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-reducers!([f32, f64, i8, i16, i32, i64, u8, u16, u32, u64] {
-    "Add" | "AddV2" => Sum,
-    "Mul" => Prod,
-    "Maximum" => Max,
-    "Minimum" => Min,
-});
-reducers!([Complex32, Complex64] {
-    "Add" | "AddV2" => Sum,
-    "Mul" => Prod,
-});
-reducers!([bool] {
-    "LogicalAnd" => All,
-    "LogicalOr" => Any,
-});
-
 /// Reduces by a function that is one known op.
 fn known(ctx: &mut KernelCtx, op: &str, reduced: &[bool], function: &Function) -> Result<()> {
     let (mut x, mut init) = (ctx.input(0)?.clone(), ctx.input(1)?.clone());
@@ -167,6 +135,10 @@ fn known(ctx: &mut KernelCtx, op: &str, reduced: &[bool], function: &Function) -
             converted(&x, DType::Float)?,
             converted(&init, DType::Float)?,
         );
+    }
+    let of = signed(op, dtype);
+    if of != dtype {
+        (x, init) = (x.bitcast(of)?, init.bitcast(of)?);
     }
     let kept = x
         .shape()
@@ -180,11 +152,14 @@ fn known(ctx: &mut KernelCtx, op: &str, reduced: &[bool], function: &Function) -
             return called(ctx, 1, reduced, function);
         };
         reduce(ctx.par(), &reducer, &layout, x.slice::<T>()?, out.slice_mut::<T>()?)?;
-        if let Some(combine) = T::known(op) {
+        if let Some(windows) = T::windows(op) {
             let init = init.to_scalar::<T>()?;
-            out.slice_mut::<T>()?.iter_mut().for_each(|out| *out = combine(init, *out));
+            out.slice_mut::<T>()?.iter_mut().for_each(|out| *out = (windows.step)(init, *out));
         }
     }, else return Err(unfit()));
+    if of != dtype {
+        out = out.bitcast(dtype)?;
+    }
     ctx.set_output(0, converted(&out, dtype)?)
 }
 

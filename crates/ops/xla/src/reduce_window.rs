@@ -2,12 +2,15 @@
 //! `compiler/tf2xla/kernels/{reduce_window,xla_select_and_scatter}_op.cc`).
 
 use crate::axis::{Axis, Places, paddings, vector, window_size};
-use crate::function::{Combined, Function, dispatch_combined};
+use crate::function::{Combined, Function, dispatch_combined, unfit};
+use crate::known::{Reducible, signed};
+use crate::passes::{self, Order};
 use ferroflow_base::{Result, invalid_argument};
-use ferroflow_functors::strided::unravel;
+use ferroflow_functors::strided::{filled, unravel};
+use ferroflow_functors::transpose::transposed;
 use ferroflow_opdef::{Cost, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_sync::par_chunks_mut;
-use ferroflow_tensor::{Element, PartialShape, Shape, Tensor};
+use ferroflow_sync::{Parallelism, par_chunks_mut};
+use ferroflow_tensor::{Complex32, Complex64, Element, PartialShape, Shape, Tensor, dispatch};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -84,9 +87,142 @@ fn reduce_window(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     dispatch_combined!(dtype, T => Ok(Box::new(move |ctx: &mut KernelCtx| {
         let function = Function::of(ctx, &name)?;
         let places = Places::of(&axes(ctx, 2, true)?, ctx.shape(0)?)?;
-        let out = reduced::<T>(ctx, &places, &function)?;
+        let out = match fast(ctx, &places, &function)? {
+            Some(out) => out,
+            None => reduced::<T>(ctx, &places, &function)?,
+        };
         ctx.set_output(0, out)
     })), else Err(build.unsupported(dtype)))
+}
+
+/// Reduces along one dimension after another, or scans by calls of the function with all elements; `None` if neither can.
+fn fast(ctx: &KernelCtx, places: &Places, function: &Function) -> Result<Option<Tensor>> {
+    let (x, init) = (ctx.input(0)?, ctx.input(1)?);
+    let Some(op) = function.only_op() else {
+        return match function.is_elementwise() {
+            true => scanned(ctx, places, function),
+            false => Ok(None),
+        };
+    };
+    let (dtype, of) = (x.dtype(), signed(op, x.dtype()));
+    if of != dtype {
+        let (x, init) = (x.bitcast(of)?, init.bitcast(of)?);
+        let out = by_passes(ctx.par(), &x, &init, places, op)?;
+        return out.map(|out| out.bitcast(dtype)).transpose();
+    }
+    by_passes(ctx.par(), x, init, places, op)
+}
+
+fn by_passes(
+    par: &dyn Parallelism,
+    x: &Tensor,
+    init: &Tensor,
+    places: &Places,
+    op: &str,
+) -> Result<Option<Tensor>> {
+    dispatch!(x.dtype(), T in [f32, f64, i8, i16, i32, i64, u8, u16, u32, u64, bool, Complex32, Complex64] => {
+        let Some(mut windows) = T::windows(op) else {
+            return Ok(None);
+        };
+        windows.row = T::known_rows(op).unwrap_or(windows.row);
+        let out = passes::reduced(par, x.slice::<T>()?, x.shape(), places, &windows)?;
+        let Some(mut out) = out else {
+            return Ok(None);
+        };
+        let init = scalar::<T>(init)?;
+        out.slice_mut::<T>()?.iter_mut().for_each(|out| *out = (windows.step)(init, *out));
+        Ok(Some(out))
+    }, else Ok(None))
+}
+
+/// Reduces windows that each continue the one next to them, along one dimension: each call of the function doubles what
+/// has been combined (Hillis and Steele, "Data Parallel Algorithms", 1986).
+fn scanned(ctx: &KernelCtx, places: &Places, function: &Function) -> Result<Option<Tensor>> {
+    let shape = ctx.shape(0)?.clone();
+    let orders: Option<Vec<Order>> = places
+        .covered
+        .iter()
+        .zip(shape.iter())
+        .map(|(covered, n)| Order::of(covered, *n))
+        .collect();
+    let Some(orders) = orders.filter(|o| o.len() == shape.rank() && places.shape == shape) else {
+        return Ok(None);
+    };
+    let mut long = (0..shape.rank()).filter(|d| orders[*d] != Order::Same);
+    let (Some(axis), None) = (long.next(), long.next()) else {
+        return Ok(None);
+    };
+    let n = shape[axis];
+    let covered = &places.covered[axis];
+    let is_scan = match orders[axis] {
+        Order::Forward => (covered[0].first, covered[0].n, covered[n - 1].n) == (0, 1, n),
+        Order::Backward => (covered[n - 1].n, covered[0].n) == (1, n),
+        _ => false,
+    };
+    let grows = covered.windows(2).all(|p| p[0].n.abs_diff(p[1].n) == 1);
+    if !is_scan || !grows {
+        return Ok(None);
+    }
+    let mut perm: Vec<usize> = (0..shape.rank()).collect();
+    perm.remove(axis);
+    perm.insert(0, axis);
+    let mut back = vec![0; perm.len()];
+    for (i, p) in perm.iter().enumerate() {
+        back[*p] = i;
+    }
+    let turned = transposed(ctx, ctx.input(0)?.clone(), &perm)?;
+    let turned_shape = turned.shape().clone();
+    let flat = Shape::from([shape.num_elements()]);
+    let y = doubled(ctx, turned.with_shape(flat)?, n, orders[axis], function)?;
+    let y = transposed(ctx, y.with_shape(turned_shape)?, &back)?;
+    Ok(Some(y))
+}
+
+/// Scans `n` rows of elements.
+fn doubled(
+    ctx: &KernelCtx,
+    x: Tensor,
+    n: usize,
+    order: Order,
+    function: &Function,
+) -> Result<Tensor> {
+    let total = x.num_elements();
+    let call = |a: Tensor, b: Tensor| {
+        let (shape, dtype) = (a.shape().clone(), a.dtype());
+        match function.call(vec![a, b])?.pop() {
+            Some(y) if *y.shape() == shape && y.dtype() == dtype => Ok(y),
+            _ => Err(unfit()),
+        }
+    };
+    let init = filled(ctx, ctx.input(1)?, x.shape().clone())?;
+    let mut y = x;
+    let mut by = 1;
+    while by < n {
+        let (skipped, rest) = (total / n * by, total / n * (n - by));
+        let rest_shape = Shape::from([rest]);
+        let (low, high) = (y.view(0, rest_shape.clone())?, y.view(skipped, rest_shape)?);
+        let both = match order {
+            Order::Forward => call(low, high)?,
+            _ => call(high, low)?,
+        };
+        let mut next = ctx.alloc(y.dtype(), y.shape().clone())?;
+        dispatch_combined!(y.dtype(), T => {
+            let (out, both, y) = (next.slice_mut::<T>()?, both.slice::<T>()?, y.slice::<T>()?);
+            match order {
+                Order::Forward => {
+                    out[..skipped].copy_from_slice(&y[..skipped]);
+                    out[skipped..].copy_from_slice(both);
+                }
+                _ => {
+                    out[..rest].copy_from_slice(both);
+                    out[rest..].copy_from_slice(&y[rest..]);
+                }
+            }
+        }, else return Err(unfit()));
+        y = next;
+        by *= 2;
+    }
+    call(init, y)
 }
 
 fn reduced<T: Combined>(ctx: &KernelCtx, places: &Places, function: &Function) -> Result<Tensor> {

@@ -92,6 +92,9 @@ fn window_sizes(resolved: &Resolved, operand: &Shape, updates: &Shape) -> Result
     }
 }
 
+/// Elements from which a row is worth a call.
+const ROW: usize = 8;
+
 fn combine<T: Combined>(
     ctx: &KernelCtx,
     resolved: &Resolved,
@@ -110,6 +113,24 @@ fn combine<T: Combined>(
         return Ok(());
     }
     let starts = Starts::new(resolved, &at, &outer_strides, &shape, sizes);
+    let rows = function.only_op().and_then(T::known_rows);
+    if let Some(rows) = rows.filter(|_| runs.len >= ROW) {
+        for (outer, start) in (0..resolved.n_windows()).filter_map(|w| starts.inside(w)) {
+            for &(x, y) in &runs.starts {
+                rows(
+                    &mut out[start + x..][..runs.len],
+                    &updates[outer + y..][..runs.len],
+                );
+            }
+        }
+        return Ok(());
+    }
+    if let (Some(known), 1, [_]) = (combine.known(), runs.len, &runs.starts[..]) {
+        for (outer, start) in (0..resolved.n_windows()).filter_map(|w| starts.inside(w)) {
+            out[start] = known(out[start], updates[outer]);
+        }
+        return Ok(());
+    }
     for (outer, start) in (0..resolved.n_windows()).filter_map(|w| starts.inside(w)) {
         for &(x, y) in &runs.starts {
             let to = &mut out[start + x..][..runs.len];
