@@ -15,6 +15,8 @@ use ferroflow_sync::{Parallelism, par_chunks_mut};
 pub enum PoolKind {
     /// Its largest element. The lowest finite number for an empty window.
     Max,
+    /// As `Max`, but NaN if an element is.
+    MaxOrNan,
     /// The average of the elements that exist; padding does not count. 0 for an empty window.
     Average,
 }
@@ -65,6 +67,9 @@ impl PoolAxis {
     }
 }
 
+const MAX: u8 = PoolKind::Max as u8;
+const MAX_OR_NAN: u8 = PoolKind::MaxOrNan as u8;
+
 /// Output pixels in a row: each is the reduction of the pixels of a window.
 pub(crate) struct PoolJob {
     /// The pixels of the first window.
@@ -81,7 +86,7 @@ pub(crate) struct PoolJob {
 /// # Safety
 /// Every pixel of each window and the output are valid for `n` channels; there is at least one pixel.
 #[inline(always)]
-pub(crate) unsafe fn pool_pixels<S: Simd, const MAX: bool>(s: S, j: &PoolJob) {
+pub(crate) unsafe fn pool_pixels<S: Simd, const KIND: u8>(s: S, j: &PoolJob) {
     for i in 0..j.count {
         // SAFETY: every access is below channel `n` of window `i`.
         unsafe {
@@ -89,18 +94,18 @@ pub(crate) unsafe fn pool_pixels<S: Simd, const MAX: bool>(s: S, j: &PoolJob) {
             let mut c = 0;
             while c + 4 * S::N <= j.n {
                 let (load, store) = (|p| s.load(p), |p, x| s.store(p, x));
-                block::<S, MAX, 4>(s, j, from + c, out.add(c), load, store);
+                block::<S, KIND, 4>(s, j, from + c, out.add(c), load, store);
                 c += 4 * S::N;
             }
             while c + S::N <= j.n {
                 let (load, store) = (|p| s.load(p), |p, x| s.store(p, x));
-                block::<S, MAX, 1>(s, j, from + c, out.add(c), load, store);
+                block::<S, KIND, 1>(s, j, from + c, out.add(c), load, store);
                 c += S::N;
             }
             if c < j.n {
                 let n = j.n - c;
                 let (load, store) = (|p| s.load_part(p, n), |p, x| s.store_part(p, x, n));
-                block::<S, MAX, 1>(s, j, from + c, out.add(c), load, store);
+                block::<S, KIND, 1>(s, j, from + c, out.add(c), load, store);
             }
         }
     }
@@ -109,7 +114,7 @@ pub(crate) unsafe fn pool_pixels<S: Simd, const MAX: bool>(s: S, j: &PoolJob) {
 /// # Safety
 /// As for [`pool_pixels`], `load` and `store` touching only channels that exist.
 #[inline(always)]
-unsafe fn block<S: Simd, const MAX: bool, const U: usize>(
+unsafe fn block<S: Simd, const KIND: u8, const U: usize>(
     s: S,
     j: &PoolJob,
     at: usize,
@@ -125,16 +130,20 @@ unsafe fn block<S: Simd, const MAX: bool, const U: usize>(
             let p = (*j.pixels.add(t)).get();
             for (u, acc) in acc.iter_mut().enumerate() {
                 let x = load(p.add(at + u * S::N));
-                *acc = if MAX { s.max(*acc, x) } else { s.add(*acc, x) };
+                *acc = match KIND {
+                    MAX => s.max(*acc, x),
+                    MAX_OR_NAN => s.select(s.unordered(*acc, *acc), *acc, s.max(*acc, x)),
+                    _ => s.add(*acc, x),
+                };
             }
         }
         let n = j.n_pixels as f32;
         for (u, x) in acc.into_iter().enumerate() {
-            let x = match MAX {
-                true => x,
+            let x = match KIND {
+                MAX | MAX_OR_NAN => x,
                 // The product is the quotient.
-                false if j.n_pixels.is_power_of_two() => s.mul(x, s.splat(n.recip())),
-                false => s.div(x, s.splat(n)),
+                _ if j.n_pixels.is_power_of_two() => s.mul(x, s.splat(n.recip())),
+                _ => s.div(x, s.splat(n)),
             };
             store(out.add(u * S::N), x);
         }
@@ -198,11 +207,7 @@ pub fn pool3d(
         return global_average(par, batch, pixels, channels, input, out);
     }
     let table = DispatchTable::current();
-    let kernel = if kind == PoolKind::Max {
-        table.pool_max
-    } else {
-        table.pool_average
-    };
+    let kernel = table.pool[kind as usize];
     let row_len = w.output * channels;
     let work = row_len * d.window * h.window * w.window;
     let rows = batch * d.output * h.output;
@@ -235,7 +240,11 @@ pub fn pool3d(
                 }
             }
             if n_pixels == 0 {
-                out.fill(if kind == PoolKind::Max { f32::MIN } else { 0.0 });
+                out.fill(if kind == PoolKind::Average {
+                    0.0
+                } else {
+                    f32::MIN
+                });
                 continue;
             }
             let (pixels, out) = (pixels.as_ptr(), out.as_mut_ptr());

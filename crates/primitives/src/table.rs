@@ -63,8 +63,8 @@ pub(crate) struct DispatchTable {
     pub winograd_gradient: [unsafe fn(&GradientJob); 3],
     pub winograd_filter: [unsafe fn(&FilterJob); 3],
     pub winograd_output: [unsafe fn(&OutputJob); 3],
-    pub pool_max: unsafe fn(&PoolJob),
-    pub pool_average: unsafe fn(&PoolJob),
+    /// By [`PoolKind`](super::pool::PoolKind).
+    pub pool: [unsafe fn(&PoolJob); 3],
     pub reduce: [unsafe fn(*const f32, usize, f32) -> f32; 4],
     pub reduce_each: [unsafe fn(&RowsJob); 4],
     pub reduce_columns: [ColumnsFn; 4],
@@ -386,8 +386,11 @@ macro_rules! isa {
                     job!(output_tile::<One, 6, 2>, OutputJob),
                     job!(output_tile::<One, 8, 4>, OutputJob),
                 ],
-                pool_max: job!(pool_pixels::<One, true>, PoolJob),
-                pool_average: job!(pool_pixels::<One, false>, PoolJob),
+                pool: [
+                    job!(pool_pixels::<One, 0>, PoolJob),
+                    job!(pool_pixels::<One, 1>, PoolJob),
+                    job!(pool_pixels::<One, 2>, PoolJob),
+                ],
                 reduce: [reduce!(0), reduce!(1), reduce!(2), reduce!(3)],
                 reduce_each: [
                     job!(reduce_each::<One, 0>, RowsJob),

@@ -17,6 +17,9 @@ use ferroflow_sync::{Parallelism, par_chunks_mut};
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, dispatch};
 use smallvec::SmallVec;
 
+/// The attr of a max pool whose results are NaN where elements are, as in StableHLO.
+const OR_NAN: &str = "_or_nan";
+
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
     Op::new(
@@ -267,12 +270,18 @@ struct Pool {
 
 fn build_pool(build: &KernelBuild, kind: PoolKind) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(0)?;
+    let kind = match kind {
+        PoolKind::Max if build.attrs.bool(OR_NAN).unwrap_or(false) => PoolKind::MaxOrNan,
+        kind => kind,
+    };
     let run: Run = match (dtype, kind) {
         (DType::Float | DType::Half | DType::Bfloat16, _) => run_float,
         (DType::Double, PoolKind::Average) => run_average,
-        (_, PoolKind::Max) => dispatch!(dtype, T in [f64, i8, i16, i32, i64, u8, u16] =>
+        (_, PoolKind::Max | PoolKind::MaxOrNan) => {
+            dispatch!(dtype, T in [f64, i8, i16, i32, i64, u8, u16] =>
             run_max::<T>,
-            else return Err(build.unsupported(dtype))),
+            else return Err(build.unsupported(dtype)))
+        }
         _ => return Err(build.unsupported(dtype)),
     };
     let from_inputs = build.inputs.len() > 1;

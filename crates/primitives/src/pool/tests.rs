@@ -8,7 +8,7 @@ fn compare(batch: usize, axes: [PoolAxis; 3], channels: usize) {
     let [d, h, w] = axes;
     let input = noise(batch * d.input * h.input * w.input * channels, 1);
     let n_out = batch * d.output * h.output * w.output * channels;
-    for kind in [PoolKind::Max, PoolKind::Average] {
+    for kind in [PoolKind::Max, PoolKind::MaxOrNan, PoolKind::Average] {
         let mut want = Vec::new();
         for i in 0..n_out {
             let (c, p) = (i % channels, i / channels);
@@ -25,7 +25,9 @@ fn compare(batch: usize, axes: [PoolAxis; 3], channels: usize) {
                 }
             }
             want.push(match kind {
-                PoolKind::Max => values.iter().copied().fold(f64::from(f32::MIN), f64::max),
+                PoolKind::Max | PoolKind::MaxOrNan => {
+                    values.iter().copied().fold(f64::from(f32::MIN), f64::max)
+                }
                 PoolKind::Average => values.iter().sum::<f64>() / (values.len().max(1) as f64),
             });
         }
@@ -53,6 +55,27 @@ fn ranges_leave_padding_out() {
     };
     assert_eq!([0, 1, 2, 3].map(|i| a.range(i)), [0..1, 0..3, 2..5, 4..5]);
     assert_eq!([0, 1, 2, 3].map(|i| a.whole_from(i)), [1, 2, 1, 1]);
+}
+
+#[test]
+fn nan_stays() {
+    let axis = PoolAxis {
+        input: 4,
+        output: 2,
+        window: 2,
+        stride: 2,
+        pad: 0,
+    };
+    for at in 0..4 {
+        let mut input = [1.0, 2.0, 3.0, 4.0];
+        input[at] = f32::NAN;
+        each_isa(|_| {
+            let mut out = [0.0; 2];
+            let axes = [PoolAxis::identity(1), axis];
+            pool2d(&Inline, PoolKind::MaxOrNan, 1, axes, 1, &input, &mut out);
+            assert_eq!(out.map(f32::is_nan), [at < 2, at >= 2]);
+        });
+    }
 }
 
 #[test]

@@ -96,7 +96,10 @@ impl Scope<'_, '_> {
             self.set(op, y)?;
             return Ok(true);
         }
-        let is_known = matches!(by, "maximum" | "minimum" | "add") && ty.dtype.is_floating();
+        // Pools take as long as their windows are large.
+        let is_known = matches!(by, "maximum" | "minimum" | "add")
+            && ty.dtype.is_floating()
+            && window.cumulative(ty).is_none();
         match Pool::of(ty, window) {
             Some(pool) if is_known => {
                 let x = self.full(x)?;
@@ -139,6 +142,10 @@ impl Scope<'_, '_> {
             .with("ksize", AttrValue::ints(&pool.sizes))
             .with("strides", AttrValue::ints(&pool.strides))
             .with("padding", AttrValue::str("VALID"));
+        let attrs = match by {
+            "add" => attrs,
+            _ => attrs.with("_or_nan", AttrValue::Bool(true)),
+        };
         let name = match (by, rank) {
             ("add", 4) => "AvgPool",
             ("add", _) => "AvgPool3D",
