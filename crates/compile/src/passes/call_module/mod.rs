@@ -8,6 +8,7 @@ mod attrs;
 mod control;
 mod custom;
 mod elementwise;
+mod gradients;
 mod indexing;
 mod products;
 mod reductions;

@@ -131,12 +131,17 @@ impl Scope<'_, '_> {
 
     fn convolution(&mut self, op: &Op) -> Result<()> {
         let conv = Convolution::of(op)?;
-        let types = [
-            self.ty(self.operand(op, 0)?)?,
-            self.ty(self.operand(op, 1)?)?,
+        let [x_ty, filter_ty] = [
+            self.ty(self.operand(op, 0)?)?.clone(),
+            self.ty(self.operand(op, 1)?)?.clone(),
         ];
-        conv.check(types, self.result(op)?.1)?;
+        let y_ty = self.result(op)?.1;
+        conv.check([&x_ty, &filter_ty], y_ty)?;
         let (x, filter, of) = self.factors(op)?;
+        let types = [&x_ty, &filter_ty, y_ty];
+        if let Some(y) = self.gradient_convolution(&conv, types, [x, filter], of)? {
+            return self.set_product(op, y, of);
+        }
         let y = match conv.is_plain()
             && matches!(
                 of,
@@ -278,10 +283,10 @@ impl Scope<'_, '_> {
 }
 
 /// The roles of the dimensions of an operand: batch and feature, or input and output feature of a filter.
-struct Dims {
-    first: usize,
-    second: usize,
-    spatial: Vec<usize>,
+pub(super) struct Dims {
+    pub(super) first: usize,
+    pub(super) second: usize,
+    pub(super) spatial: Vec<usize>,
 }
 
 impl Dims {
@@ -294,7 +299,7 @@ impl Dims {
     }
 
     /// The order that puts the batch first and the feature last.
-    fn channels_last(&self) -> Vec<usize> {
+    pub(super) fn channels_last(&self) -> Vec<usize> {
         let mut order = vec![self.first];
         order.extend(&self.spatial);
         order.push(self.second);
@@ -309,25 +314,25 @@ impl Dims {
     }
 
     /// What turns a result with channels last into this order.
-    fn own_order(&self) -> Vec<usize> {
+    pub(super) fn own_order(&self) -> Vec<usize> {
         let order = self.channels_last();
         let place = |d: usize| order.iter().position(|o| *o == d).unwrap_or(d);
         (0..order.len()).map(place).collect()
     }
 }
 
-struct Convolution {
-    input: Dims,
-    filter: Dims,
-    output: Dims,
-    strides: Vec<i64>,
+pub(super) struct Convolution {
+    pub(super) input: Dims,
+    pub(super) filter: Dims,
+    pub(super) output: Dims,
+    pub(super) strides: Vec<i64>,
     /// Before and behind each spatial dimension.
-    pads: Vec<i64>,
-    base_dilations: Vec<i64>,
-    dilations: Vec<i64>,
-    reversal: Vec<i64>,
-    groups: i64,
-    batch_groups: i64,
+    pub(super) pads: Vec<i64>,
+    pub(super) base_dilations: Vec<i64>,
+    pub(super) dilations: Vec<i64>,
+    pub(super) reversal: Vec<i64>,
+    pub(super) groups: i64,
+    pub(super) batch_groups: i64,
 }
 
 impl Convolution {

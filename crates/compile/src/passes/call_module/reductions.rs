@@ -50,6 +50,15 @@ pub(super) fn number(value: &Tensor) -> Option<f64> {
             i64::MAX => f64::INFINITY,
             n => n as f64,
         }),
+        DType::Int8 => Some(match *value.slice::<i8>().ok()?.first()? {
+            i8::MIN => f64::NEG_INFINITY,
+            i8::MAX => f64::INFINITY,
+            n => f64::from(n),
+        }),
+        DType::Uint8 => Some(match *value.slice::<u8>().ok()?.first()? {
+            u8::MAX => f64::INFINITY,
+            n => f64::from(n),
+        }),
         _ => integers(value)?.first().map(|n| *n as f64),
     }
 }
@@ -61,6 +70,7 @@ pub(super) fn is_identity(op: &str, value: f64, dtype: DType) -> bool {
         ("or" | "maximum", DType::Bool) => value == 0.0,
         ("add", _) => value == 0.0,
         ("multiply", _) => value == 1.0,
+        ("maximum", DType::Uint8) => value == 0.0,
         ("maximum", _) => value == f64::NEG_INFINITY,
         ("minimum", _) => value == f64::INFINITY,
         _ => false,
@@ -171,12 +181,13 @@ impl Scope<'_, '_> {
         }
         let of = self.ty(op.operands[0])?.dtype;
         let is_max = match number(&first) {
-            Some(f64::NEG_INFINITY) => true,
-            Some(f64::INFINITY) => false,
+            Some(first) if is_identity("maximum", first, of) => true,
+            Some(first) if is_identity("minimum", first, of) => false,
             _ => return Ok(None),
         };
-        let is_signed_or_float = of.is_floating() || matches!(of, DType::Int32 | DType::Int64);
-        Ok((is_signed_or_float && picks(region, is_max, of.is_floating())).then_some(is_max))
+        let is_known = of.is_floating()
+            || matches!(of, DType::Int8 | DType::Uint8 | DType::Int32 | DType::Int64);
+        Ok((is_known && picks(region, is_max, of.is_floating())).then_some(is_max))
     }
 
     fn arg_reduce(&mut self, op: &Op, is_max: bool, axis: usize) -> Result<()> {

@@ -6,11 +6,11 @@ use super::{function_ref, type_list};
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_graph::Output;
 use ferroflow_opdef::{AttrValue, Attrs};
-use ferroflow_stablehlo::{Block, Op, ValueId};
+use ferroflow_stablehlo::{Block, Op, Type, ValueId};
 use ferroflow_tensor::{DType, Tensor};
 
 impl Scope<'_, '_> {
-    /// Adds a sort: by integers, if the comparison is of the same function of two elements.
+    /// Adds a sort: by integers, if the comparison is of the same function of two elements, or of several such.
     pub(super) fn sort(&mut self, op: &Op) -> Result<()> {
         let axis = dim(op, "dimension")?;
         let rank = self.ty(self.operand(op, 0)?)?.dims.len();
@@ -21,9 +21,11 @@ impl Scope<'_, '_> {
         }
         let region = op.regions.first();
         let region = region.ok_or_else(|| invalid_argument!("the sort has no region"))?;
-        if let Some(order) = Order::of(region, &|id| self.constants.contains_key(&id)) {
-            let keys = self.keys(op, region, &order)?;
-            return self.sort_by(op, axis, keys);
+        let orders = Order::all(region, &|id| self.constants.contains_key(&id));
+        if !orders.is_empty() {
+            let keys = orders.iter().map(|order| self.keys(op, region, order));
+            let keys: Vec<(Output, DType)> = keys.collect::<Result<_>>()?;
+            return self.sort_by(op, axis, &keys);
         }
         let function = self.pure_region(op, 0)?;
         let (mut inputs, dtypes) = self.inputs(&op.operands)?;
@@ -47,7 +49,7 @@ impl Scope<'_, '_> {
             let mut own = region.ops[*own].clone();
             for (_, t) in &mut own.results {
                 if own.name != "constant"
-                    && let ferroflow_stablehlo::Type::Tensor(t) = t
+                    && let Type::Tensor(t) = t
                 {
                     t.dims.clone_from(&whole.dims);
                 }
@@ -71,20 +73,34 @@ impl Scope<'_, '_> {
         Ok((key, dtype))
     }
 
-    /// Sorts all operands by the descending order of integers; equal ones stay in their order.
-    fn sort_by(&mut self, op: &Op, axis: usize, (keys, of): (Output, DType)) -> Result<()> {
+    /// Sorts all operands by the descending order of integers, by the next ones where these are equal; equal ones stay in
+    /// their order.
+    fn sort_by(&mut self, op: &Op, axis: usize, keys: &[(Output, DType)]) -> Result<()> {
         let rank = self.ty(op.operands[0])?.dims.len();
         let mut perm: Vec<usize> = (0..rank).filter(|d| *d != axis).collect();
         perm.push(axis);
         let back: Vec<usize> = (0..rank)
             .map(|d| perm.iter().position(|p| *p == d).unwrap_or(d))
             .collect();
-        let keys = self.transpose(keys, of, &perm)?;
-        let n = match self.ty(op.operands[0])?.dims[axis] {
-            Some(n) => self.constant(Tensor::scalar(n as i32))?,
-            None => self.size_along(keys, of, rank - 1)?,
-        };
-        let places = self.top_places(keys, of, n)?;
+        let (mut n, mut found): (Option<Output>, Option<Output>) = (None, None);
+        for &(keys, of) in keys.iter().rev() {
+            let mut keys = self.transpose(keys, of, &perm)?;
+            let count = match (n, self.ty(op.operands[0])?.dims[axis]) {
+                (Some(n), _) => n,
+                (None, Some(n)) => self.constant(Tensor::scalar(n as i32))?,
+                (None, None) => self.size_along(keys, of, rank - 1)?,
+            };
+            n = Some(count);
+            if let Some(places) = found {
+                keys = self.at_places(keys, of, places, rank)?;
+            }
+            let mut places = self.top_places(keys, of, count)?;
+            if let Some(before) = found {
+                places = self.at_places(before, DType::Int32, places, rank)?;
+            }
+            found = Some(places);
+        }
+        let places = found.ok_or_else(|| invalid_argument!("the sort has no keys"))?;
         for (i, (id, t)) in op.results.iter().enumerate() {
             let (dtype, x) = (self.ty(op.operands[i])?.dtype, self.full(op.operands[i])?);
             let x = self.transpose(x, dtype, &perm)?;
@@ -132,15 +148,36 @@ struct Order {
 }
 
 impl Order {
-    /// The order of a region; `is_constant` tells which values around it are constants.
-    fn of(region: &Block, is_constant: &dyn Fn(ValueId) -> bool) -> Option<Order> {
-        let [ops @ .., last] = &region.ops[..] else {
-            return None;
+    /// The orders of a region, each of which counts where those before it say equal; none if it is another comparison.
+    /// `is_constant` tells which values around it are constants.
+    fn all(region: &Block, is_constant: &dyn Fn(ValueId) -> bool) -> Vec<Order> {
+        let mut orders = Vec::new();
+        let last = region.ops.last().map(|op| &op.operands[..]);
+        let mut next = match last {
+            Some(&[root]) => Some(root),
+            _ => None,
         };
-        let root = ops
-            .iter()
-            .rposition(|op| matches!(&op.results[..], [(id, _)] if last.operands == [*id]))?;
-        let compare = &ops[root];
+        while let Some(root) = next {
+            let Some((compare, rest)) = split(region, root) else {
+                return Vec::new();
+            };
+            let Some(order) = Order::of(region, compare, is_constant) else {
+                return Vec::new();
+            };
+            // Numbers that have no order are not equal, so that the next order does not count.
+            let is_partial = is_float(region, order.key) && !order.is_total;
+            if is_partial && (rest.is_some() || !orders.is_empty()) {
+                return Vec::new();
+            }
+            orders.push(order);
+            next = rest;
+        }
+        orders
+    }
+
+    /// The order of a comparison of a region.
+    fn of(region: &Block, compare: &Op, is_constant: &dyn Fn(ValueId) -> bool) -> Option<Order> {
+        let ops = &region.ops[..];
         let is_ascending = match text(compare, "comparison_direction").ok()? {
             "LT" => true,
             "GT" => false,
@@ -164,6 +201,52 @@ impl Order {
             is_total: text(compare, "compare_type").is_ok_and(|t| t == "TOTALORDER"),
         })
     }
+}
+
+/// The op of a region that makes a value.
+fn maker(region: &Block, value: ValueId) -> Option<&Op> {
+    let makes = |op: &&Op| matches!(&op.results[..], [(id, _)] if *id == value);
+    region.ops.iter().rfind(makes)
+}
+
+/// Splits `compare(x, y) | x == y & rest`: the comparison and the rest, if there is one.
+fn split(region: &Block, root: ValueId) -> Option<(&Op, Option<ValueId>)> {
+    let root = maker(region, root)?;
+    if root.name == "compare" {
+        return Some((root, None));
+    }
+    let operands = |op: &Op, name: &str| match op.operands[..] {
+        [a, b] if op.name == name => Some([[a, b], [b, a]]),
+        _ => None,
+    };
+    let compare = |id: ValueId| maker(region, id).filter(|op| op.name == "compare");
+    for [first, behind] in operands(root, "or")? {
+        let (Some(first), Some(behind)) = (compare(first), maker(region, behind)) else {
+            continue;
+        };
+        for [equal, rest] in operands(behind, "and").into_iter().flatten() {
+            let is_equal = |op: &Op| {
+                let kind = |op: &Op| text(op, "compare_type").map(str::to_string).ok();
+                op.operands == first.operands
+                    && kind(op) == kind(first)
+                    && text(op, "comparison_direction").is_ok_and(|d| d == "EQ")
+            };
+            if compare(equal).is_some_and(is_equal) {
+                return Some((first, Some(rest)));
+            }
+        }
+    }
+    None
+}
+
+fn is_float(region: &Block, value: ValueId) -> bool {
+    let of_ops = region.ops.iter().flat_map(|op| &op.results);
+    let found = region
+        .args
+        .iter()
+        .chain(of_ops)
+        .find(|(id, _)| *id == value);
+    matches!(found, Some((_, Type::Tensor(t))) if t.dtype.is_floating())
 }
 
 /// The ops that a value of a region depends on, in order, and the one argument that they read.
