@@ -10,7 +10,7 @@
 //!
 //! Also here: [`columns`] (of matrices, as rows), [`lanes`] (eight integers), [`philox`] and
 //! [`threefry`] (random bits), [`special`] and [`special_gamma`] (special functions), [`special_vectors`],
-//! [`special_blocks`] and [`bessel`] (those in loops), [`triples`] (pixels of three bytes).
+//! [`special_blocks`], [`bessel`] and [`special_slices`] (those in loops), [`triples`] (pixels of three bytes).
 //!
 //! Does not know: tensors, ops, graphs. Every exported function is safe and checks the sizes it is
 //! given.
@@ -41,6 +41,7 @@ pub mod scalar;
 pub mod special;
 pub mod special_blocks;
 pub mod special_gamma;
+pub mod special_slices;
 pub mod special_vectors;
 mod table;
 pub mod threefry;

@@ -1,11 +1,11 @@
 //! Bessel functions and other special functions of one tensor.
 
-use crate::near::{self, near};
+use crate::near::{self, Near};
 use crate::unary::{FLOATS, special_kernel, times};
 use ferroflow_functors::unary::unary_op;
 use ferroflow_opdef::{Expr, GradientCtx, Op};
 use ferroflow_primitives::double::SIN_COS_LIMIT;
-use ferroflow_primitives::{bessel, special_vectors};
+use ferroflow_primitives::{special_slices, special_vectors};
 use spec_math::cephes64;
 use std::f64::consts::FRAC_PI_2;
 
@@ -28,17 +28,22 @@ fn is_near(x: f64) -> bool {
 }
 
 fn is_moderate_positive(x: f64) -> bool {
-    x >= f64::MIN_POSITIVE && x < 700.0
+    (f64::MIN_POSITIVE..700.0).contains(&x)
 }
 
 fn is_near_positive(x: f64) -> bool {
-    x >= f64::MIN_POSITIVE && x < SIN_COS_LIMIT
+    (f64::MIN_POSITIVE..SIN_COS_LIMIT).contains(&x)
 }
 
 /// A modified Bessel function.
 macro_rules! modified {
-    ($f:ident, $is_near:expr, $far:expr) => {
-        near!(bessel::$f::<false>, bessel::$f::<true>, $is_near, $far)
+    ($f:ident, $single:ident, $is_near:expr, $far:expr) => {
+        Near {
+            double: special_slices::$f,
+            single: special_slices::$single,
+            is_near: $is_near,
+            far: $far,
+        }
     };
 }
 
@@ -46,23 +51,23 @@ macro_rules! modified {
 pub(crate) const OPS: &[Op] = &[
     function!(
         "BesselI0",
-        modified!(i0, is_moderate, cephes64::i0),
+        modified!(i0, i0_single, is_moderate, cephes64::i0),
         |x, _| x.op("BesselI1", &[])
     ),
     function!(
         "BesselI0e",
-        modified!(i0e, is_moderate, cephes64::i0e),
+        modified!(i0e, i0e_single, is_moderate, cephes64::i0e),
         |x, y| x.op("BesselI1e", &[]) - x.op("Sign", &[]) * y
     ),
     // TensorFlow returns 1 at zero, though the limit is one half.
     function!(
         "BesselI1",
-        modified!(i1, is_moderate, cephes64::i1),
+        modified!(i1, i1_single, is_moderate, cephes64::i1),
         |x, y| at_zero(x, 1.0, x.op("BesselI0", &[]) - y / x)
     ),
     function!(
         "BesselI1e",
-        modified!(i1e, is_moderate, cephes64::i1e),
+        modified!(i1e, i1e_single, is_moderate, cephes64::i1e),
         |x, y| at_zero(
             x,
             0.5,
@@ -71,17 +76,17 @@ pub(crate) const OPS: &[Op] = &[
     ),
     function!(
         "BesselJ0",
-        near!(bessel::j0, is_near, cephes64::j0),
+        Near::of(special_slices::j0, is_near, cephes64::j0),
         |x, _| -x.op("BesselJ1", &[])
     ),
     function!(
         "BesselJ1",
-        near!(bessel::j1, is_near, cephes64::j1),
+        Near::of(special_slices::j1, is_near, cephes64::j1),
         |x, y| at_zero(x, 0.5, x.op("BesselJ0", &[]) - y / x)
     ),
     function!(
         "BesselK0",
-        modified!(k0, is_moderate_positive, |x| positive(
+        modified!(k0, k0_single, is_moderate_positive, |x| positive(
             x,
             f64::INFINITY,
             cephes64::k0
@@ -90,7 +95,7 @@ pub(crate) const OPS: &[Op] = &[
     ),
     function!(
         "BesselK0e",
-        modified!(k0e, is_moderate_positive, |x| positive(
+        modified!(k0e, k0e_single, is_moderate_positive, |x| positive(
             x,
             f64::INFINITY,
             cephes64::k0e
@@ -99,7 +104,7 @@ pub(crate) const OPS: &[Op] = &[
     ),
     function!(
         "BesselK1",
-        modified!(k1, is_moderate_positive, |x| positive(
+        modified!(k1, k1_single, is_moderate_positive, |x| positive(
             x,
             f64::INFINITY,
             cephes64::k1
@@ -108,7 +113,7 @@ pub(crate) const OPS: &[Op] = &[
     ),
     function!(
         "BesselK1e",
-        modified!(k1e, is_moderate_positive, |x| positive(
+        modified!(k1e, k1e_single, is_moderate_positive, |x| positive(
             x,
             f64::INFINITY,
             cephes64::k1e
@@ -117,7 +122,7 @@ pub(crate) const OPS: &[Op] = &[
     ),
     function!(
         "BesselY0",
-        near!(bessel::y0, is_near_positive, |x| positive(
+        Near::of(special_slices::y0, is_near_positive, |x| positive(
             x,
             f64::NEG_INFINITY,
             cephes64::y0
@@ -126,7 +131,7 @@ pub(crate) const OPS: &[Op] = &[
     ),
     function!(
         "BesselY1",
-        near!(bessel::y1, is_near_positive, |x| positive(
+        Near::of(special_slices::y1, is_near_positive, |x| positive(
             x,
             f64::NEG_INFINITY,
             cephes64::y1
@@ -139,21 +144,21 @@ pub(crate) const OPS: &[Op] = &[
         .gradient(|g: &mut GradientCtx| times(g, |x, _| x.op("Exp", &[]) / x)),
     function!(
         "FresnelCos",
-        near!(|x| special_vectors::fresnel(x).1, is_fresnel_near, |x| {
+        Near::of(special_slices::fresnel_cos, is_fresnel_near, |x| {
             fresnel(x).1
         }),
         |x, _| quarter(x).op("Cos", &[])
     ),
     function!(
         "FresnelSin",
-        near!(|x| special_vectors::fresnel(x).0, is_fresnel_near, |x| {
+        Near::of(special_slices::fresnel_sin, is_fresnel_near, |x| {
             fresnel(x).0
         }),
         |x, _| quarter(x).op("Sin", &[])
     ),
     function!(
         "Spence",
-        near!(special_vectors::spence, is_positive, spence),
+        Near::of(special_slices::spence, is_positive, spence),
         |x, _| {
             let slope = x.op("Log", &[]) / (1.0 - x);
             x.number(-1.0)
@@ -167,7 +172,7 @@ fn is_fresnel_near(x: f64) -> bool {
 }
 
 fn is_positive(x: f64) -> bool {
-    x >= f64::MIN_POSITIVE && x < f64::INFINITY
+    (f64::MIN_POSITIVE..f64::INFINITY).contains(&x)
 }
 
 /// Returns `value` where `x` is zero, else `slope`.

@@ -19,33 +19,21 @@ pub(crate) struct Near {
     pub(crate) far: fn(f64) -> f64,
 }
 
-/// A [`Near`] of a loop over `$f`, which has no calls or branches.
-macro_rules! near {
-    ($f:expr, $is_near:expr, $far:expr) => {
-        $crate::near::near!($f, $f, $is_near, $far)
-    };
-    ($f:expr, $single:expr, $is_near:expr, $far:expr) => {
-        $crate::near::Near {
-            double: $crate::near::loops!($f),
-            single: $crate::near::loops!($single),
-            is_near: $is_near,
-            far: $far,
-        }
-    };
-}
-macro_rules! loops {
-    ($f:expr) => {
-        |x: &mut [f64]| {
-            ferroflow_primitives::vectorized(
-                #[inline(always)]
-                || x.iter_mut().for_each(|x| *x = $f(*x)),
-            )
-        }
-    };
-}
-pub(crate) use {loops, near};
-
 impl Near {
+    /// A function whose results are the same for both precisions.
+    pub(crate) const fn of(
+        run: fn(&mut [f64]),
+        is_near: fn(f64) -> bool,
+        far: fn(f64) -> f64,
+    ) -> Near {
+        Near {
+            double: run,
+            single: run,
+            is_near,
+            far,
+        }
+    }
+
     fn run<T: Element>(&self) -> fn(&mut [f64]) {
         match T::DTYPE {
             DType::Double => self.double,

@@ -1,6 +1,6 @@
 //! Elementwise functions of one tensor (TensorFlow: `core/kernels/cwise_op_*.cc`).
 
-use crate::near::{self, near};
+use crate::near::{self, Near};
 use crate::unary_vectors;
 use ferroflow_base::Result;
 use ferroflow_functors::csr::Csr;
@@ -14,7 +14,7 @@ use ferroflow_functors::unary::{
 use ferroflow_functors::vectorized::Vectorized;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_primitives::math::UnaryOp;
-use ferroflow_primitives::{special, special_vectors};
+use ferroflow_primitives::{special, special_slices};
 use ferroflow_tensor::{Complex32, Complex64, DType, bf16, dispatch, f16};
 
 /// The factory of a function that every listed type and the 16-bit floats have.
@@ -160,12 +160,12 @@ pub(crate) const OPS: &[Op] = &[
     unary_op("Sigmoid", FIELD, vector_op!(COSTLY, Sigmoid, Field::sigmoid))
     .gradient(sigmoid_grad),
     unary_op("Erf", FLOATS, |build| match build.input(0)? {
-        DType::Double => near::kernel(build, near!(special_vectors::erf, f64::is_finite, special::erf)),
+        DType::Double => near::kernel(build, Near::of(special_slices::erf, f64::is_finite, special::erf)),
         _ => (real_op!(COSTLY, erf, Erf))(build),
     })
     .gradient(erf_grad),
     unary_op("Erfc", FLOATS, |build| match build.input(0)? {
-        DType::Double => near::kernel(build, near!(special_vectors::erfc, f64::is_finite, special::erfc)),
+        DType::Double => near::kernel(build, Near::of(special_slices::erfc, f64::is_finite, special::erfc)),
         _ => (real_op!(COSTLY, erfc, Erfc))(build),
     })
     .gradient(erfc_grad),
@@ -175,11 +175,11 @@ pub(crate) const OPS: &[Op] = &[
     .gradient(ndtri_grad),
     unary_op("Lgamma", FLOATS, |build| match build.input(0)? {
         DType::Double => special_kernel(build, special::lgamma),
-        _ => near::kernel(build, near!(special_vectors::lgamma, is_moderate, special::lgamma)),
+        _ => near::kernel(build, Near::of(special_slices::lgamma, is_moderate, special::lgamma)),
     })
     .gradient(lgamma_grad),
     unary_op("Digamma", FLOATS, |build| {
-        near::kernel(build, near!(special_vectors::digamma, is_moderate, special::digamma))
+        near::kernel(build, Near::of(special_slices::digamma, is_moderate, special::digamma))
     })
     .gradient(digamma_grad),
     unary_op("Reciprocal", SIGNED, field_op!(recip, Reciprocal))
