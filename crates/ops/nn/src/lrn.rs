@@ -4,6 +4,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::half_conversion::{narrowed, widened};
 use ferroflow_opdef::{Cost, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel};
 use ferroflow_primitives::math::{BinaryOp, UnaryOp, binary_left, unary_in_place};
+use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::DType;
 
@@ -53,11 +54,6 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         attrs.float("beta")?,
     );
     let dtype = build.input(0)?;
-    let power = match beta {
-        0.5 => UnaryOp::Rsqrt,
-        1.0 => UnaryOp::Reciprocal,
-        beta => UnaryOp::Pow(-beta),
-    };
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let shape = ctx.shape(0)?.clone();
         if shape.rank() != 4 {
@@ -68,24 +64,81 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         let x = widened(ctx.par(), ctx.input(0)?)?;
         let x = x.slice::<f32>()?;
         let mut out = ctx.alloc(DType::Float, shape)?;
-        let group = (4096 / c.max(1)).max(1);
-        par_chunks_mut(ctx.par(), out.slice_mut::<f32>()?, c, group, &|i, out| {
-            let x = &x[i * c..][..c];
-            let mut squares = vec![0.0; c + 2 * radius];
-            let own = squares[radius..].iter_mut().zip(x);
-            own.for_each(|(square, x)| *square = x * x);
-            out.fill(0.0);
-            for near in squares.windows(c) {
-                out.iter_mut()
-                    .zip(near)
-                    .for_each(|(o, square)| *o += square);
-            }
-            out.iter_mut().for_each(|o| *o = bias + alpha * *o);
-            unary_in_place(power, out);
-            binary_left(BinaryOp::Mul, out, x);
-        });
+        let rows = (CHUNK / (c + 2 * radius).max(1)).max(1);
+        par_chunks_mut(
+            ctx.par(),
+            out.slice_mut::<f32>()?,
+            rows * c,
+            1,
+            &|i, out| {
+                let x = &x[i * rows * c..][..out.len()];
+                let mut factors = sums_of_squares(x, c, radius);
+                vectorized(
+                    #[inline(always)]
+                    || {
+                        for o in &mut factors {
+                            *o = bias + alpha * *o;
+                        }
+                    },
+                );
+                power(&mut factors, beta);
+                let rows = out.chunks_mut(c.max(1)).zip(x.chunks(c.max(1)));
+                for ((out, x), factors) in rows.zip(factors.chunks(c + 2 * radius)) {
+                    out.copy_from_slice(&factors[..c]);
+                    binary_left(BinaryOp::Mul, out, x);
+                }
+            },
+        );
         ctx.set_output(0, narrowed(ctx.par(), out, dtype)?)
     }))
+}
+
+/// Numbers that a task computes together.
+const CHUNK: usize = 4096;
+
+/// Returns the sums of the squares near each number of rows of `c`, and `2 * radius` other numbers behind each row.
+fn sums_of_squares(x: &[f32], c: usize, radius: usize) -> Vec<f32> {
+    let pitch = c + 2 * radius;
+    let n_rows = x.len() / c.max(1);
+    let mut squares = vec![0.0; n_rows * pitch + 2 * radius];
+    for (squares, x) in squares
+        .chunks_exact_mut(pitch.max(1))
+        .zip(x.chunks(c.max(1)))
+    {
+        let own = squares[radius..].iter_mut().zip(x);
+        own.for_each(|(square, x)| *square = x * x);
+    }
+    let mut sums = vec![0.0; n_rows * pitch];
+    vectorized(
+        #[inline(always)]
+        || {
+            for near in squares.windows(sums.len()).take(2 * radius + 1) {
+                for (sum, square) in sums.iter_mut().zip(near) {
+                    *sum += square;
+                }
+            }
+        },
+    );
+    sums
+}
+
+/// Computes the powers of `-beta`.
+fn power(x: &mut [f32], beta: f32) {
+    match beta {
+        0.5 => unary_in_place(UnaryOp::Rsqrt, x),
+        1.0 => unary_in_place(UnaryOp::Reciprocal, x),
+        // AlexNet's.
+        0.75 => vectorized(
+            #[inline(always)]
+            || {
+                for x in x.iter_mut() {
+                    let root = x.sqrt();
+                    *x = 1.0 / (root * root.sqrt());
+                }
+            },
+        ),
+        beta => unary_in_place(UnaryOp::Pow(-beta), x),
+    }
 }
 
 fn gradient(g: &mut GradientCtx) -> Result<()> {
