@@ -4,7 +4,8 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant};
 use ferroflow_functors::strided::Strided;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{DType, PartialShape, Shape};
+use ferroflow_sync::par_chunks_mut;
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
 use smallvec::SmallVec;
 
 /// The ops of this file.
@@ -58,7 +59,7 @@ fn tile(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             return ctx.set_output(0, same);
         }
         let mut out = ctx.alloc(input.dtype(), out_shape)?;
-        if out.num_elements() > 0 {
+        if out.num_elements() > 0 && !repeat(ctx, shape, &multiples, &mut out)? {
             let strides = shape.strides();
             let dims = (0..shape.rank())
                 .flat_map(|i| [(multiples[i] as usize, 0), (shape[i], strides[i] as isize)]);
@@ -67,6 +68,61 @@ fn tile(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         }
         ctx.set_output(0, out)
     }))
+}
+
+/// Outputs that a task computes together.
+const CHUNK: usize = 16 * 1024;
+
+/// Elements up to which a block is repeated element by element.
+const SHORT: usize = 16;
+
+/// Repeats short blocks, of the elements from one dimension on, the only one with a multiple; `false` if there is none such.
+fn repeat(ctx: &KernelCtx, shape: &Shape, multiples: &[i64], out: &mut Tensor) -> Result<bool> {
+    let mut repeated = (0..shape.rank()).filter(|i| multiples[*i] != 1);
+    let (Some(axis), None) = (repeated.next(), repeated.next()) else {
+        return Ok(false);
+    };
+    let (times, block) = (
+        multiples[axis] as usize,
+        shape[axis..].iter().product::<usize>(),
+    );
+    if block > SHORT {
+        return Ok(false);
+    }
+    let input = ctx.input(0)?;
+    dispatch!(input.dtype(), T in [f32, f64, i32, i64] => {
+        let x = input.slice::<T>()?;
+        let n = (CHUNK / (block * times)).max(1);
+        par_chunks_mut(ctx.par(), out.slice_mut::<T>()?, n * block * times, 1, &|i, out| {
+            let x = &x[i * n * block..][..out.len() / times];
+            match (block, times) {
+                (1, 2) => repeat_each::<T, 2>(x, out),
+                (1, 3) => repeat_each::<T, 3>(x, out),
+                (1, 4) => repeat_each::<T, 4>(x, out),
+                (1, _) => {
+                    for (out, x) in out.chunks_exact_mut(times).zip(x) {
+                        out.fill(*x);
+                    }
+                }
+                _ => {
+                    let blocks = out.chunks_exact_mut(block * times).zip(x.chunks_exact(block));
+                    for (out, x) in blocks {
+                        for out in out.chunks_exact_mut(block) {
+                            out.copy_from_slice(x);
+                        }
+                    }
+                }
+            }
+        });
+        Ok(true)
+    }, else Ok(false))
+}
+
+fn repeat_each<T: Copy, const N: usize>(x: &[T], out: &mut [T]) {
+    let (groups, _) = out.as_chunks_mut::<N>();
+    for (out, x) in groups.iter_mut().zip(x) {
+        *out = [*x; N];
+    }
 }
 
 fn tile_shape(ctx: &mut ShapeCtx) -> Result<()> {
