@@ -4,14 +4,15 @@
 use crate::int32;
 use ferroflow_base::{Result, internal, invalid_argument};
 use ferroflow_functors::binary::{
-    BinaryFn, ComparisonFn, Limit, SimdBinary, binary_kernel, binary_op, checked_binary_kernel,
-    half_binary_kernel,
+    BinaryFn, BinaryFunctor, ComparisonFn, Limit, Side, SimdBinary, binary_kernel, binary_op,
+    checked_binary_kernel, half_binary_kernel,
 };
 use ferroflow_functors::field::{Field, Real};
 use ferroflow_functors::numeric::{Half, Int, Num, Ordered};
 use ferroflow_functors::vectorized::Vectorized;
 use ferroflow_opdef::{Expr, GradientCtx, KernelBuild, Op, OpKernel};
 use ferroflow_primitives::math::{BinaryOp, binary_single};
+use ferroflow_primitives::vectorized;
 use ferroflow_tensor::{Complex, Complex32, Complex64, DType, bf16, dispatch, f16};
 
 /// The factory of a function that every listed type and the 16-bit floats have.
@@ -190,7 +191,7 @@ pub(crate) const OPS: &[Op] = &[
          {bfloat16,float,half,double,int8,int16,int32,int64,complex64,complex128}", |build| {
             let dtype = build.input(0)?;
             dispatch!(dtype, T in [i32, i64, i8, i16] =>
-            checked_binary_kernel::<T, T>(BinaryFn(<T as Int>::pow), no_negative::<T>),
+            checked_binary_kernel::<T, T>(IntegerPower, no_negative::<T>),
             else (field_op!(pow))(build))
         })
     .gradient(pow_grad),
@@ -369,6 +370,58 @@ fn atan2_grad(g: &mut GradientCtx) -> Result<()> {
 
 fn next_after_grad(g: &mut GradientCtx) -> Result<()> {
     both(g, |_, _, dz| dz, |_, _, dz| dz.zeros_like())
+}
+
+/// Powers of integers: squares and cubes of many by vectors.
+struct IntegerPower;
+
+/// Overwrites numbers with their squares or cubes; `false` for other exponents.
+fn small_power<T: Int>(x: &mut [T], exponent: T) -> bool {
+    let is_cube = exponent == T::ONE.add(T::ONE).add(T::ONE);
+    if !is_cube && exponent != T::ONE.add(T::ONE) {
+        return false;
+    }
+    vectorized(
+        #[inline(always)]
+        || {
+            for x in x {
+                let square = x.mul(*x);
+                *x = if is_cube { square.mul(*x) } else { square };
+            }
+        },
+    );
+    true
+}
+
+impl<T: Int> BinaryFunctor<T, T> for IntegerPower {
+    fn apply(&self, a: T, b: T) -> T {
+        a.pow(b)
+    }
+
+    fn apply_slice(&self, a: Side<T>, b: Side<T>, out: &mut [T]) {
+        if let (Side::Slice(a), Side::Scalar(b)) = (a, b) {
+            out.copy_from_slice(a);
+            if small_power(out, b) {
+                return;
+            }
+        }
+        BinaryFn(T::pow).apply_slice(a, b, out);
+    }
+
+    fn assign_left(&self, a: &mut [T], b: Side<T>) {
+        match b {
+            Side::Scalar(b) if small_power(a, b) => {}
+            b => BinaryFn(T::pow).assign_left(a, b),
+        }
+    }
+
+    fn assign_right(&self, a: Side<T>, b: &mut [T]) {
+        BinaryFn(T::pow).assign_right(a, b);
+    }
+
+    fn in_place(&self) -> bool {
+        true
+    }
 }
 
 fn pow_grad(g: &mut GradientCtx) -> Result<()> {

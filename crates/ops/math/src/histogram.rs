@@ -5,6 +5,7 @@ use ferroflow_functors::indices::{constant_int, int};
 use ferroflow_functors::numeric::Num;
 use ferroflow_functors::shapes;
 use ferroflow_opdef::{KernelBuild, KernelCtx, Op, OpKernel};
+use ferroflow_primitives::vectorized;
 use ferroflow_sync::par_chunks_mut;
 use ferroflow_tensor::{DType, Element, PartialShape, Shape, Tensor, dispatch};
 
@@ -127,22 +128,39 @@ fn histogram<T: Value + std::fmt::Display>(ctx: &mut KernelCtx, dtype: DType) ->
     ctx.set_output(0, counts)
 }
 
+/// Values whose bins are found together.
+const PLACES: usize = 512;
+
 fn count<T: Value>(values: &[T], low: T, high: T, bins: &mut [i64]) -> Result<()> {
     let n = bins.len() as f64;
     let (first, last) = (low.to_f64(), n - 1.0);
     let step = high.to_f64() / n - first / n;
-    for &value in values {
-        if value.to_f64().is_nan() {
+    let mut places = [0u32; PLACES];
+    for values in values.chunks(PLACES) {
+        let places = &mut places[..values.len()];
+        let has_nan = vectorized(
+            #[inline(always)]
+            || {
+                let mut has_nan = false;
+                for (place, &value) in places.iter_mut().zip(values) {
+                    has_nan |= value.to_f64().is_nan();
+                    let value = if value < low { low } else { value };
+                    let value = if value > high { high } else { value };
+                    let bin = (value.to_f64() - first) / step;
+                    // Not above the last one, and not negative.
+                    let bin = if bin < last { bin } else { last };
+                    *place = bin as i32 as u32;
+                }
+                has_nan
+            },
+        );
+        if has_nan {
             return Err(invalid_argument!("Histogram values must not contain NaN"));
         }
-        let value = match value {
-            v if v < low => low,
-            v if v > high => high,
-            v => v,
-        };
-        let bin = ((value.to_f64() - first) / step).min(last);
-        if let Some(bin) = bins.get_mut(bin as usize) {
-            *bin += 1;
+        for &place in &*places {
+            if let Some(bin) = bins.get_mut(place as usize) {
+                *bin += 1;
+            }
         }
     }
     Ok(())
