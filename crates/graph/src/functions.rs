@@ -141,6 +141,11 @@ impl Library {
         names
     }
 
+    /// The number of functions.
+    pub fn len(&self) -> usize {
+        self.functions.len()
+    }
+
     /// Whether the library is empty.
     pub fn is_empty(&self) -> bool {
         self.functions.is_empty()

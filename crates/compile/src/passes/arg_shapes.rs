@@ -9,6 +9,8 @@ use ferroflow_base::{Result, internal};
 use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Patch, ShapeMap, infer_shapes};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::PartialShape;
+use rustc_hash::FxHasher;
+use std::hash::{Hash, Hasher};
 
 pub(crate) const PASS: Pass = Pass {
     name: "arg_shapes",
@@ -20,6 +22,8 @@ pub(crate) const PASS: Pass = Pass {
 const ROUNDS: usize = 3;
 /// Iterations after which the shapes of a loop's variables must not change any more.
 const MAX_ITERATIONS: usize = 4;
+/// Functions of a library from which on it gets no copies: callers that pass ever other shapes could make ever more.
+const MAX_FUNCTIONS: usize = 1 << 13;
 
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     for _ in 0..ROUNDS {
@@ -132,8 +136,8 @@ fn result_shapes(body: &Graph, ctx: &PassCtx, n: usize) -> Result<Vec<PartialSha
     Ok(results)
 }
 
-/// Makes `function` a copy whose arguments have these shapes, if it does not know them. One that calls itself stays: its
-/// copies would need copies in turn.
+/// Makes `function` a copy whose arguments have these shapes, if it does not know them. Callers that pass the same shapes
+/// share one. A function that calls itself stays: its copies would need copies in turn.
 fn specialize(
     graph: &Graph,
     patch: &mut Patch,
@@ -145,39 +149,63 @@ fn specialize(
     };
     let library = patch.library(graph);
     let old = library.get(&function.name)?.clone();
+    let known = arg_shapes(&old.graph, args.len())?;
+    let merged = known.iter().zip(args);
+    let new: Vec<PartialShape> = merged
+        .map(|(known, arg)| known.merge(arg).unwrap_or_else(|| known.clone()))
+        .collect();
     let is_recursive = || library.reachable(&old.graph).contains(&function.name);
-    let (new, learns) = with_args(&old.graph, args)?;
-    if !learns || is_recursive() {
+    if new == known || library.len() >= MAX_FUNCTIONS || is_recursive() {
         return Ok(false);
     }
-    let name = library.unique_name(&format!("{}/shaped", function.name));
-    library.insert(&name, old.with_body(new));
+    let mut name = format!("{}/shaped_{:08x}", function.name, hash(&new));
+    match library.get(&name).ok().cloned() {
+        Some(copy) if arg_shapes(&copy.graph, args.len())? == new => {}
+        other => {
+            if other.is_some() {
+                name = library.unique_name(&name);
+            }
+            library.insert(&name, old.with_body(with_args(&old.graph, &new)?));
+        }
+    }
     function.name = name;
     Ok(true)
 }
 
-/// A body with the shapes of its arguments, and whether any of them was not known.
-fn with_args(body: &Graph, args: &[PartialShape]) -> Result<(Graph, bool)> {
-    let mut patch = Patch::new();
-    let mut learns = false;
-    for (id, node) in body.iter() {
-        if node.class() != NodeClass::Arg {
-            continue;
+fn hash(shapes: &[PartialShape]) -> u32 {
+    let mut hasher = FxHasher::default();
+    for shape in shapes {
+        shape.to_string().hash(&mut hasher);
+    }
+    hasher.finish() as u32
+}
+
+/// The shapes of the arguments, as far as the body knows them.
+fn arg_shapes(body: &Graph, n: usize) -> Result<Vec<PartialShape>> {
+    let mut shapes = vec![PartialShape::unknown(); n];
+    for (_, node) in body.iter().filter(|(_, n)| n.class() == NodeClass::Arg) {
+        if let (Some(shape), Ok(known)) = (
+            shapes.get_mut(node.attrs.int("index")? as usize),
+            node.attrs.shape("_shape"),
+        ) {
+            *shape = known.clone();
         }
-        let index = node.attrs.int("index")? as usize;
-        let known = node.attrs.shape("_shape").cloned().unwrap_or_default();
-        let Some(shape) = args.get(index).and_then(|shape| shape.merge(&known)) else {
-            continue;
-        };
-        if shape != known {
-            learns = true;
-            let shape = AttrValue::Shape(shape);
+    }
+    Ok(shapes)
+}
+
+/// A body whose arguments have these shapes.
+fn with_args(body: &Graph, args: &[PartialShape]) -> Result<Graph> {
+    let mut patch = Patch::new();
+    for (id, node) in body.iter().filter(|(_, n)| n.class() == NodeClass::Arg) {
+        if let Some(shape) = args.get(node.attrs.int("index")? as usize) {
+            let shape = AttrValue::Shape(shape.clone());
             patch.edit(body, id).attrs.set("_shape", shape);
         }
     }
     let mut body = body.clone();
     patch.apply(&mut body);
-    Ok((body, learns))
+    Ok(body)
 }
 
 /// The shapes that the variables of a loop have in each iteration, if they do not change all the time.
@@ -192,7 +220,7 @@ fn variables(
     };
     let body: &Function = graph.library().get(&body.name)?;
     for _ in 0..MAX_ITERATIONS {
-        let (body, _) = with_args(&body.graph, &common)?;
+        let body = with_args(&body.graph, &common)?;
         let results = result_shapes(&body, ctx, common.len())?;
         let next = common.iter().zip(&results).map(|(a, b)| in_common(a, b));
         let next: Vec<PartialShape> = next.collect();
