@@ -93,7 +93,7 @@ impl<'a> PassCtx<'a> {
         {
             return Ok(shapes.clone());
         }
-        let shapes = Rc::new(ferroflow_graph::infer_shapes(graph, self.registry)?);
+        let shapes = Rc::new(ferroflow_graph::infer_proven_shapes(graph, self.registry)?);
         *self.inferred.borrow_mut() = Some((revision, shapes.clone()));
         Ok(shapes)
     }

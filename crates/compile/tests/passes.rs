@@ -13,11 +13,16 @@ use ferroflow_tensor::DType;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Whether a pass acts only on what another one has prepared.
+fn needs(pass: &str, other: &str) -> bool {
+    (pass, other) == ("cluster_acyclic", "arg_shapes")
+}
+
 /// Runs only `pass` on the graph and prints the result.
 fn after(pass: &str, graph: &str) -> Result<String> {
     let others = PIPELINE.iter().map(|p| p.name.to_string());
     let options = Options {
-        disabled: others.filter(|n| n != pass).collect(),
+        disabled: others.filter(|n| n != pass && !needs(pass, n)).collect(),
         lower: match pass {
             "lower" => Lower::Always,
             _ => Lower::Never,

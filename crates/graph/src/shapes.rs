@@ -1,9 +1,9 @@
 //! Shape inference over a whole graph.
 
 use crate::shape_values::ShapeValues;
-use crate::{Graph, NodeId, Output, topological_order};
+use crate::{Graph, Node, NodeId, Output, topological_order};
 use ferroflow_base::Result;
-use ferroflow_opdef::{NodeClass, Registry, ShapeCtx};
+use ferroflow_opdef::{AttrValue, NodeClass, Registry, ShapeCtx};
 use ferroflow_tensor::{DType, PartialShape, Tensor};
 use rustc_hash::FxHashMap;
 
@@ -154,6 +154,49 @@ pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
     refiner.map.shapes.resize_with(graph.id_bound(), Vec::new);
     for id in topological_order(graph)? {
         refiner.visit(graph, id, registry)?;
+    }
+    Ok(refiner.map)
+}
+
+/// The attr of an If, Case or While with the shapes of its outputs that follow from its functions.
+pub const PROVEN_SHAPES: &str = "_proven_shapes";
+
+/// Like [`infer_shapes`], without what the attr `output_shapes` of conditionals and loops says: where TensorFlow has taken a
+/// gradient, it says what the first branch returns, or what the body of a loop does (`cond_v2.py`, `while_v2.py`). The attr
+/// [`PROVEN_SHAPES`] counts. A contradiction behind a Switch is none: its node is dead where the shapes are such, or fails.
+///
+/// # Errors
+/// Those of [`infer_shapes`].
+pub fn infer_proven_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
+    let mut refiner = ShapeRefiner::default();
+    refiner.map.shapes.resize_with(graph.id_bound(), Vec::new);
+    let is_switch = |n: &Node| n.class() == NodeClass::Switch;
+    let may_be_dead = graph.iter().any(|(_, n)| is_switch(n));
+    for id in topological_order(graph)? {
+        let node = graph.node(id);
+        match refiner.visit(graph, id, registry) {
+            Err(_) if may_be_dead => {
+                let unknown = vec![PartialShape::unknown(); node.outputs.len()];
+                refiner.map.shapes[id.index()] = unknown;
+            }
+            visited => visited?,
+        }
+        if matches!(
+            node.class(),
+            NodeClass::If | NodeClass::Case | NodeClass::While
+        ) {
+            let proven = match node.attrs.get(PROVEN_SHAPES) {
+                Some(AttrValue::List(shapes)) => &shapes[..],
+                _ => &[],
+            };
+            let mut proven = proven.iter().map(|shape| match shape {
+                AttrValue::Shape(shape) => shape.clone(),
+                _ => PartialShape::unknown(),
+            });
+            for shape in &mut refiner.map.shapes[id.index()] {
+                *shape = proven.next().unwrap_or_default();
+            }
+        }
     }
     Ok(refiner.map)
 }

@@ -36,7 +36,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
          _FusedDepthwiseConv2dNative _FusedElementwise _FusedMatMul _Gelu _GeluTanh _HardSwish \
          _LayerNorm _MatMulApplyAdagrad _MatMulApplyAdam _MatMulApplyGradientDescent \
          _MatMulApplyMomentum _MatMulApplyRMSProp _OneShotIterator _Retval _SdcaShrinkL1 _SelectHandle \
-         _Swish _TemporaryVariable _TemporaryVariableName _VarHandlesOp",
+         _Swish _TemporaryVariable _TemporaryVariableName _Threefry2x32 \
+         _VarHandlesOp",
     ),
     (
         "compiled models have it: tests/compiled.rs",

@@ -6,7 +6,9 @@
 
 use crate::{Pass, PassCtx};
 use ferroflow_base::{Result, internal};
-use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Patch, ShapeMap, infer_shapes};
+use ferroflow_graph::{
+    Function, Graph, Node, NodeClass, NodeId, PROVEN_SHAPES, Patch, ShapeMap, infer_proven_shapes,
+};
 use ferroflow_opdef::AttrValue;
 use ferroflow_tensor::PartialShape;
 use rustc_hash::FxHasher;
@@ -89,7 +91,7 @@ fn refine(
         };
         let mut changes = false;
         for function in functions {
-            changes |= specialize(graph, patch, function, &args)?;
+            changes |= specialize(graph, patch, ctx, function, &args)?;
             if let (AttrValue::Func(f), false) = (&*function, is_loop) {
                 let body = patch.library(graph).get(&f.name)?.clone();
                 let of_body = result_shapes(&body.graph, ctx, body.results.len())?;
@@ -115,7 +117,7 @@ fn refine(
     let refines = new.len() == old.len() && new != old;
     if refines {
         let new = AttrValue::List(new.into_iter().map(AttrValue::Shape).collect());
-        patch.edit(graph, id).attrs.set("output_shapes", new);
+        patch.edit(graph, id).attrs.set(PROVEN_SHAPES, new);
     }
     Ok(refines)
 }
@@ -124,7 +126,7 @@ fn refine(
 fn result_shapes(body: &Graph, ctx: &PassCtx, n: usize) -> Result<Vec<PartialShape>> {
     let mut results = vec![PartialShape::unknown(); n];
     // What contradicts itself fails where it runs.
-    let Ok(shapes) = infer_shapes(body, ctx.registry) else {
+    let Ok(shapes) = infer_proven_shapes(body, ctx.registry) else {
         return Ok(results);
     };
     for (_, node) in body.iter().filter(|(_, n)| n.class() == NodeClass::Retval) {
@@ -137,10 +139,12 @@ fn result_shapes(body: &Graph, ctx: &PassCtx, n: usize) -> Result<Vec<PartialSha
 }
 
 /// Makes `function` a copy whose arguments have these shapes, if it does not know them. Callers that pass the same shapes
-/// share one. A function that calls itself stays: its copies would need copies in turn.
+/// share one. A function that calls itself stays: its copies would need copies in turn. So does one that the shapes
+/// contradict: it fails if it is called.
 fn specialize(
     graph: &Graph,
     patch: &mut Patch,
+    ctx: &PassCtx,
     function: &mut AttrValue,
     args: &[PartialShape],
 ) -> Result<bool> {
@@ -165,7 +169,11 @@ fn specialize(
             if other.is_some() {
                 name = library.unique_name(&name);
             }
-            library.insert(&name, old.with_body(with_args(&old.graph, &new)?));
+            let body = with_args(&old.graph, &new)?;
+            if infer_proven_shapes(&body, ctx.registry).is_err() {
+                return Ok(false);
+            }
+            library.insert(&name, old.with_body(body));
         }
     }
     function.name = name;

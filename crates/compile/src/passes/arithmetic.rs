@@ -26,7 +26,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
         if !view.is_pure(id) || may_be_dead && view.consumers.is_awaited(id) {
             continue;
         }
-        if let Some(same) = unchanged_input(&view, id) {
+        if let Some(same) = unchanged_input(&view, id, may_be_dead) {
             patch.redirect(Output::new(id, 0), same);
             patch.redirect_control(id, Some(same.node));
         }
@@ -108,13 +108,17 @@ impl Power {
     }
 }
 
-/// The input that the node's output always equals.
-fn unchanged_input(view: &View, id: NodeId) -> Option<Output> {
+/// The input that the node's output always equals. Where nodes may be dead, its other inputs must not be the reason.
+fn unchanged_input(view: &View, id: NodeId, may_be_dead: bool) -> Option<Output> {
     let node = view.node(id);
     if let "Reshape" | "ExpandDims" | "Squeeze" | "BroadcastTo" | "Tile" = node.op() {
-        let from = *node.inputs.first()?;
-        let shape = view.shapes.get(from).to_full()?;
-        return (view.shapes.get(Output::new(id, 0)).to_full()? == shape).then_some(from);
+        let (from, others) = node.inputs.split_first()?;
+        let is_free = |o: &Output| view.node(o.node).is_free_constant();
+        if may_be_dead && !others.iter().all(is_free) {
+            return None;
+        }
+        let shape = view.shapes.get(*from).to_full()?;
+        return (view.shapes.get(Output::new(id, 0)).to_full()? == shape).then_some(*from);
     }
     let [a, b] = node.inputs[..] else { return None };
     let is = |o: Output, v: f64| view.number(o) == Some(v);

@@ -9,7 +9,9 @@ mod bounds;
 use crate::view::may_be_dead;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch, needed_by};
+use ferroflow_graph::{
+    Function, Graph, Node, NodeClass, NodeId, Output, PROVEN_SHAPES, Patch, needed_by,
+};
 use ferroflow_opdef::{AttrValue, FuncRef};
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
@@ -333,6 +335,8 @@ fn apply(graph: &mut Graph, patch: &mut Patch, id: NodeId, plan: &Shrink) -> Res
         new.attrs
             .set("output_shapes", AttrValue::List(shapes.collect()));
     }
+    // Of all variables; inferred again where it is used.
+    new.attrs.remove(PROVEN_SHAPES);
     let all = 0..node.inputs.len();
     new.inputs = all.clone().filter(kept).map(|i| node.inputs[i]).collect();
     new.outputs = all.clone().filter(kept).map(|i| node.outputs[i]).collect();
