@@ -25,6 +25,7 @@ pub mod gather;
 pub mod gradients;
 pub mod half_conversion;
 pub mod hash;
+pub mod heap;
 pub mod index_shuffle;
 pub mod indices;
 pub mod matmul;

@@ -150,10 +150,17 @@ impl ShapeRefiner {
 /// # Errors
 /// INVALID_ARGUMENT for the first node whose input shapes contradict each other.
 pub fn infer_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
+    infer(graph, |refiner, id| refiner.visit(graph, id, registry))
+}
+
+fn infer(
+    graph: &Graph,
+    mut visit: impl FnMut(&mut ShapeRefiner, NodeId) -> Result<()>,
+) -> Result<ShapeMap> {
     let mut refiner = ShapeRefiner::default();
     refiner.map.shapes.resize_with(graph.id_bound(), Vec::new);
     for id in topological_order(graph)? {
-        refiner.visit(graph, id, registry)?;
+        visit(&mut refiner, id)?;
     }
     Ok(refiner.map)
 }
@@ -168,37 +175,37 @@ pub const PROVEN_SHAPES: &str = "_proven_shapes";
 /// # Errors
 /// Those of [`infer_shapes`].
 pub fn infer_proven_shapes(graph: &Graph, registry: &Registry) -> Result<ShapeMap> {
-    let mut refiner = ShapeRefiner::default();
-    refiner.map.shapes.resize_with(graph.id_bound(), Vec::new);
     let is_switch = |n: &Node| n.class() == NodeClass::Switch;
     let may_be_dead = graph.iter().any(|(_, n)| is_switch(n));
-    for id in topological_order(graph)? {
-        let node = graph.node(id);
-        match refiner.visit(graph, id, registry) {
-            Err(_) if may_be_dead => {
-                let unknown = vec![PartialShape::unknown(); node.outputs.len()];
-                refiner.map.shapes[id.index()] = unknown;
-            }
-            visited => visited?,
+    infer(graph, |refiner, id| {
+        let visited = refiner.visit(graph, id, registry);
+        let is_unknown = visited.is_err() && may_be_dead;
+        if !is_unknown {
+            visited?;
         }
-        if matches!(
+        let node = graph.node(id);
+        let has_functions = matches!(
             node.class(),
             NodeClass::If | NodeClass::Case | NodeClass::While
-        ) {
-            let proven = match node.attrs.get(PROVEN_SHAPES) {
-                Some(AttrValue::List(shapes)) => &shapes[..],
-                _ => &[],
-            };
-            let mut proven = proven.iter().map(|shape| match shape {
-                AttrValue::Shape(shape) => shape.clone(),
-                _ => PartialShape::unknown(),
-            });
-            for shape in &mut refiner.map.shapes[id.index()] {
-                *shape = proven.next().unwrap_or_default();
+        );
+        if is_unknown || has_functions {
+            refiner.map.shapes[id.index()] = proven_shapes(node);
+        }
+        Ok(())
+    })
+}
+
+/// What [`PROVEN_SHAPES`] says of the outputs of a node.
+fn proven_shapes(node: &Node) -> Vec<PartialShape> {
+    let mut shapes = vec![PartialShape::unknown(); node.outputs.len()];
+    if let Some(AttrValue::List(proven)) = node.attrs.get(PROVEN_SHAPES) {
+        for (shape, proven) in shapes.iter_mut().zip(proven) {
+            if let AttrValue::Shape(proven) = proven {
+                *shape = proven.clone();
             }
         }
     }
-    Ok(refiner.map)
+    shapes
 }
 
 fn small_constant(graph: &Graph, output: Output) -> Option<Tensor> {

@@ -1,6 +1,8 @@
 //! The greatest numbers of those that were pushed. Among equal ones, which are kept and their order are as in
 //! TensorFlow: `core/lib/gtl/top_n.h` over libstdc++'s heaps and its sort.
 
+use ferroflow_functors::heap::{make_heap, pop_heap, replace_root, sort_heap};
+
 /// A number and what it belongs to.
 #[derive(Clone, Copy)]
 pub(crate) struct Ranked<T> {
@@ -56,17 +58,15 @@ impl<T: PartialOrd + Copy> TopN<T> {
         let elements = &mut self.elements;
         if self.state == State::Heap {
             if elements.first().is_some_and(|e| element.precedes(e)) {
-                pop_heap(elements);
-                let end = elements.len() - 1;
-                rise(elements, end, 0, element);
+                replace_root(elements, element, Ranked::precedes);
             }
             return;
         }
         elements.push(element);
         let end = elements.len() - 1;
         if end == self.limit {
-            make_heap(elements);
-            pop_heap(elements);
+            make_heap(elements, Ranked::precedes);
+            pop_heap(elements, Ranked::precedes);
             elements.pop();
             self.state = State::Heap;
         } else if self.state == State::BottomKnown && !element.precedes(&elements[0]) {
@@ -95,67 +95,12 @@ impl<T: PartialOrd + Copy> TopN<T> {
     pub(crate) fn extract(&mut self) -> Vec<Ranked<T>> {
         let mut elements = std::mem::take(&mut self.elements);
         match self.state {
-            State::Heap => sort_heap(&mut elements),
+            State::Heap => sort_heap(&mut elements, Ranked::precedes),
             _ => sort(&mut elements),
         }
         self.state = State::Unordered;
         elements
     }
-}
-
-fn make_heap<T: PartialOrd + Copy>(elements: &mut [Ranked<T>]) {
-    for parent in (0..elements.len() / 2).rev() {
-        let value = elements[parent];
-        sift(elements, parent, value);
-    }
-}
-
-/// Moves the root to the end, behind the others.
-fn pop_heap<T: PartialOrd + Copy>(elements: &mut [Ranked<T>]) {
-    if let [root, .., last] = elements {
-        let value = *last;
-        *last = *root;
-        let end = elements.len() - 1;
-        sift(&mut elements[..end], 0, value);
-    }
-}
-
-fn sort_heap<T: PartialOrd + Copy>(elements: &mut [Ranked<T>]) {
-    for len in (2..=elements.len()).rev() {
-        pop_heap(&mut elements[..len]);
-    }
-}
-
-/// Moves the hole at `top` down to a leaf, and puts `value` where it belongs above it.
-fn sift<T: PartialOrd + Copy>(elements: &mut [Ranked<T>], top: usize, value: Ranked<T>) {
-    let len = elements.len();
-    let mut hole = top;
-    while 2 * hole + 2 < len {
-        let (left, right) = (2 * hole + 1, 2 * hole + 2);
-        let is_left = elements[right].precedes(&elements[left]);
-        let child = if is_left { left } else { right };
-        elements[hole] = elements[child];
-        hole = child;
-    }
-    if 2 * hole + 2 == len {
-        elements[hole] = elements[len - 1];
-        hole = len - 1;
-    }
-    rise(elements, hole, top, value);
-}
-
-/// Puts `value` into the hole or above it, not above `top`.
-fn rise<T: PartialOrd + Copy>(
-    elements: &mut [Ranked<T>],
-    mut hole: usize,
-    top: usize,
-    value: Ranked<T>,
-) {
-    while hole > top && elements[(hole - 1) / 2].precedes(&value) {
-        elements[hole] = elements[(hole - 1) / 2];
-        hole = (hole - 1) / 2;
-    }
-    elements[hole] = value;
 }
 
 /// Sorts as libstdc++'s `std::sort` does.
@@ -177,8 +122,8 @@ fn sort<T: PartialOrd + Copy>(elements: &mut [Ranked<T>]) {
 fn sort_long<T: PartialOrd + Copy>(mut elements: &mut [Ranked<T>], mut depth: u32) {
     while elements.len() > SHORT {
         if depth == 0 {
-            make_heap(elements);
-            sort_heap(elements);
+            make_heap(elements, Ranked::precedes);
+            sort_heap(elements, Ranked::precedes);
             return;
         }
         depth -= 1;
