@@ -24,6 +24,7 @@ pub const PIPELINE: &[Pass] = &[
     passes::cse::PASS,
     passes::arg_shapes::PASS,
     passes::cluster::PASS,
+    passes::functionalize::PASS,
     passes::dilated_conv::PASS,
     passes::conv_groups::PASS,
     passes::remapper::PASS,

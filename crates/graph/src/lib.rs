@@ -76,7 +76,10 @@ pub use prune::{ARG, PrunedGraph, RETVAL, Signature, TensorConnection, parse_ten
 pub use recv_scheduling::{complete_start_times, schedule_recvs};
 pub use same_function::same_function;
 pub use shape_values::integers;
-pub use shapes::{HandleData, PROVEN_SHAPES, ShapeMap, infer_proven_shapes, infer_shapes};
+pub use shapes::{
+    HandleData, PROVEN_SHAPES, ShapeMap, handle_data, infer_proven_shapes, infer_shapes,
+    set_handle_data,
+};
 pub use supported::{LeftOut, supported_part};
 pub use tail::{Split, split_tail};
 pub use text::to_text;

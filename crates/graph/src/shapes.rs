@@ -69,26 +69,9 @@ impl ShapeRefiner {
         self.handles.insert(output, data);
     }
 
-    /// What a handle refers to: as the client said, or the variable that it was made for.
-    pub(crate) fn handle(&self, graph: &Graph, mut output: Output) -> Option<Vec<HandleData>> {
-        loop {
-            if let Some(data) = self.handles.get(&output) {
-                return Some(data.clone());
-            }
-            let node = graph.get(output.node)?;
-            match node.class() {
-                NodeClass::VarHandle => {
-                    return Some(vec![HandleData {
-                        shape: node.attrs.shape("shape").ok()?.clone(),
-                        dtype: node.attrs.dtype("dtype").ok(),
-                    }]);
-                }
-                NodeClass::Identity | NodeClass::Enter => {
-                    output = *node.inputs.get(output.slot as usize)?;
-                }
-                _ => return None,
-            }
-        }
+    /// What a handle refers to: as the client said, or what it was made for.
+    pub(crate) fn handle(&self, graph: &Graph, output: Output) -> Option<Vec<HandleData>> {
+        traced(graph, output, |output| self.handles.get(&output).cloned())
     }
 
     /// The shape of the variable that `output` is a handle of.
@@ -140,6 +123,72 @@ impl ShapeRefiner {
         self.values.note(graph, Output::new(id, 0), &self.map);
         Ok(())
     }
+}
+
+/// The attrs of a function's argument that is a handle (TensorFlow: `_Arg` in `core/ops/function_ops.cc`).
+const HANDLE_DTYPES: &str = "_handle_dtypes";
+const HANDLE_SHAPES: &str = "_handle_shapes";
+
+/// What the handle `output` refers to, if that follows from its origin: a variable, or an array of tensors that all fit one shape.
+pub fn handle_data(graph: &Graph, output: Output) -> Option<Vec<HandleData>> {
+    traced(graph, output, |_| None)
+}
+
+/// Makes `arg`, an argument of a function, a handle of something.
+pub fn set_handle_data(arg: &mut Node, data: &[HandleData]) {
+    let shapes = data.iter().map(|d| AttrValue::Shape(d.shape.clone()));
+    let dtypes = data.iter().map(|d| d.dtype.map(AttrValue::Type));
+    if let Some(dtypes) = dtypes.collect() {
+        arg.attrs
+            .set(HANDLE_SHAPES, AttrValue::List(shapes.collect()));
+        arg.attrs.set(HANDLE_DTYPES, AttrValue::List(dtypes));
+    }
+}
+
+/// [`handle_data`] where `known` says more.
+fn traced(
+    graph: &Graph,
+    mut output: Output,
+    known: impl Fn(Output) -> Option<Vec<HandleData>>,
+) -> Option<Vec<HandleData>> {
+    loop {
+        if let Some(data) = known(output) {
+            return Some(data);
+        }
+        let node = graph.get(output.node)?;
+        let of_attr = |shape: &str| {
+            Some(vec![HandleData {
+                shape: node.attrs.shape(shape).ok()?.clone(),
+                dtype: node.attrs.dtype("dtype").ok(),
+            }])
+        };
+        match node.class() {
+            NodeClass::VarHandle => return of_attr("shape"),
+            NodeClass::Arg => return of_arg(node),
+            NodeClass::Identity | NodeClass::Enter => {
+                output = *node.inputs.get(output.slot as usize)?;
+            }
+            _ if node.op() == "TensorArrayV3" => {
+                return of_attr("element_shape").filter(|data| data[0].shape.dims().is_some());
+            }
+            _ => return None,
+        }
+    }
+}
+
+fn of_arg(arg: &Node) -> Option<Vec<HandleData>> {
+    let dtypes = arg.attrs.dtypes(HANDLE_DTYPES).ok()?;
+    let Some(AttrValue::List(shapes)) = arg.attrs.get(HANDLE_SHAPES) else {
+        return None;
+    };
+    let data = shapes.iter().zip(dtypes).map(|(shape, dtype)| match shape {
+        AttrValue::Shape(shape) => Some(HandleData {
+            shape: shape.clone(),
+            dtype: Some(dtype),
+        }),
+        _ => None,
+    });
+    data.collect()
 }
 
 /// Infers the shapes of all outputs, in one pass over a topological order.

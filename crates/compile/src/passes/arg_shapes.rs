@@ -1,16 +1,17 @@
 //! Tells loops, branches and other functions the shapes of their arguments.
 //!
-//! A function's nodes are optimized without its callers, so that nothing is known of the shapes that they pass. Each caller
-//! gets a copy of the function whose arguments have them, and passes over its body see what they see in the main graph. The
+//! A function's nodes are optimized without its callers, so that nothing is known of the shapes that they pass, or of the
+//! variables and arrays whose handles they pass. Each caller gets a copy of the function whose arguments have them, and passes over its body see what they see in the main graph. The
 //! shapes of a loop's variables are what all iterations have in common.
 
 use crate::{Pass, PassCtx};
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{
-    Function, Graph, Node, NodeClass, NodeId, PROVEN_SHAPES, Patch, ShapeMap, infer_proven_shapes,
+    Function, Graph, HandleData, Node, NodeClass, NodeId, Output, PROVEN_SHAPES, Patch, ShapeMap,
+    handle_data, infer_proven_shapes, set_handle_data,
 };
 use ferroflow_opdef::AttrValue;
-use ferroflow_tensor::PartialShape;
+use ferroflow_tensor::{DType, PartialShape};
 use rustc_hash::FxHasher;
 use std::hash::{Hash, Hasher};
 
@@ -71,8 +72,8 @@ fn refine(
     let Some((attrs, first)) = callees(node) else {
         return Ok(false);
     };
-    let args = node.inputs.iter().skip(first).map(|i| shapes.get(*i));
-    let mut args: Vec<PartialShape> = args.collect();
+    let args = node.inputs.iter().skip(first);
+    let mut args: Vec<Value> = args.map(|i| Value::of(graph, shapes, *i)).collect();
     let is_loop = node.class() == NodeClass::While;
     if is_loop {
         match variables(graph, ctx, node, args)? {
@@ -81,7 +82,7 @@ fn refine(
         }
     }
     // What the results of all branches have in common.
-    let mut results: Option<Vec<PartialShape>> = None;
+    let mut results: Option<Vec<Value>> = None;
     for &attr in attrs {
         let mut value = node.attrs.get(attr).cloned();
         let functions = match &mut value {
@@ -94,8 +95,8 @@ fn refine(
             changes |= specialize(graph, patch, ctx, function, &args)?;
             if let (AttrValue::Func(f), false) = (&*function, is_loop) {
                 let body = patch.library(graph).get(&f.name)?.clone();
-                let of_body = result_shapes(&body.graph, ctx, body.results.len())?;
-                let common = |all: Vec<PartialShape>| {
+                let of_body = result_values(&body.graph, ctx, body.results.len())?;
+                let common = |all: Vec<Value>| {
                     let pairs = all.iter().zip(&of_body);
                     pairs.map(|(a, b)| in_common(a, b)).collect()
                 };
@@ -106,10 +107,13 @@ fn refine(
             patch.edit(graph, id).attrs.set(attr, value);
         }
     }
-    let outputs = match node.class() {
+    let outputs: Vec<PartialShape> = match node.class() {
         NodeClass::Call => return Ok(false),
-        NodeClass::While => args,
-        _ => results.unwrap_or_default(),
+        NodeClass::While => args.into_iter().map(|a| a.shape).collect(),
+        _ => {
+            let results = results.unwrap_or_default();
+            results.into_iter().map(|r| r.shape).collect()
+        }
     };
     let old = shapes.of(id);
     let new = old.iter().zip(&outputs);
@@ -122,9 +126,45 @@ fn refine(
     Ok(refines)
 }
 
-/// The shapes of the results of a function, as far as they can be inferred.
-fn result_shapes(body: &Graph, ctx: &PassCtx, n: usize) -> Result<Vec<PartialShape>> {
-    let mut results = vec![PartialShape::unknown(); n];
+/// What is known of a value.
+#[derive(Clone, Default, PartialEq)]
+struct Value {
+    shape: PartialShape,
+    /// What it refers to, if it is a handle.
+    handle: Option<Vec<HandleData>>,
+}
+
+impl Value {
+    fn of(graph: &Graph, shapes: &ShapeMap, output: Output) -> Value {
+        let is_handle = graph.dtype(output) == Some(DType::Resource);
+        Value {
+            shape: shapes.get(output),
+            handle: is_handle.then(|| handle_data(graph, output)).flatten(),
+        }
+    }
+
+    /// What is known of an argument of a function, by itself.
+    fn of_arg(arg: &Node, id: NodeId, body: &Graph) -> Value {
+        let shape = arg.attrs.shape("_shape");
+        Value {
+            shape: shape.cloned().unwrap_or_default(),
+            handle: handle_data(body, Output::new(id, 0)),
+        }
+    }
+
+    /// What is known of it by itself, and by its caller.
+    fn merge(&self, passed: &Value) -> Value {
+        let shape = self.shape.merge(&passed.shape);
+        Value {
+            shape: shape.unwrap_or_else(|| self.shape.clone()),
+            handle: self.handle.clone().or_else(|| passed.handle.clone()),
+        }
+    }
+}
+
+/// What is known of the results of a function.
+fn result_values(body: &Graph, ctx: &PassCtx, n: usize) -> Result<Vec<Value>> {
+    let mut results = vec![Value::default(); n];
     // What contradicts itself fails where it runs.
     let Ok(shapes) = infer_proven_shapes(body, ctx.registry) else {
         return Ok(results);
@@ -132,7 +172,7 @@ fn result_shapes(body: &Graph, ctx: &PassCtx, n: usize) -> Result<Vec<PartialSha
     for (_, node) in body.iter().filter(|(_, n)| n.class() == NodeClass::Retval) {
         let index = node.attrs.int("index")? as usize;
         if let (Some(result), Some(input)) = (results.get_mut(index), node.inputs.first()) {
-            *result = shapes.get(*input);
+            *result = Value::of(body, &shapes, *input);
         }
     }
     Ok(results)
@@ -146,25 +186,23 @@ fn specialize(
     patch: &mut Patch,
     ctx: &PassCtx,
     function: &mut AttrValue,
-    args: &[PartialShape],
+    args: &[Value],
 ) -> Result<bool> {
     let AttrValue::Func(function) = function else {
         return Ok(false);
     };
     let library = patch.library(graph);
     let old = library.get(&function.name)?.clone();
-    let known = arg_shapes(&old.graph, args.len())?;
-    let merged = known.iter().zip(args);
-    let new: Vec<PartialShape> = merged
-        .map(|(known, arg)| known.merge(arg).unwrap_or_else(|| known.clone()))
-        .collect();
+    let known = arg_values(&old.graph, args.len())?;
+    let pairs = known.iter().zip(args);
+    let new: Vec<Value> = pairs.map(|(known, arg)| known.merge(arg)).collect();
     let is_recursive = || library.reachable(&old.graph).contains(&function.name);
     if new == known || library.len() >= MAX_FUNCTIONS || is_recursive() {
         return Ok(false);
     }
     let mut name = format!("{}/shaped_{:08x}", function.name, hash(&new));
     match library.get(&name).ok().cloned() {
-        Some(copy) if arg_shapes(&copy.graph, args.len())? == new => {}
+        Some(copy) if arg_values(&copy.graph, args.len())? == new => {}
         other => {
             if other.is_some() {
                 name = library.unique_name(&name);
@@ -180,35 +218,39 @@ fn specialize(
     Ok(true)
 }
 
-fn hash(shapes: &[PartialShape]) -> u32 {
+fn hash(args: &[Value]) -> u32 {
     let mut hasher = FxHasher::default();
-    for shape in shapes {
-        shape.to_string().hash(&mut hasher);
+    for arg in args {
+        arg.shape.to_string().hash(&mut hasher);
+        for data in arg.handle.iter().flatten() {
+            (data.shape.to_string(), data.dtype).hash(&mut hasher);
+        }
     }
     hasher.finish() as u32
 }
 
-/// The shapes of the arguments, as far as the body knows them.
-fn arg_shapes(body: &Graph, n: usize) -> Result<Vec<PartialShape>> {
-    let mut shapes = vec![PartialShape::unknown(); n];
-    for (_, node) in body.iter().filter(|(_, n)| n.class() == NodeClass::Arg) {
-        if let (Some(shape), Ok(known)) = (
-            shapes.get_mut(node.attrs.int("index")? as usize),
-            node.attrs.shape("_shape"),
-        ) {
-            *shape = known.clone();
+/// What the body knows of its arguments.
+fn arg_values(body: &Graph, n: usize) -> Result<Vec<Value>> {
+    let mut values = vec![Value::default(); n];
+    for (id, node) in body.iter().filter(|(_, n)| n.class() == NodeClass::Arg) {
+        if let Some(value) = values.get_mut(node.attrs.int("index")? as usize) {
+            *value = Value::of_arg(node, id, body);
         }
     }
-    Ok(shapes)
+    Ok(values)
 }
 
-/// A body whose arguments have these shapes.
-fn with_args(body: &Graph, args: &[PartialShape]) -> Result<Graph> {
+/// A body that knows this of its arguments.
+fn with_args(body: &Graph, args: &[Value]) -> Result<Graph> {
     let mut patch = Patch::new();
     for (id, node) in body.iter().filter(|(_, n)| n.class() == NodeClass::Arg) {
-        if let Some(shape) = args.get(node.attrs.int("index")? as usize) {
-            let shape = AttrValue::Shape(shape.clone());
-            patch.edit(body, id).attrs.set("_shape", shape);
+        if let Some(value) = args.get(node.attrs.int("index")? as usize) {
+            let arg = patch.edit(body, id);
+            let shape = AttrValue::Shape(value.shape.clone());
+            arg.attrs.set("_shape", shape);
+            if let Some(data) = &value.handle {
+                set_handle_data(arg, data);
+            }
         }
     }
     let mut body = body.clone();
@@ -216,22 +258,22 @@ fn with_args(body: &Graph, args: &[PartialShape]) -> Result<Graph> {
     Ok(body)
 }
 
-/// The shapes that the variables of a loop have in each iteration, if they do not change all the time.
+/// What is known of the variables of a loop in each iteration, if it does not change all the time.
 fn variables(
     graph: &Graph,
     ctx: &PassCtx,
     node: &Node,
-    mut common: Vec<PartialShape>,
-) -> Result<Option<Vec<PartialShape>>> {
+    mut common: Vec<Value>,
+) -> Result<Option<Vec<Value>>> {
     let Some(AttrValue::Func(body)) = node.attrs.get("body") else {
         return Err(internal!("a loop has no body"));
     };
     let body: &Function = graph.library().get(&body.name)?;
     for _ in 0..MAX_ITERATIONS {
         let body = with_args(&body.graph, &common)?;
-        let results = result_shapes(&body, ctx, common.len())?;
+        let results = result_values(&body, ctx, common.len())?;
         let next = common.iter().zip(&results).map(|(a, b)| in_common(a, b));
-        let next: Vec<PartialShape> = next.collect();
+        let next: Vec<Value> = next.collect();
         if next == common {
             return Ok(Some(common));
         }
@@ -240,12 +282,14 @@ fn variables(
     Ok(None)
 }
 
-/// What is known of a shape that is one of two.
-fn in_common(a: &PartialShape, b: &PartialShape) -> PartialShape {
-    match (a.dims(), b.dims()) {
+/// What is known of a value that is one of two.
+fn in_common(a: &Value, b: &Value) -> Value {
+    let shape = match (a.shape.dims(), b.shape.dims()) {
         (Some(a), Some(b)) if a.len() == b.len() => {
             PartialShape::of(a.iter().zip(b).map(|(a, b)| a.filter(|_| a == b)))
         }
         _ => PartialShape::unknown(),
-    }
+    };
+    let handle = a.handle.clone().filter(|_| a.handle == b.handle);
+    Value { shape, handle }
 }

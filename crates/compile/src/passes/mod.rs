@@ -15,6 +15,7 @@ pub(crate) mod dce;
 pub(crate) mod dependency;
 pub(crate) mod dilated_conv;
 pub(crate) mod elementwise;
+pub(crate) mod functionalize;
 pub(crate) mod fuse;
 pub(crate) mod fuse_attention;
 pub(crate) mod fuse_norm;

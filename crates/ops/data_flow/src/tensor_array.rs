@@ -7,7 +7,7 @@ use ferroflow_functors::sequence::{merged, with_leading};
 use ferroflow_functors::{indices, shapes};
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::rows::{joined, pieces, prepended, rows};
-use ferroflow_tensor::{DType, PartialShape, Shape, Tensor};
+use ferroflow_tensor::{DType, PartialShape, Shape, Tensor, dispatch};
 use std::sync::Arc;
 
 /// TensorArrayV3, TensorArrayWriteV3, TensorArrayReadV3, TensorArrayGatherV3,
@@ -51,6 +51,7 @@ pub(crate) const OPS: &[Op] = &[
     .shape(|ctx| {
         ctx.with_rank(1, 0)?;
         ctx.with_rank(2, 0)?;
+        ctx.set(0, ctx.handle_shape(0));
         Ok(())
     })
     .cost(Cost::Cheap)
@@ -181,9 +182,9 @@ pub(crate) fn write(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let dtype = build.input(2)?;
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         let index = index_input(ctx)?;
+        let value = ctx.take_input(2)?;
         let array = array_input(ctx)?;
         array.expect_dtype(dtype, "is trying to write")?;
-        let value = ctx.take_input(2)?;
         array.write(index, value)?;
         pass_flow(ctx, 3)
     }))
@@ -239,6 +240,11 @@ pub(crate) fn gather(build: &KernelBuild, all: bool) -> Result<Box<dyn OpKernel>
             let out = Tensor::zeros(dtype, prepended(0, &shape)?)?;
             return ctx.set_output(0, out);
         }
+        if known.matches(&Shape::scalar())
+            && let Some(out) = gathered_scalars(&array, dtype, &wanted)?
+        {
+            return ctx.set_output(0, out);
+        }
         let values = array.read_many(wanted.iter().copied())?;
         let first = values
             .first()
@@ -268,6 +274,14 @@ pub(crate) fn gather(build: &KernelBuild, all: bool) -> Result<Box<dyn OpKernel>
         let out = joined(dtype, prepended(values.len(), &first)?, &parts)?;
         ctx.set_output(0, out)
     }))
+}
+
+/// Gathers elements that are all scalars, without tensors in between.
+fn gathered_scalars(array: &TensorArray, dtype: DType, at: &[i64]) -> Result<Option<Tensor>> {
+    dispatch!(dtype, T in [f32, f64, i32, i64, bool] => {
+        let values = array.read_scalars::<T>(at)?;
+        values.map(|values| Tensor::vector(&values)).transpose()
+    }, else Ok(None))
 }
 
 pub(crate) fn scatter(build: &KernelBuild, all: bool) -> Result<Box<dyn OpKernel>> {
@@ -423,7 +437,7 @@ pub(crate) fn split(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     }))
 }
 
-fn write_all(array: &Arc<TensorArray>, items: Vec<Tensor>) -> Result<()> {
+fn write_all(array: &TensorArray, items: Vec<Tensor>) -> Result<()> {
     array.write_many((0i64..).zip(items))
 }
 

@@ -5,8 +5,9 @@ use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_functors::sequence::{grow, merged};
 use ferroflow_opdef::KernelCtx;
 use ferroflow_resources::string_handle::{named, string_handle};
-use ferroflow_tensor::{DType, PartialShape, ResourceHandle, Shape, Tensor};
+use ferroflow_tensor::{DType, Element, PartialShape, ResourceHandle, Shape, Tensor};
 use rustc_hash::FxHashMap;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -241,6 +242,33 @@ impl TensorArray {
         let mut state = self.lock()?;
         indices.map(|i| state.read(self, i)).collect()
     }
+
+    /// Reads several elements, all scalars that are stored in the tensors themselves. `None`, with nothing read, if some are
+    /// not, or if one is read twice.
+    pub(crate) fn read_scalars<T: Element>(&self, indices: &[i64]) -> Result<Option<Vec<T>>> {
+        let mut state = self.lock()?;
+        let value = |index: &i64| match state.slots.get(usize::try_from(*index).ok()?)? {
+            Slot::Written(t) | Slot::Read(t) => t.inline_scalar(),
+            _ => None,
+        };
+        let increase = |pair: &[i64]| pair[0] < pair[1];
+        let is_once = !self.clear_after_read || indices.windows(2).all(increase);
+        let Some(values) = is_once
+            .then(|| indices.iter().map(value).collect())
+            .flatten()
+        else {
+            return Ok(None);
+        };
+        for &index in indices {
+            let slot = &mut state.slots[index as usize];
+            if self.clear_after_read {
+                *slot = Slot::Cleared(Shape::scalar());
+            } else if let Slot::Written(value) | Slot::Read(value) = std::mem::take(slot) {
+                *slot = Slot::Read(value);
+            }
+        }
+        Ok(Some(values))
+    }
 }
 
 impl ArrayState {
@@ -256,7 +284,9 @@ impl ArrayState {
                 self.slots.len()
             ));
         };
-        grow(&mut self.slots, at.saturating_add(1))?;
+        if at >= self.slots.len() {
+            grow(&mut self.slots, at.saturating_add(1))?;
+        }
         if value.dtype() != array.dtype {
             let why = format!(
                 "the value dtype is {} but TensorArray dtype is {}.",
@@ -274,7 +304,7 @@ impl ArrayState {
             );
             return Err(array.refused(index, &why));
         }
-        if array.identical_element_shapes && self.element_shape.to_full().is_none() {
+        if array.identical_element_shapes && self.element_shape.num_elements().is_none() {
             self.element_shape = value.shape().into();
         }
         match self.slots.get_mut(at) {
@@ -345,21 +375,37 @@ impl ArrayState {
     }
 }
 
+/// The array of a handle.
+pub(crate) enum ArrayRef<'a> {
+    /// The handle keeps it alive.
+    OfHandle(&'a TensorArray),
+    Named(Arc<TensorArray>),
+}
+
+impl Deref for ArrayRef<'_> {
+    type Target = TensorArray;
+
+    #[inline]
+    fn deref(&self) -> &TensorArray {
+        match self {
+            ArrayRef::OfHandle(array) => array,
+            ArrayRef::Named(array) => array,
+        }
+    }
+}
+
 /// Returns the array of the handle in input 0.
-pub(crate) fn array_input(ctx: &KernelCtx) -> Result<Arc<TensorArray>> {
+pub(crate) fn array_input<'a>(ctx: &'a KernelCtx) -> Result<ArrayRef<'a>> {
     let handle = ctx.input(0)?;
     if handle.dtype() == DType::String {
-        return named(handle, "TensorArray");
+        return named(handle, "TensorArray").map(ArrayRef::Named);
     }
-    let array = handle
-        .resources()?
-        .first()
-        .and_then(|h| h.value.clone())
-        .and_then(|value| value.downcast().ok());
-    array.ok_or_else(|| {
-        invalid_argument!(
+    let value = handle.resources()?.first().and_then(|h| h.value.as_ref());
+    match value.and_then(|value| value.downcast_ref()) {
+        Some(array) => Ok(ArrayRef::OfHandle(array)),
+        None => Err(invalid_argument!(
             "Unexpected non-TensorArray resource passed to {}",
             ctx.node()
-        )
-    })
+        )),
+    }
 }

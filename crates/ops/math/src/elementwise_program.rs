@@ -2,7 +2,6 @@
 
 use ferroflow_opdef::{BinaryFn, ElementwiseProgram, UnaryFn};
 use ferroflow_primitives::math::{BinaryOp, Operand, UnaryOp, binary, unary};
-use smallvec::SmallVec;
 use std::cell::RefCell;
 
 /// A value of one block: one number per element, or the same for all.
@@ -83,6 +82,9 @@ fn binary_op(function: BinaryFn) -> BinaryOp {
     }
 }
 
+/// Most values, inputs among them, of a program that is run on scalars.
+const MAX_SCALARS: usize = 16;
+
 impl Program {
     /// Returns the program of a node with `n_inputs` inputs, ready to run.
     pub(crate) fn new(program: &ElementwiseProgram, n_inputs: usize) -> Program {
@@ -102,17 +104,25 @@ impl Program {
         }
     }
 
-    /// Computes one number from one of each input.
-    pub(crate) fn scalar(&self, inputs: &[f32]) -> f32 {
-        let mut values: SmallVec<[f32; 16]> = inputs.into();
-        for step in &self.steps {
-            let value = match *step {
+    /// Computes one number from one of each input. `None` if an input has another form, or if there are many values.
+    pub(crate) fn scalar(&self, input: impl Fn(usize) -> Option<f32>) -> Option<f32> {
+        let mut values = [0.0; MAX_SCALARS];
+        let (inputs, results) = values.split_at_mut_checked(self.n_inputs)?;
+        if self.steps.len() > results.len() {
+            return None;
+        }
+        for (i, value) in inputs.iter_mut().enumerate() {
+            *value = input(i)?;
+        }
+        let mut last = 0.0;
+        for (i, step) in self.steps.iter().enumerate() {
+            last = match *step {
                 Instruction::Unary(op, a) => scalar_of_one(op, values[a]),
                 Instruction::Binary(op, a, b) => scalar_of_two(op, values[a], values[b]),
             };
-            values.push(value);
+            values[self.n_inputs + i] = last;
         }
-        values[values.len() - 1]
+        Some(last)
     }
 
     /// Computes one block.
@@ -284,7 +294,7 @@ mod tests {
             let (m, s) = (a * 0.5, 0.5);
             let want = ((m + s).max(0.0) - m - a).powi(2);
             assert!((want - out).abs() < 1e-4, "{a}: {want} {out}");
-            assert_eq!(p.scalar(&[*a, 0.5]), out, "{a}");
+            assert_eq!(p.scalar(|i| Some([*a, 0.5][i])), Some(out), "{a}");
         }
     }
 }

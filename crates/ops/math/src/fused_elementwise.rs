@@ -41,9 +41,8 @@ fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let program = Program::new(&steps, build.inputs.len());
     let checked = build.attrs.bool("checked")?.then_some(steps);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
-        let scalars = (0..ctx.num_inputs()).map(|i| ctx.inline_scalar::<f32>(i));
-        if let Some(scalars) = scalars.collect::<Option<SmallVec<[f32; 8]>>>() {
-            return ctx.set_output(0, Tensor::scalar(program.scalar(&scalars)));
+        if let Some(scalar) = program.scalar(|i| ctx.inline_scalar::<f32>(i)) {
+            return ctx.set_output(0, Tensor::scalar(scalar));
         }
         let out = compute(ctx, checked.as_ref(), &program)?;
         ctx.set_output(0, out)
