@@ -54,31 +54,42 @@ impl Scope<'_, '_> {
 
     /// A product of vectors or matrices.
     fn dot(&mut self, op: &Op) -> Result<()> {
-        let ranks = [0, 1].map(|i| {
-            let id = self.operand(op, i)?;
-            Ok::<_, ferroflow_base::Status>(self.ty(id)?.dims.len())
-        });
-        let [x, y] = ranks;
-        let equation = match (x?, y?) {
-            (1, 1) => "a,a->",
-            (1, 2) => "a,ab->b",
-            (2, 1) => "ab,b->a",
-            _ => "ab,bc->ac",
-        };
-        self.einsum(op, equation)
+        let rank = self.ty(self.operand(op, 0)?)?.dims.len();
+        self.matmul(op, [rank.saturating_sub(1), 0])
     }
 
     fn einsum(&mut self, op: &Op, equation: &str) -> Result<()> {
         let (x, y, of) = self.factors(op)?;
-        let z = match equation {
-            "ab,bc->ac" => self.node("MatMul", typed(of), &[x, y])?,
-            _ => {
-                let attrs = typed(of)
-                    .with("N", AttrValue::Int(2))
-                    .with("equation", AttrValue::str(equation));
-                self.node("Einsum", attrs, &[x, y])?
+        let attrs = typed(of)
+            .with("N", AttrValue::Int(2))
+            .with("equation", AttrValue::str(equation));
+        let z = self.node("Einsum", attrs, &[x, y])?;
+        self.set_product(op, z, of)
+    }
+
+    /// The product of two vectors or matrices over dimension `summed` of each.
+    fn matmul(&mut self, op: &Op, summed: [usize; 2]) -> Result<()> {
+        let (x, y, of) = self.factors(op)?;
+        let mut factors = [x, y];
+        let mut squeezed = Vec::new();
+        for (i, factor) in factors.iter_mut().enumerate() {
+            if self.ty(self.operand(op, i)?)?.dims.len() == 1 {
+                let axis = self.constant(Tensor::scalar(i as i32))?;
+                let attrs = typed(of).with("Tdim", AttrValue::Type(DType::Int32));
+                *factor = self.node("ExpandDims", attrs, &[*factor, axis])?;
+                squeezed.push(i as i64);
             }
-        };
+        }
+        // A vector is a row of the first matrix, or a column of the second one.
+        let is_transposed = |i: usize| summed[i] == i && !squeezed.contains(&(i as i64));
+        let attrs = typed(of)
+            .with("transpose_a", AttrValue::Bool(is_transposed(0)))
+            .with("transpose_b", AttrValue::Bool(is_transposed(1)));
+        let mut z = self.node("MatMul", attrs, &factors)?;
+        if !squeezed.is_empty() {
+            let attrs = typed(of).with("squeeze_dims", AttrValue::ints(&squeezed));
+            z = self.node("Squeeze", attrs, &[z])?;
+        }
         self.set_product(op, z, of)
     }
 
@@ -122,10 +133,12 @@ impl Scope<'_, '_> {
         }
         let text = |labels: &[char]| labels.iter().collect::<String>();
         let equation = format!("{},{}->{out}", text(&left), text(&right));
-        let is_matrices = left.len() == 2 && right.len() == 2 && batch[0].is_empty();
-        match is_matrices && (&summed[0][..], &summed[1][..]) == (&[1], &[0]) {
-            true => self.einsum(op, "ab,bc->ac"),
-            false => self.einsum(op, &equation),
+        let is_matrix = |labels: &[char]| (1..=2).contains(&labels.len());
+        match (&summed[0][..], &summed[1][..]) {
+            (&[x], &[y]) if batch[0].is_empty() && is_matrix(&left) && is_matrix(&right) => {
+                self.matmul(op, [x, y])
+            }
+            _ => self.einsum(op, &equation),
         }
     }
 
