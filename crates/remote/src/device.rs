@@ -5,7 +5,7 @@ use ferroflow_base::{Result, internal, invalid_argument, not_found, ordered_map,
 use ferroflow_model::proto::{ConfigProto, DeviceAttributes, DeviceLocality};
 use ferroflow_runtime::DeviceSet;
 use prost::Message;
-use serde::Deserialize;
+use serde_json::Value as Json;
 use std::collections::BTreeMap;
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -99,37 +99,6 @@ impl From<&ConfigProto> for ServerDefaults {
             session_config: config.encode_to_vec(),
         }
     }
-}
-
-#[derive(Deserialize)]
-struct TfConfig {
-    #[serde(default)]
-    cluster: BTreeMap<String, Tasks>,
-    #[serde(default)]
-    task: TfTask,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Tasks {
-    List(Vec<String>),
-    /// By index, which is text in JSON.
-    Map(BTreeMap<String, String>),
-}
-
-#[derive(Deserialize, Default)]
-struct TfTask {
-    #[serde(default, rename = "type")]
-    job: String,
-    #[serde(default)]
-    index: Option<Index>,
-}
-
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Index {
-    Number(u32),
-    Text(String),
 }
 
 impl ServerDef {
@@ -232,31 +201,61 @@ impl ServerDef {
     /// assert!(ferroflow_remote::ServerDef::from_tf_config("{}").unwrap().is_none());
     /// ```
     pub fn from_tf_config(json: &str) -> Result<Option<Self>> {
-        let config: TfConfig =
+        let config: Json =
             serde_json::from_str(json).map_err(|e| invalid_argument!("TF_CONFIG: {e}"))?;
-        if config.cluster.is_empty() {
+        let bad = |what: &str| invalid_argument!("TF_CONFIG: {what}");
+        let config = config.as_object().ok_or_else(|| bad("not an object"))?;
+        let jobs = match config.get("cluster") {
+            None => return Ok(None),
+            Some(cluster) => cluster.as_object(),
+        };
+        let jobs = jobs.ok_or_else(|| bad("'cluster' is not an object"))?;
+        if jobs.is_empty() {
             return Ok(None);
         }
         let number = |text: &str| {
             text.parse()
-                .map_err(|_| invalid_argument!("TF_CONFIG: task index '{text}' is not a number"))
+                .map_err(|_| bad(&format!("task index '{text}' is not a number")))
         };
-        let jobs = config.cluster.into_iter().map(|(job, tasks)| {
+        let address = |json: &Json| match json.as_str() {
+            Some(address) => Ok(address.to_string()),
+            None => Err(bad("the address of a task is not a string")),
+        };
+        let jobs = jobs.iter().map(|(job, tasks)| {
             let tasks = match tasks {
-                Tasks::List(list) => ordered_map((0..).zip(list)),
-                Tasks::Map(map) => {
-                    let numbered = map.into_iter().map(|(i, at)| Ok((number(&i)?, at)));
+                Json::Array(list) => {
+                    let numbered = (0..).zip(list).map(|(i, at)| Ok((i, address(at)?)));
                     try_ordered_map(numbered)?
                 }
+                // By index, which is text in JSON.
+                Json::Object(map) => {
+                    let numbered = map.iter().map(|(i, at)| Ok((number(i)?, address(at)?)));
+                    try_ordered_map(numbered)?
+                }
+                _ => return Err(bad(&format!("the tasks of '{job}' are not a list"))),
             };
-            Ok((job, tasks))
+            Ok((job.clone(), tasks))
         });
-        let index = match config.task.index {
-            None => 0,
-            Some(Index::Number(n)) => n,
-            Some(Index::Text(text)) => number(&text)?,
+        let jobs = try_ordered_map(jobs)?;
+        let task = match config.get("task") {
+            None => None,
+            Some(task) => Some(
+                task.as_object()
+                    .ok_or_else(|| bad("'task' is not an object"))?,
+            ),
         };
-        Self::checked(try_ordered_map(jobs)?, &config.task.job, index).map(Some)
+        let job = match task.and_then(|t| t.get("type")) {
+            None => "",
+            Some(job) => job
+                .as_str()
+                .ok_or_else(|| bad("the type of the task is not a string"))?,
+        };
+        let index = match task.and_then(|t| t.get("index")) {
+            None | Some(Json::Null) => 0,
+            Some(Json::String(text)) => number(text)?,
+            Some(index) => number(&index.to_string())?,
+        };
+        Self::checked(jobs, job, index).map(Some)
     }
 
     /// Checks that a cluster has the task.
