@@ -103,9 +103,22 @@ impl Status {
     /// Creates an error with this code and message.
     #[cold]
     pub fn new(code: Code, message: impl Into<String>) -> Self {
+        Self::with_message(code, message.into())
+    }
+
+    /// Creates an error with this code and a formatted message, for the macros: what calls it has no string to drop.
+    #[cold]
+    #[inline(never)]
+    pub fn formatted(code: Code, message: fmt::Arguments<'_>) -> Self {
+        Self::with_message(code, fmt::format(message))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn with_message(code: Code, message: String) -> Self {
         Status(Box::new(Inner {
             code,
-            message: message.into(),
+            message,
             notes: Vec::new(),
             node: None,
             node_note: None,
@@ -220,7 +233,10 @@ macro_rules! constructor {
         $(#[$doc])*
         #[macro_export]
         macro_rules! $name {
-            ($d($d arg:tt)*) => { $crate::Status::new($crate::Code::$code, format!($d($d arg)*)) };
+            ($d($d arg:tt)*) => {{
+                let status = $crate::Status::formatted($crate::Code::$code, format_args!($d($d arg)*));
+                status
+            }};
         }
     };
 }
