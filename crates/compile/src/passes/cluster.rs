@@ -36,7 +36,7 @@ use ferroflow_graph::{
 use ferroflow_opdef::{
     AttrValue, Attrs, Cluster, ClusterInput, ClusterOutput, FuncRef, ScalarType,
 };
-use ferroflow_tensor::DType;
+use ferroflow_tensor::{DType, PartialShape};
 use regions::Regions;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::rc::Rc;
@@ -322,17 +322,7 @@ impl Made {
         regions: &Rc<Regions>,
         lower: Lower,
     ) -> Option<Made> {
-        let inside: FxHashSet<NodeId> = candidate.members.iter().copied().collect();
-        let (mut inputs, mut seen) = (Vec::new(), FxHashSet::default());
-        for entry in &candidate.entries {
-            for input in &graph.node(*entry).inputs {
-                let is_outside =
-                    !graph.node(input.node).is_free_constant() && !inside.contains(&input.node);
-                if is_outside && seen.insert(*input) {
-                    inputs.push(*input);
-                }
-            }
-        }
+        let inputs = inputs_of(graph, candidate);
         let mut translator = Translator::new(graph.library());
         translator.lowers = lower != Lower::Never;
         translator.b.enter(None);
@@ -340,40 +330,17 @@ impl Made {
         let mut given = FxHashMap::default();
         let mut input_types = Vec::new();
         for input in &inputs {
-            let dtype = graph.dtype(*input)?;
-            let ty = ScalarType::of(dtype)?;
-            input_types.push(dtype);
+            input_types.push(graph.dtype(*input)?);
             let shape = shapes.get(*input);
-            let lists = candidate.lists_of(graph, *input)?;
-            let fills = candidate.fills_tensor_arrays(graph, *input);
-            if fills || !lists.is_empty() {
-                if shape.rank() != Some(1) {
-                    return None;
-                }
-                let slot = translator.b.input_arrays.len() as u32;
-                translator.b.input_arrays.push(ty);
-                translator.b.versions.push(0);
-                program.inputs.push(ClusterInput::Array(ty));
-                let list = List {
-                    slot,
-                    ty,
-                    version: 0,
-                    marks: None,
-                };
-                if fills {
-                    given.insert(*input, Meaning::List(list));
-                }
-                given.extend(lists.into_iter().map(|l| (l, Meaning::List(list))));
-                continue;
-            }
-            let dims: Vec<usize> = match shape.dims() {
-                // Another shape takes the nodes of the graph.
-                None => Vec::new(),
-                Some(dims) => dims.iter().copied().collect::<Option<_>>()?,
-            };
-            program.inputs.push(ClusterInput::Tensor(ty, dims.clone()));
-            let elements = translator.b.fresh(ty, dims)?;
-            given.insert(*input, Meaning::Tensor(Rc::new(elements)));
+            let arg = argument(
+                graph,
+                candidate,
+                &mut translator,
+                *input,
+                &shape,
+                &mut given,
+            )?;
+            program.inputs.push(arg);
         }
         let scope = translator.scope(graph, regions, given)?;
         for output in &candidate.outputs {
@@ -406,6 +373,63 @@ impl Made {
             streams,
         })
     }
+}
+
+/// What a candidate reads from outside, but for constants.
+fn inputs_of(graph: &Graph, candidate: &Candidate) -> Vec<Output> {
+    let inside: FxHashSet<NodeId> = candidate.members.iter().copied().collect();
+    let (mut inputs, mut seen) = (Vec::new(), FxHashSet::default());
+    for entry in &candidate.entries {
+        for input in &graph.node(*entry).inputs {
+            let is_outside =
+                !graph.node(input.node).is_free_constant() && !inside.contains(&input.node);
+            if is_outside && seen.insert(*input) {
+                inputs.push(*input);
+            }
+        }
+    }
+    inputs
+}
+
+/// The input of a program that `input`, of shape `shape`, is. Adds what it means, and what the lists mean that it fills.
+fn argument(
+    graph: &Graph,
+    candidate: &Candidate,
+    translator: &mut Translator,
+    input: Output,
+    shape: &PartialShape,
+    given: &mut FxHashMap<Output, Meaning>,
+) -> Option<ClusterInput> {
+    let ty = ScalarType::of(graph.dtype(input)?)?;
+    let lists = candidate.lists_of(graph, input)?;
+    let fills = candidate.fills_tensor_arrays(graph, input);
+    if !fills && lists.is_empty() {
+        let dims: Vec<usize> = match shape.dims() {
+            // Another shape takes the nodes of the graph.
+            None => Vec::new(),
+            Some(dims) => dims.iter().copied().collect::<Option<_>>()?,
+        };
+        let elements = translator.b.fresh(ty, dims.clone())?;
+        given.insert(input, Meaning::Tensor(Rc::new(elements)));
+        return Some(ClusterInput::Tensor(ty, dims));
+    }
+    if shape.rank() != Some(1) {
+        return None;
+    }
+    let slot = translator.b.input_arrays.len() as u32;
+    translator.b.input_arrays.push(ty);
+    translator.b.versions.push(0);
+    let list = List {
+        slot,
+        ty,
+        version: 0,
+        marks: None,
+    };
+    if fills {
+        given.insert(input, Meaning::List(list));
+    }
+    given.extend(lists.into_iter().map(|l| (l, Meaning::List(list))));
+    Some(ClusterInput::Array(ty))
 }
 
 /// Whether a node results in the elements of a list, not in the list.

@@ -330,6 +330,22 @@ impl<'a> Import<'a> {
             },
         };
         let id = NodeId::new(self.graph.len());
+        if !self.connect(def, &mut node, id)? {
+            for control in &self.options.control_dependencies {
+                if !node.controls.contains(control) {
+                    node.controls.push(*control);
+                }
+            }
+        }
+        self.check(def, &node).map_err(at)?;
+        let id = self.graph.insert(node)?;
+        self.added.insert(&def.name, id);
+        self.declare_shapes(id, declared)
+    }
+
+    /// Adds the inputs and control inputs of `def` to `node`, which gets the number `id`. Returns whether it reads other nodes
+    /// of the GraphDef.
+    fn connect(&mut self, def: &'a NodeDef, node: &mut Node, id: NodeId) -> Result<bool> {
         let mut reads_def = false;
         let is_control = def.input.iter().map(|input| input.starts_with('^'));
         if !is_control.is_sorted() {
@@ -365,24 +381,13 @@ impl<'a> Import<'a> {
                     *first
                 }
                 (None, None) => {
-                    return Err(at(invalid_argument!(
-                        "the first input of a Merge is a back edge"
-                    )));
+                    let e = invalid_argument!("the first input of a Merge is a back edge");
+                    return Err(e.at_node(&def.name, &def.op));
                 }
             };
             node.inputs.push(from);
         }
-        if !reads_def {
-            for control in &self.options.control_dependencies {
-                if !node.controls.contains(control) {
-                    node.controls.push(*control);
-                }
-            }
-        }
-        self.check(def, &node).map_err(at)?;
-        let id = self.graph.insert(node)?;
-        self.added.insert(&def.name, id);
-        self.declare_shapes(id, declared)
+        Ok(reads_def)
     }
 
     /// Checks the body of a function that is called: TensorFlow infers shapes through it.

@@ -88,55 +88,87 @@ impl Places<'_> {
 /// Rows of fewer elements take less time than a call.
 const SHORT: usize = 16;
 
+/// The sizes of a product.
+struct Sizes {
+    rows: i64,
+    inner: usize,
+    cols: usize,
+    b_cols: usize,
+}
+
+impl Sizes {
+    /// Checks the parts of the sparse matrix, and that it fits `b`.
+    fn of(
+        ctx: &KernelCtx,
+        values: &Tensor,
+        b: &Tensor,
+        [adjoint_a, adjoint_b]: [bool; 2],
+    ) -> Result<Sizes> {
+        let (at, shape) = (ctx.input(0)?, ctx.input(2)?);
+        let &[b_rows, b_cols] = b.shape().dims() else {
+            return Err(invalid_argument!("Tensor 'b' is not a matrix"));
+        };
+        if shape.shape().rank() != 1 {
+            return Err(invalid_argument!("Tensor 'a_shape' is not a vector"));
+        }
+        let &[a_rows, a_cols] = shape.slice::<i64>()? else {
+            return Err(invalid_argument!("Tensor 'a_shape' must have 2 elements"));
+        };
+        if values.shape().rank() != 1 {
+            return Err(invalid_argument!("Tensor 'a_values' is not a vector"));
+        }
+        let &[n, width] = at.shape().dims() else {
+            return Err(invalid_argument!("Tensor 'a_indices' is not a matrix"));
+        };
+        if n != values.num_elements() {
+            return Err(invalid_argument!(
+                "Number of rows of a_indices does not match number of entries in a_values"
+            ));
+        }
+        if width != 2 {
+            return Err(invalid_argument!(
+                "Number of columns of a_indices does not match number of entries in a_shape"
+            ));
+        }
+        let (rows, inner) = if adjoint_a {
+            (a_cols, a_rows)
+        } else {
+            (a_rows, a_cols)
+        };
+        let (b_inner, cols) = if adjoint_b {
+            (b_cols, b_rows)
+        } else {
+            (b_rows, b_cols)
+        };
+        if inner != b_inner as i64 {
+            return Err(invalid_argument!(
+                "Cannot multiply A and B because inner dimension does not match: {inner} vs. {b_inner}.  \
+                 Did you forget a transpose?  Dimensions of A: [{a_rows}, {a_cols}).  Dimensions of B: {}",
+                b.shape()
+            ));
+        }
+        Ok(Sizes {
+            rows,
+            inner: b_inner,
+            cols,
+            b_cols,
+        })
+    }
+}
+
 fn product<T: Num + MatMulElement>(
     ctx: &KernelCtx,
     values: &Tensor,
     b: &Tensor,
-    [adjoint_a, adjoint_b]: [bool; 2],
+    adjoints: [bool; 2],
 ) -> Result<Tensor> {
-    let (at, shape) = (ctx.input(0)?, ctx.input(2)?);
-    let &[b_rows, b_cols] = b.shape().dims() else {
-        return Err(invalid_argument!("Tensor 'b' is not a matrix"));
-    };
-    if shape.shape().rank() != 1 {
-        return Err(invalid_argument!("Tensor 'a_shape' is not a vector"));
-    }
-    let &[a_rows, a_cols] = shape.slice::<i64>()? else {
-        return Err(invalid_argument!("Tensor 'a_shape' must have 2 elements"));
-    };
-    if values.shape().rank() != 1 {
-        return Err(invalid_argument!("Tensor 'a_values' is not a vector"));
-    }
-    let &[n, width] = at.shape().dims() else {
-        return Err(invalid_argument!("Tensor 'a_indices' is not a matrix"));
-    };
-    if n != values.num_elements() {
-        return Err(invalid_argument!(
-            "Number of rows of a_indices does not match number of entries in a_values"
-        ));
-    }
-    if width != 2 {
-        return Err(invalid_argument!(
-            "Number of columns of a_indices does not match number of entries in a_shape"
-        ));
-    }
-    let (rows, inner) = if adjoint_a {
-        (a_cols, a_rows)
-    } else {
-        (a_rows, a_cols)
-    };
-    let (b_inner, cols) = if adjoint_b {
-        (b_cols, b_rows)
-    } else {
-        (b_rows, b_cols)
-    };
-    if inner != b_inner as i64 {
-        return Err(invalid_argument!(
-            "Cannot multiply A and B because inner dimension does not match: {inner} vs. {b_inner}.  \
-             Did you forget a transpose?  Dimensions of A: [{a_rows}, {a_cols}).  Dimensions of B: {}",
-            b.shape()
-        ));
-    }
+    let Sizes {
+        rows,
+        inner,
+        cols,
+        b_cols,
+    } = Sizes::of(ctx, values, b, adjoints)?;
+    let [adjoint_a, adjoint_b] = adjoints;
     let shape = Shape::checked(&[rows, cols as i64])?;
     let mut out = ctx.alloc(T::DTYPE, shape)?;
     let to = out.slice_mut::<T>()?;
@@ -144,7 +176,11 @@ fn product<T: Num + MatMulElement>(
     if to.is_empty() {
         return Ok(out);
     }
-    let (b, values, at) = (b.slice::<T>()?, values.slice::<T>()?, Places::of(at)?);
+    let (b, values, at) = (
+        b.slice::<T>()?,
+        values.slice::<T>()?,
+        Places::of(ctx.input(0)?)?,
+    );
     for (i, &value) in values.iter().enumerate() {
         let [row, col] = at.get(i);
         let (row, row_at, col, col_at) = match adjoint_a {
@@ -157,7 +193,7 @@ fn product<T: Num + MatMulElement>(
                 invalid_argument!("{name} ({x}) from index[{i},{column}] out of bounds (>={limit})")
             })
         };
-        let k = inside(col, b_inner, "k", col_at)?;
+        let k = inside(col, inner, "k", col_at)?;
         let row = inside(row, rows as usize, "m", row_at)?;
         let value = if adjoint_a { value.conjugate() } else { value };
         let to = &mut to[row * cols..][..cols];
