@@ -1,4 +1,4 @@
-"""Writes into rows, patches of volumes, old names of batched ops, positions in permutations."""
+"""Writes into rows, patches of volumes, old names of batched ops, positions in permutations, padded planes."""
 
 import numpy as np
 
@@ -14,6 +14,7 @@ def cases():
     yield from constants(r)
     yield from old_names(r)
     yield from shuffles()
+    yield from padded_planes(r)
 
 
 def inplace(r):
@@ -124,3 +125,11 @@ def shuffles():
                  (np.int64(-1), i32(1, 2, 3), np.int64(9)), (np.int64(0), i32(1, 2, 3), np.int64(-9)),
                  (i64(3, 4), i32(1, 2, 3), i64(9, 9, 9)), (i64(3, 4, 5), i32(1, 2, 3), i64(9, 9))):
         yield case(op, *args, fails=True)
+
+
+def padded_planes(r):
+    for shape in ((2, 3, 4), (3, 2, 4, 5), (2, 0, 3), (0, 2, 3), (2, 3, 0), (2, 9, 19)):
+        for spec in ([[1, 2]] * len(shape), [[0, 0], [2, 0]] + [[0, 1]] * (len(shape) - 2)):
+            for dtype in ("float", "int8"):
+                yield case("Pad", r(dtype, shape), a("int64", spec))
+                yield case("PadV2", r(dtype, shape), a("int32", spec), NUMPY[dtype](3))

@@ -2,7 +2,7 @@
 
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self, constant, shape_of};
-use ferroflow_functors::strided::{par_rows, unravel};
+use ferroflow_functors::strided::{MIN_BLOCK, par_rows, unravel};
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
 use ferroflow_tensor::{Item, PartialShape, Shape, Tensor, dispatch_items};
 use smallvec::SmallVec;
@@ -183,15 +183,36 @@ fn pad_into<T: Item>(
         return;
     };
     let outer_out = widened(outer, &margins);
-    par_rows(ctx.par(), out, before + n + after, &|row, to| match source(
+    let (row, value) = (before + n + after, || value.clone());
+    let copy_row = |from: usize, to: &mut [T]| {
+        to[..before].fill(value());
+        to[before..before + n].clone_from_slice(&src[from * n..(from + 1) * n]);
+        to[before + n..].fill(value());
+    };
+    // Planes of short rows: their places are not computed one by one.
+    if let ([planes @ .., d], [padded_planes @ .., padded]) = (outer, &outer_out[..])
+        && !planes.is_empty()
+        && padded * row <= MIN_BLOCK
+    {
+        let (first, _) = margins[planes.len()];
+        return par_rows(ctx.par(), out, padded * row, &|plane, to| {
+            let Some(from) = source(plane, padded_planes, planes, &margins) else {
+                return to.fill(value());
+            };
+            let (head, rest) = to.split_at_mut(first * row);
+            let (rows, tail) = rest.split_at_mut(d * row);
+            head.fill(value());
+            for (i, to) in rows.chunks_exact_mut(row.max(1)).enumerate() {
+                copy_row(from * d + i, to);
+            }
+            tail.fill(value());
+        });
+    }
+    par_rows(ctx.par(), out, row, &|row, to| match source(
         row, &outer_out, outer, &margins,
     ) {
-        None => to.fill(value.clone()),
-        Some(from) => {
-            to[..before].fill(value.clone());
-            to[before..before + n].clone_from_slice(&src[from * n..(from + 1) * n]);
-            to[before + n..].fill(value.clone());
-        }
+        None => to.fill(value()),
+        Some(from) => copy_row(from, to),
     });
 }
 
