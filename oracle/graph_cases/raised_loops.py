@@ -213,3 +213,94 @@ def a_variable_that_a_loop_captures(b):
     b.step([], targets=[v.initializer])
     for times in [0, 3]:
         b.step(list(loop), {n: np.int32(times)})
+
+
+@case("v1")
+def a_constant_ends_a_value(b):
+    """What the body returns depends on an iteration only by a control edge into its shape."""
+    x = b.feed(tf.float32, ())
+    box = []
+
+    def cond(i, s):
+        box.append(tf.broadcast_to(x, [3]))
+        return i < 2
+
+    b.step(v1.while_loop(cond, lambda i, s: (i + 1, box[0]), [tf.constant(0), tf.zeros([3])])[1], {x: np.float32(2)})
+
+
+@case("v1")
+def the_body_reads_what_fails_at_the_end(b):
+    """It runs in the iteration in which the condition is false, too."""
+    n = b.feed(tf.int32, ())
+    box = []
+
+    def cond(i, s):
+        box.append(12 // (n - i))
+        return i < n
+
+    loop = v1.while_loop(cond, lambda i, s: (i + 1, s + box[0]), [tf.constant(0), tf.constant(0)])
+    b.step(loop[1], {n: np.int32(4)}, error="Integer division by zero")
+
+
+def counted(n, frame):
+    """The counter of a loop by hand, its condition, and what leaves it and is in its body."""
+    merge = raw.Merge(inputs=[raw.Enter(data=tf.constant(0), frame_name=frame)] * 2).output
+    cond = raw.LoopCond(input=raw.Less(x=merge, y=raw.Enter(data=n, frame_name=frame, is_constant=True)))
+    off, on = raw.Switch(data=merge, pred=cond)
+    return merge, cond, off, tf.identity(on)
+
+
+def counts(merge, on, after=()):
+    with tf.control_dependencies([on]):
+        one = tf.constant(1)
+    repeats(merge, raw.AddV2(x=on, y=one), after)
+
+
+def repeats(merge, value, after=()):
+    with tf.control_dependencies(after):
+        merge.op._update_input(1, raw.NextIteration(data=value))
+
+
+@case("v1")
+def a_variable_that_dies_in_the_loop(b):
+    """Its next value is that of a branch which is not always taken."""
+    b.placed = "parts of a loop on other devices wait for the next value"
+    n = b.feed(tf.int32, ())
+    merge, cond, off, on = counted(n, "f")
+    counts(merge, on)
+    x = raw.Exit(data=off)
+    other = raw.Merge(inputs=[raw.Enter(data=tf.constant(7), frame_name="f")] * 2).output
+    other_off, other_on = raw.Switch(data=other, pred=cond)
+    with tf.control_dependencies([on]):
+        two = tf.constant(2)
+    repeats(other, raw.Switch(data=other_on, pred=raw.Less(x=on, y=two))[1])
+    value, index = raw.Merge(inputs=[raw.Exit(data=other_off), x])
+    for times in [5, 0]:
+        b.step([x, value, index] if times else x, {n: np.int32(times)})
+
+
+@case("v1")
+def a_trigger_in_the_body(b):
+    """What follows it runs although the condition is false."""
+    n = b.feed(tf.int32, ())
+    merge, _, off, on = counted(n, "f")
+    limit = raw.Enter(data=n, frame_name="f", is_constant=True)
+    with tf.control_dependencies([on]):
+        trigger = raw.ControlTrigger()
+    with tf.control_dependencies([trigger]):
+        differs = tf.identity(tf.not_equal(merge, limit))
+    check = raw.Assert(condition=differs, data=[merge])
+    counts(merge, on, [check])
+    b.step(raw.Exit(data=off), {n: np.int32(5)}, error="assertion failed: [5]")
+
+
+@case("v1")
+def a_merge_of_the_body_and_of_what_stays_alive(b):
+    n = b.feed(tf.int32, ())
+    merge, _, off, on = counted(n, "f")
+    limit = raw.Enter(data=n, frame_name="f", is_constant=True)
+    no = raw.Enter(data=tf.constant(False), frame_name="f", is_constant=True)
+    either = raw.Merge(inputs=[raw.Switch(data=on, pred=no)[1], raw.Switch(data=merge, pred=no)[0]]).output
+    check = raw.Assert(condition=tf.not_equal(either, limit), data=[either])
+    counts(merge, on, [check])
+    b.step(raw.Exit(data=off), {n: np.int32(5)}, error="assertion failed: [5]")

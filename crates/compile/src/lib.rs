@@ -11,6 +11,7 @@
 #![warn(clippy::missing_errors_doc)]
 
 mod control;
+mod deadness;
 mod emit;
 mod evaluate;
 mod expand;

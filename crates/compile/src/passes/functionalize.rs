@@ -3,21 +3,20 @@
 //!
 //! A body without Merge, Switch and NextIteration has half the nodes, and all passes over functions apply to it. Only loops
 //! whose nodes cost little are raised: iterations of others may overlap, which those of a While do not. Nothing inside may
-//! be fetched, sent or received. A loop that is entered in a branch stays, and so do loops inside a loop that stays: some
-//! of what enters them may be dead.
+//! be fetched, sent or received. All that enters a loop must be alive if its condition is, and all next values if that is
+//! true.
 
 mod frame;
 mod outline;
 
-use crate::view::has_dead_outputs;
+use crate::deadness::Deadness;
 use crate::{Lower, Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{
-    Consumers, Frames, Graph, Node, NodeClass, NodeId, loop_frames, needed_by, referred_functions,
-    topological_order,
+    Consumers, Graph, Node, NodeClass, NodeId, loop_frames, referred_functions, topological_order,
 };
 use ferroflow_opdef::Cost;
-use frame::Loop;
+use frame::{Loop, View};
 use rustc_hash::FxHashSet;
 
 pub(crate) const PASS: Pass = Pass {
@@ -26,69 +25,44 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
-/// Attempts until all loops stay; each excludes those that were left inside a loop that stays.
-const MAX_ATTEMPTS: usize = 4;
-
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let has_loop = graph.iter().any(|(_, n)| n.class() == NodeClass::LoopCond);
     if !has_loop || ctx.lower == Lower::Always {
         return Ok(());
     }
-    let mut excluded = FxHashSet::default();
-    for _ in 0..MAX_ATTEMPTS {
-        let mut raised = graph.clone();
-        let made = raise_all(&mut raised, ctx, &excluded)?;
-        if made.is_empty() {
-            return Ok(());
+    let mut is_raised = false;
+    // Inner ones first.
+    loop {
+        let loops = innermost(graph, ctx)?;
+        if loops.is_empty() {
+            break;
         }
-        let frames = loop_frames(&raised)?;
-        let is_inside = |node: NodeId| raised.get(node).is_some() && frames.of(node).is_some();
-        let stranded = made.iter().filter(|m| is_inside(m.node));
-        let stranded: Vec<NodeId> = stranded.map(|m| m.loop_cond).collect();
-        if stranded.is_empty() {
-            *graph = raised;
-            super::dce::remove_dead(graph);
-            // As these passes treat every While.
-            (super::loop_vars::PASS.run)(graph, ctx)?;
-            super::dce::remove_dead(graph);
-            return (super::arg_shapes::PASS.run)(graph, ctx);
+        for found in loops {
+            outline::raise(graph, ctx, &found)?;
+            is_raised = true;
         }
-        excluded.extend(stranded);
+    }
+    if is_raised {
+        super::dce::remove_dead(graph);
+        // As these passes treat every While.
+        (super::loop_vars::PASS.run)(graph, ctx)?;
+        super::dce::remove_dead(graph);
+        (super::arg_shapes::PASS.run)(graph, ctx)?;
     }
     Ok(())
 }
 
-/// A While that took the place of a loop.
-struct Made {
-    node: NodeId,
-    loop_cond: NodeId,
-}
-
-/// Raises all loops that can be, inner ones first.
-fn raise_all(graph: &mut Graph, ctx: &PassCtx, excluded: &FxHashSet<NodeId>) -> Result<Vec<Made>> {
-    let mut made = Vec::new();
-    loop {
-        let frames = loop_frames(graph)?;
-        let loops = innermost(graph, &frames, ctx, excluded)?;
-        if loops.is_empty() {
-            return Ok(made);
-        }
-        for found in loops {
-            let node = outline::raise(graph, ctx, &found)?;
-            let loop_cond = found.loop_cond;
-            made.push(Made { node, loop_cond });
-        }
-    }
-}
-
 /// The loops without loops inside that can be raised.
-fn innermost(
-    graph: &Graph,
-    frames: &Frames,
-    ctx: &PassCtx,
-    excluded: &FxHashSet<NodeId>,
-) -> Result<Vec<Loop>> {
+fn innermost(graph: &Graph, ctx: &PassCtx) -> Result<Vec<Loop>> {
     let (consumers, order) = (Consumers::new(graph), topological_order(graph)?);
+    let deadness = Deadness::new(graph)?;
+    let frames = loop_frames(graph)?;
+    let view = View {
+        graph,
+        consumers: &consumers,
+        order: &order,
+        deadness: &deadness,
+    };
     let mut members = vec![Vec::new(); frames.loops.len()];
     let mut enters = vec![Vec::new(); frames.loops.len()];
     for (id, node) in graph.iter() {
@@ -102,15 +76,10 @@ fn innermost(
         }
     }
     let mut loops = Vec::new();
-    for (f, (members, enters)) in members.into_iter().zip(enters).enumerate() {
-        let is_excluded = members.iter().any(|m| excluded.contains(m));
-        if is_excluded
-            || !cost_little(graph, ctx, &members)
-            || may_be_dead(graph, frames, f, &enters)
-        {
-            continue;
+    for (members, enters) in members.into_iter().zip(enters) {
+        if cost_little(graph, ctx, &members) {
+            loops.extend(Loop::of(&view, members, enters));
         }
-        loops.extend(Loop::of(graph, (&consumers, &order), members, enters));
     }
     Ok(loops)
 }
@@ -145,19 +114,4 @@ fn cost_little(graph: &Graph, ctx: &PassCtx, nodes: &[NodeId]) -> bool {
         }
     }
     true
-}
-
-/// Whether some of what enters loop `f` may be dead while other values are not: a conditional decides on it.
-fn may_be_dead(graph: &Graph, frames: &Frames, f: usize, enters: &[NodeId]) -> bool {
-    let around = frames.loops[f].parent;
-    let needed = needed_by(graph, enters.iter().copied(), |_| false);
-    let decides = |id: NodeId, node: &Node| {
-        let is_loop = || {
-            let predicate = node.inputs.get(1);
-            predicate.is_some_and(|p| graph.node(p.node).class() == NodeClass::LoopCond)
-        };
-        frames.of(id) == around && has_dead_outputs(node) && !is_loop()
-    };
-    let mut nodes = graph.iter();
-    nodes.any(|(id, node)| needed[id.index()] && decides(id, node))
 }

@@ -5,15 +5,13 @@
 //! has another input which is dead whenever the constant is can read the plain constant: it is then
 //! known when kernels are built, and nothing is passed along at run time.
 
+use crate::deadness::{Condition, Deadness, is_next};
 use crate::pass::constant_node;
-use crate::view::{has_dead_outputs, moves_values};
+use crate::view::moves_values;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{
-    Frames, Graph, Node, NodeClass, NodeId, Output, Patch, loop_frames, topological_order,
-};
-use ferroflow_tensor::DType;
-use rustc_hash::{FxHashMap, FxHashSet};
+use ferroflow_graph::{Graph, NodeClass, NodeId, Output, Patch, topological_order};
+use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
 pub(crate) const PASS: Pass = Pass {
@@ -21,225 +19,6 @@ pub(crate) const PASS: Pass = Pass {
     about: "lets readers inside branches and loops read constants directly",
     run,
 };
-
-/// Most conditions of a node that are kept.
-const MAX_ATOMS: usize = 32;
-/// Rounds before all loops count as irregular.
-const MAX_ROUNDS: usize = 4;
-
-/// A condition for a value to be alive.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-enum Atom {
-    /// The loop was entered.
-    Loop(usize),
-    /// The loop ended.
-    Done(usize),
-    /// The predicate of a Switch has this value.
-    Side(Output, bool),
-    /// This output is alive, for reasons that are not followed further.
-    Alive(Output),
-}
-
-/// A conjunction of necessary conditions; when `exact` it is sufficient too.
-#[derive(Clone, Default, Debug)]
-struct Condition {
-    atoms: SmallVec<[Atom; 4]>,
-    exact: bool,
-}
-
-impl Condition {
-    fn always() -> Self {
-        Condition {
-            atoms: SmallVec::new(),
-            exact: true,
-        }
-    }
-
-    fn add(&mut self, atom: Atom) {
-        if let Err(at) = self.atoms.binary_search(&atom) {
-            if self.atoms.len() < MAX_ATOMS {
-                self.atoms.insert(at, atom);
-            } else {
-                self.exact = false;
-            }
-        }
-    }
-
-    fn and(&mut self, other: &Condition) {
-        self.exact &= other.exact;
-        other.atoms.iter().for_each(|a| self.add(*a));
-    }
-
-    fn implies(&self, other: &Condition) -> bool {
-        other.atoms.iter().all(|a| self.atoms.contains(a))
-    }
-
-    /// The condition that holds whenever one of both does.
-    fn or(&self, other: &Condition) -> Condition {
-        let common = |a: &&Atom| other.atoms.contains(a);
-        let atoms: SmallVec<[Atom; 4]> = self.atoms.iter().filter(common).copied().collect();
-        // p and not p: the two sides of one predicate.
-        let exact = match (self.only(&atoms), other.only(&atoms)) {
-            (Some(Atom::Side(p, a)), Some(Atom::Side(q, b))) => {
-                self.exact && other.exact && p == q && a != b
-            }
-            _ => false,
-        };
-        Condition { atoms, exact }
-    }
-
-    /// The one atom that is not among `common`.
-    fn only(&self, common: &[Atom]) -> Option<Atom> {
-        let mut own = self.atoms.iter().filter(|a| !common.contains(a));
-        own.next().copied().filter(|_| own.next().is_none())
-    }
-}
-
-fn is_next(node: &Node) -> bool {
-    node.class() == NodeClass::NextIteration
-}
-
-struct Deadness<'a> {
-    graph: &'a Graph,
-    frames: Frames,
-    of: Vec<Condition>,
-    /// Merges of loops that do not get a value in every iteration that LoopCond allows.
-    irregular: FxHashSet<NodeId>,
-}
-
-impl<'a> Deadness<'a> {
-    fn new(graph: &'a Graph) -> Result<Self> {
-        let mut this = Deadness {
-            graph,
-            frames: loop_frames(graph)?,
-            of: vec![Condition::default(); graph.id_bound()],
-            irregular: FxHashSet::default(),
-        };
-        let order = topological_order(graph)?;
-        let merges: Vec<(NodeId, NodeId)> = graph
-            .iter()
-            .filter(|(_, n)| n.class() == NodeClass::Merge)
-            .flat_map(|(id, n)| n.inputs.iter().map(move |i| (id, i.node)))
-            .filter(|(_, from)| is_next(graph.node(*from)))
-            .collect();
-        for round in 0.. {
-            for &id in &order {
-                this.of[id.index()] = this.condition(id);
-            }
-            let before = this.irregular.len();
-            for &(merge, next) in &merges {
-                if round >= MAX_ROUNDS || !this.comes_every_time(merge, next) {
-                    this.irregular.insert(merge);
-                }
-            }
-            if this.irregular.len() == before {
-                break;
-            }
-        }
-        Ok(this)
-    }
-
-    /// Whether a loop's Merge gets a value in exactly those iterations that LoopCond allows.
-    fn comes_every_time(&self, merge: NodeId, next: NodeId) -> bool {
-        let (own, back) = (&self.of[merge.index()], &self.of[next.index()]);
-        let by_cond = |atom: &Atom| match atom {
-            Atom::Side(predicate, true) => self.is_loop_cond(*predicate),
-            _ => false,
-        };
-        let allowed = |a: &&Atom| own.atoms.contains(a) || by_cond(a);
-        back.exact && back.atoms.iter().filter(allowed).count() == back.atoms.len()
-    }
-
-    /// When an output is alive, beyond its node.
-    fn output(&self, output: Output) -> Condition {
-        let node = self.graph.node(output.node);
-        if is_next(node) {
-            // What holds of it is of the iteration before.
-            let mut condition = Condition::always();
-            condition.add(Atom::Alive(output));
-            return condition;
-        }
-        let mut condition = self.of[output.node.index()].clone();
-        if has_dead_outputs(node) {
-            // A _SwitchN has a side for each number, a _Recv has none.
-            let predicate = node.inputs.get(1);
-            let is_bool = |p: &&Output| self.graph.dtype(**p) == Some(DType::Bool);
-            condition.add(match predicate.filter(is_bool) {
-                Some(p) => Atom::Side(self.predicate(*p), output.slot == 1),
-                None => Atom::Alive(output),
-            });
-        }
-        condition
-    }
-
-    /// The output that a truth value was forwarded from.
-    fn predicate(&self, mut output: Output) -> Output {
-        loop {
-            let node = self.graph.node(output.node);
-            match node.class() {
-                NodeClass::Identity if node.controls.is_empty() => {
-                    output = node.inputs[output.slot as usize];
-                }
-                _ => return output,
-            }
-        }
-    }
-
-    fn is_loop_cond(&self, output: Output) -> bool {
-        self.graph.node(output.node).class() == NodeClass::LoopCond
-    }
-
-    fn condition(&self, id: NodeId) -> Condition {
-        let node = self.graph.node(id);
-        let is_back = |i: &Output| is_next(self.graph.node(i.node));
-        let mut result = Condition::always();
-        match node.class() {
-            NodeClass::Merge => {
-                let mut inputs = node.inputs.iter().filter(|i| !is_back(i));
-                if let Some(first) = inputs.next() {
-                    result = self.output(*first);
-                }
-                for other in inputs {
-                    result = result.or(&self.output(*other));
-                }
-                if self.irregular.contains(&id) {
-                    result.add(Atom::Alive(Output::new(id, 0)));
-                }
-            }
-            NodeClass::Exit => {
-                // All Exits of the iteration in which LoopCond is false are alive.
-                let from = node.inputs[0];
-                let switch = self.graph.node(from.node);
-                let by_cond = switch.class() == NodeClass::Switch
-                    && from.slot == 0
-                    && self.is_loop_cond(self.predicate(switch.inputs[1]));
-                result.add(match self.frames.of(id).filter(|_| by_cond) {
-                    Some(frame) => Atom::Done(frame),
-                    None => Atom::Alive(Output::new(id, 0)),
-                });
-            }
-            _ => node
-                .inputs
-                .iter()
-                .for_each(|i| result.and(&self.output(*i))),
-        }
-        for control in &node.controls {
-            result.and(&self.of[control.index()]);
-        }
-        if node.class() == NodeClass::Enter
-            && let Some(inside) = self.frames.after(self.graph, id)
-        {
-            result.add(Atom::Loop(inside));
-        }
-        if !result.exact {
-            // The node itself is what it takes.
-            result.atoms.truncate(MAX_ATOMS - 1);
-            result.exact = true;
-            result.add(Atom::Alive(Output::new(id, 0)));
-        }
-        result
-    }
-}
 
 /// The nodes that cannot run before a node with effects, seen from inside their branch or
 /// iteration.
@@ -347,12 +126,12 @@ pub(crate) fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
             }
         }
         for control in &node.controls {
-            others.and(&deadness.of[control.index()]);
+            others.and(deadness.node(*control));
         }
         for (i, constant) in constants.iter().enumerate() {
             if let Some(constant) = constant {
                 let own = deadness.output(node.inputs[i]);
-                if own.exact && others.implies(&own) {
+                if own.is_exact() && others.implies(&own) {
                     changes.push((id, i, *constant));
                 }
             }

@@ -348,13 +348,25 @@ impl<'l> Translator<'l> {
                     _ => {}
                 },
                 NodeClass::Exit => exits.push((id, *node.inputs.first()?)),
-                NodeClass::LoopCond => conds.push(*node.inputs.first()?),
+                NodeClass::LoopCond => conds.push((id, *node.inputs.first()?)),
                 _ => {}
             }
         }
-        let [cond] = conds[..] else {
+        let [(loop_cond, cond)] = conds[..] else {
             return None;
         };
+        // In a branch they could be dead.
+        let mut path = scope.regions.paths.around(frame)?.clone();
+        let is_in = |id: NodeId, path: &Path| {
+            let own = scope.regions.paths.of(id);
+            own.is_some_and(|own| path.starts_with(own))
+        };
+        path.push(Region::Head(frame));
+        let body_path: Path = path.iter().copied().chain([Region::Body(frame)]).collect();
+        let mut nexts = merges.iter().map(|(.., next)| next.node);
+        if !is_in(loop_cond, &path) || !nexts.all(|next| is_in(next, &body_path)) {
+            return None;
+        }
         let mut first = Vec::new();
         for (_, enter, _) in &merges {
             let enter = graph.node(enter.node);
@@ -374,8 +386,6 @@ impl<'l> Translator<'l> {
             )?;
         }
         let goes_on = self.meaning(scope, cond)?.scalar(ScalarType::Bool)?;
-        let mut path = scope.regions.paths.around(frame)?.clone();
-        path.push(Region::Head(frame));
         self.wait(scope, &path)?;
         let mut ends = Vec::new();
         for (_, input) in &exits {
@@ -387,8 +397,7 @@ impl<'l> Translator<'l> {
         for (_, _, from) in &merges {
             next.push(self.meaning(scope, *graph.node(from.node).inputs.first()?)?);
         }
-        path.push(Region::Body(frame));
-        self.wait(scope, &path)?;
+        self.wait(scope, &body_path)?;
         let results = self.end_loop(&first, &vars, goes_on, &ends, &next)?;
         for ((exit, _), result) in exits.into_iter().zip(results) {
             self.note(scope, exit, vec![result])?;

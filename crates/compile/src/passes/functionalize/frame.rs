@@ -1,7 +1,17 @@
 //! The parts of a loop that can become a While.
 
+use crate::deadness::Deadness;
 use ferroflow_graph::{Consumers, Graph, NodeClass, NodeId, Output};
 use rustc_hash::{FxHashMap, FxHashSet};
+
+/// What is known of a graph.
+pub(super) struct View<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) consumers: &'a Consumers,
+    /// All nodes in topological order.
+    pub(super) order: &'a [NodeId],
+    pub(super) deadness: &'a Deadness<'a>,
+}
 
 /// A loop as TensorFlow's `tf.while_loop` writes it.
 pub(super) struct Loop {
@@ -37,12 +47,8 @@ pub(super) struct Side {
 
 impl Loop {
     /// The loop of these nodes and Enters. `None` if it has another form.
-    pub(super) fn of(
-        graph: &Graph,
-        (consumers, order): (&Consumers, &[NodeId]),
-        members: Vec<NodeId>,
-        enters: Vec<NodeId>,
-    ) -> Option<Loop> {
+    pub(super) fn of(view: &View, members: Vec<NodeId>, enters: Vec<NodeId>) -> Option<Loop> {
+        let graph = view.graph;
         let mut conds = members
             .iter()
             .filter(|m| graph.node(**m).class() == NodeClass::LoopCond);
@@ -51,13 +57,18 @@ impl Loop {
         };
         let finder = Finder {
             graph,
-            consumers,
-            order,
+            consumers: view.consumers,
+            order: view.order,
             members: members.iter().copied().collect(),
             loop_cond,
         };
         let predicate = *graph.node(loop_cond).inputs.first()?;
         let (variables, mut cond_args) = finder.variables(&members, &enters)?;
+        let mut merges = cond_args.keys();
+        let is_regular = merges.all(|merge| view.deadness.is_regular(merge.node));
+        if !is_regular || !view.deadness.starts_with(loop_cond, &enters) {
+            return None;
+        }
         let (mut variables, invariants) = finder.invariants(variables, &enters)?;
         for (i, enter) in invariants.iter().enumerate() {
             cond_args.insert(Output::new(*enter, 0), variables.len() + i);
@@ -83,7 +94,6 @@ impl Loop {
 struct Finder<'a> {
     graph: &'a Graph,
     consumers: &'a Consumers,
-    /// All nodes of the graph in topological order.
     order: &'a [NodeId],
     members: FxHashSet<NodeId>,
     loop_cond: NodeId,
@@ -217,21 +227,32 @@ impl Finder<'_> {
     /// The nodes that are dead once the condition is false. `None` if the next value of a variable is not one.
     fn alive(&self, variables: &[Variable]) -> Option<FxHashSet<NodeId>> {
         let mut alive = FxHashSet::default();
+        // A Merge is dead if all its inputs are.
+        let mut missing: FxHashMap<NodeId, usize> = FxHashMap::default();
         let of_loop = |m: &&NodeId| self.class(**m) == NodeClass::Switch && self.is_of_loop(**m);
-        let mut stack: Vec<NodeId> = Vec::new();
+        let mut stack: Vec<(NodeId, Option<u32>)> = Vec::new();
         for switch in self.members.iter().filter(of_loop) {
             let readers = self.consumers.of(*switch).iter();
-            stack.extend(readers.filter(|r| r.1 == Some(1)).map(|r| r.0));
+            stack.extend(readers.filter(|r| r.1 == Some(1)));
         }
-        while let Some(id) = stack.pop() {
-            if !alive.insert(id) {
-                continue;
-            }
+        while let Some((id, slot)) = stack.pop() {
             match self.class(id) {
-                NodeClass::NextIteration => {}
                 NodeClass::Exit | NodeClass::LoopCond | NodeClass::Enter => return None,
                 NodeClass::Switch if self.is_of_loop(id) => return None,
-                _ => stack.extend(self.consumers.of(id).iter().map(|r| r.0)),
+                // It runs whether what it waits for is dead or not.
+                NodeClass::ControlTrigger => continue,
+                NodeClass::Merge => {
+                    let n_inputs = self.graph.node(id).inputs.len();
+                    let missing = missing.entry(id).or_insert(n_inputs);
+                    *missing -= usize::from(slot.is_some());
+                    if *missing > 0 {
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            if alive.insert(id) && self.class(id) != NodeClass::NextIteration {
+                stack.extend(self.consumers.of(id));
             }
         }
         let ends = |v: &Variable| alive.contains(&v.next);
@@ -278,8 +299,9 @@ impl Finder<'_> {
         let awaited: FxHashSet<NodeId> = nexts().flat_map(|n| n.controls.iter().copied()).collect();
         let tested: FxHashSet<NodeId> = cond.nodes.iter().copied().collect();
         let found = self.closure(&side, &results, &roots, &tested)?;
-        // What is alive when the condition is false runs once more, or again where the condition needs it, too.
-        let is_exact = |id: &NodeId| alive.contains(id) || !self.has_effects(*id);
+        // What is alive when the condition is false runs once more: in the condition, or without anyone seeing it.
+        let is_unseen = |id: NodeId| tested.contains(&id) || self.cannot_fail(id);
+        let is_exact = |id: &NodeId| alive.contains(id) || !self.has_effects(*id) && is_unseen(*id);
         if !found.iter().all(is_exact) {
             return None;
         }
@@ -287,6 +309,19 @@ impl Finder<'_> {
         let effects: Vec<NodeId> = roots.iter().filter(runs).copied().collect();
         self.finish(&mut side, &found, &effects);
         Some(side)
+    }
+
+    /// Whether a node has results for all inputs.
+    fn cannot_fail(&self, id: NodeId) -> bool {
+        let node = self.graph.node(id);
+        match node.class() {
+            NodeClass::Const | NodeClass::Identity | NodeClass::NoOp => true,
+            NodeClass::ControlTrigger => true,
+            _ => matches!(
+                node.op(),
+                "Shape" | "Size" | "Rank" | "ZerosLike" | "OnesLike"
+            ),
+        }
     }
 
     fn has_effects(&self, id: NodeId) -> bool {
