@@ -208,12 +208,15 @@ fn pad_into<T: Item>(
             tail.fill(value());
         });
     }
-    par_rows(ctx.par(), out, row, &|row, to| match source(
-        row, &outer_out, outer, &margins,
-    ) {
-        None => to.fill(value()),
-        Some(from) => copy_row(from, to),
-    });
+    par_rows(
+        ctx.par(),
+        out,
+        row,
+        &|row, to| match source(row, &outer_out, outer, &margins) {
+            None => to.fill(value()),
+            Some(from) => copy_row(from, to),
+        },
+    );
 }
 
 fn pad_gradient(g: &mut GradientCtx) -> Result<()> {
