@@ -62,9 +62,45 @@ pub(crate) struct Env<'a, 'b> {
     cancel: &'a CancelToken,
 }
 
+/// Pages with machine code, which count for the limit of the process.
+pub(crate) struct CodeMemory(Mmap);
+
+impl CodeMemory {
+    /// Copies code to memory that can be executed.
+    pub(crate) fn new(bytes: &[u8]) -> Result<CodeMemory> {
+        let size = bytes.len().max(1).next_multiple_of(4096);
+        let total = CODE_SIZE.fetch_add(size, Ordering::Relaxed) + size;
+        let memory = match total <= MAX_CODE {
+            true => executable(bytes),
+            false => Err(resource_exhausted!(
+                "compiled clusters take more than {} MiB",
+                MAX_CODE >> 20
+            )),
+        };
+        if memory.is_err() {
+            CODE_SIZE.fetch_sub(size, Ordering::Relaxed);
+        }
+        memory.map(CodeMemory)
+    }
+
+    pub(crate) fn start(&self) -> *const u8 {
+        self.0.as_ptr()
+    }
+
+    fn size(&self) -> usize {
+        self.0.len().next_multiple_of(4096)
+    }
+}
+
+impl Drop for CodeMemory {
+    fn drop(&mut self) {
+        CODE_SIZE.fetch_sub(self.size(), Ordering::Relaxed);
+    }
+}
+
 /// Machine code of one program.
 pub struct Code {
-    memory: Mmap,
+    memory: CodeMemory,
     /// The functions that it calls, and where they are.
     helpers: Vec<Helper>,
     addresses: Vec<usize>,
@@ -84,25 +120,14 @@ impl Code {
         let addresses: Option<Vec<usize>> = addresses.collect();
         let addresses =
             addresses.ok_or_else(|| internal!("a cluster calls a function that there is not"))?;
-        let size = bytes.len().max(1).next_multiple_of(4096);
-        let total = CODE_SIZE.fetch_add(size, Ordering::Relaxed) + size;
-        let memory = match total <= MAX_CODE {
-            true => executable(bytes),
-            false => Err(resource_exhausted!(
-                "compiled clusters take more than {} MiB",
-                MAX_CODE >> 20
-            )),
-        };
-        if memory.is_err() {
-            CODE_SIZE.fetch_sub(size, Ordering::Relaxed);
-        }
+        let memory = CodeMemory::new(bytes)?;
         let outputs = program.outputs.iter().map(|output| match output {
             ClusterOutput::Tensor(_, _, elements) => elements.len(),
             ClusterOutput::Array(_) => 0,
         });
         let types = program.array_types();
         Ok(Code {
-            memory: memory?,
+            memory,
             helpers,
             addresses,
             n_inputs: program.input_values().count(),
@@ -115,7 +140,7 @@ impl Code {
 
     /// Returns the machine code and the functions that it calls.
     pub(crate) fn parts(&self) -> (&[u8], &[Helper]) {
-        (&self.memory, &self.helpers)
+        (&self.memory.0, &self.helpers)
     }
 
     /// Returns the number of words that [`run`](Self::run) takes.
@@ -173,7 +198,7 @@ impl Code {
         // It writes only to arrays that `allocate` has made, which are not touched meanwhile, and calls functions at
         // `helpers`, which has all that it was translated with.
         let exit = unsafe {
-            let start = self.memory.as_ptr().cast::<()>();
+            let start = self.memory.start().cast::<()>();
             let run: extern "C" fn(*mut Env) -> i64 = std::mem::transmute(start);
             run(&mut env)
         };
@@ -186,13 +211,7 @@ impl Code {
 
     /// Returns the number of bytes of the code's pages.
     pub fn size(&self) -> usize {
-        self.memory.len().next_multiple_of(4096)
-    }
-}
-
-impl Drop for Code {
-    fn drop(&mut self) {
-        CODE_SIZE.fetch_sub(self.size(), Ordering::Relaxed);
+        self.memory.size()
     }
 }
 

@@ -3,6 +3,8 @@
 //!
 //! Entry points: [`compile`], which makes [`Code`], and [`Code::run`].
 //!
+//! `elementwise.rs` compiles programs of elementwise ops that vectors of floats have instructions for.
+//!
 //! `translate.rs` makes Cranelift's intermediate code, `arithmetic.rs` that of single functions,
 //! `helpers.rs` has the functions that code calls (those of the kernels, so that results are the
 //! same), `draws.rs` those of random numbers, `code.rs` is the memory that code runs in. Pages are writable or executable, never both;
@@ -16,10 +18,12 @@
 mod arithmetic;
 mod code;
 mod draws;
+mod elementwise;
 mod helpers;
 mod sealed;
 mod translate;
 
 pub use code::{Array, Code, Exit};
+pub use elementwise::ElementwiseCode;
 pub use sealed::CodeKey;
 pub use translate::compile;

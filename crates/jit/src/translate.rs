@@ -43,16 +43,22 @@ pub fn compile(program: &Cluster) -> Result<Code> {
     let mut state = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut function, &mut state);
     let helpers = Translator::new(builder, isa.default_call_conv()).program(program)?;
+    let code = machine_code(function, isa)?;
+    Code::new(program, &code, helpers)
+}
+
+/// The machine code of a function.
+pub(crate) fn machine_code(function: Function, isa: &OwnedTargetIsa) -> Result<Vec<u8>> {
     let mut context = cranelift_codegen::Context::for_function(function);
     let compiled = context
         .compile(&**isa, &mut ControlPlane::default())
-        .map_err(|e| internal!("a cluster does not compile: {:?}", e.inner))?;
+        .map_err(|e| internal!("a program does not compile: {:?}", e.inner))?;
     if !compiled.buffer.relocs().is_empty() {
         return Err(unimplemented_error!(
-            "a cluster needs functions that this machine has no instructions for"
+            "a program needs functions that this machine has no instructions for"
         ));
     }
-    Code::new(program, compiled.code_buffer(), helpers)
+    Ok(compiled.code_buffer().to_vec())
 }
 
 /// Cranelift for the machine at hand.

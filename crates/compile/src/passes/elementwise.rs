@@ -4,7 +4,7 @@
 
 use crate::pass::FUSED_SUFFIX;
 use crate::view::{View, same_shape};
-use crate::{Pass, PassCtx};
+use crate::{Jit, Pass, PassCtx};
 use ferroflow_base::{Result, Status, internal};
 use ferroflow_graph::{Graph, Node, NodeId, Output, Patch, topological_order};
 use ferroflow_opdef::{AttrValue, Attrs, BinaryFn, ElementwiseProgram, Instruction, UnaryFn};
@@ -311,7 +311,8 @@ fn fused_node(view: &View, ctx: &PassCtx, root: NodeId, members: &[NodeId]) -> R
         .with("T", AttrValue::Type(DType::Float))
         .with("N", AttrValue::Int(inputs.len() as i64))
         .with("program", AttrValue::str(&program.encode()))
-        .with("checked", AttrValue::Bool(is_checked(view, members)));
+        .with("checked", AttrValue::Bool(is_checked(view, members)))
+        .with("jit", AttrValue::Bool(ctx.jit != Jit::Off));
     let name = view.graph.unique_name(&name);
     ctx.node(name, "_FusedElementwise", attrs, &inputs, &[])
 }

@@ -1,8 +1,12 @@
-//! Programs of elementwise instructions, interpreted block by block.
+//! Programs of elementwise instructions, interpreted block by block, or run as machine code.
 
+use ferroflow_jit::ElementwiseCode;
 use ferroflow_opdef::{BinaryFn, ElementwiseProgram, UnaryFn};
 use ferroflow_primitives::math::{BinaryOp, Operand, UnaryOp, binary, unary};
+use smallvec::SmallVec;
 use std::cell::RefCell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A value of one block: one number per element, or the same for all.
 #[derive(Clone, Copy)]
@@ -20,14 +24,61 @@ pub(crate) enum Instruction {
     Binary(BinaryOp, usize, usize),
 }
 
+/// The machine code of a program, made once it has computed as many elements as that costs.
+struct Native {
+    /// `None` if it is to be interpreted.
+    program: Option<ElementwiseProgram>,
+    /// The elements that were computed.
+    n_computed: AtomicUsize,
+    code: OnceLock<Option<ElementwiseCode>>,
+}
+
+/// Elements that a program computes before it is compiled, which takes about as long as a million of them.
+const COMPILED_AFTER: usize = 1 << 20;
+/// Least elements of a block that is computed by machine code.
+const MIN_BLOCK: usize = 4 * ElementwiseCode::STEP;
+
+impl Native {
+    /// Computes the first elements of a block; returns how many.
+    fn run(&self, inputs: &[Block], out: &mut [f32]) -> Option<usize> {
+        let program = self.program.as_ref().filter(|_| out.len() >= MIN_BLOCK)?;
+        let is_scalar = |block: &Block| matches!(block, Block::Scalar(_));
+        let code = match self.code.get() {
+            Some(code) => code.as_ref()?,
+            None => {
+                let before = self.n_computed.fetch_add(out.len(), Ordering::Relaxed);
+                if before < COMPILED_AFTER {
+                    return None;
+                }
+                let compile = || {
+                    let scalars: Vec<bool> = inputs.iter().map(is_scalar).collect();
+                    ElementwiseCode::compile(program, &scalars).ok()
+                };
+                self.code.get_or_init(compile).as_ref()?
+            }
+        };
+        // Code of other scalars is not made: a node has the same ones in each step.
+        let same = |(block, scalar): (&Block, &bool)| is_scalar(block) == *scalar;
+        if !inputs.iter().zip(code.is_scalar()).all(same) {
+            return None;
+        }
+        let slices = inputs.iter().map(|block| match block {
+            Block::Slice(slice) => slice,
+            Block::Scalar(number) => std::slice::from_ref(number),
+        });
+        let slices: SmallVec<[&[f32]; 8]> = slices.collect();
+        code.run(&slices, out).ok()
+    }
+}
+
 /// A sequence of instructions; the last one's result is the program's.
-#[derive(Clone, Debug, PartialEq)]
 pub struct Program {
     n_inputs: usize,
     steps: Vec<Instruction>,
     /// For each step, the scratch row that its result goes to; rows are reused when free.
     rows: Vec<usize>,
     n_rows: usize,
+    native: Native,
 }
 
 fn unary_op(function: UnaryFn) -> UnaryOp {
@@ -86,8 +137,10 @@ fn binary_op(function: BinaryFn) -> BinaryOp {
 const MAX_SCALARS: usize = 16;
 
 impl Program {
-    /// Returns the program of a node with `n_inputs` inputs, ready to run.
-    pub(crate) fn new(program: &ElementwiseProgram, n_inputs: usize) -> Program {
+    /// Returns the program of a node with `n_inputs` inputs, ready to run; `jit` is whether it may become machine code.
+    pub(crate) fn new(program: &ElementwiseProgram, n_inputs: usize, jit: bool) -> Program {
+        // One instruction reads and writes no more as it is.
+        let pays = jit && program.steps().len() > 1 && ElementwiseCode::supports(program);
         let steps = program.steps().iter().map(|step| match *step {
             ferroflow_opdef::Instruction::Unary(f, a) => Instruction::Unary(unary_op(f), a),
             ferroflow_opdef::Instruction::Binary(f, a, b) => {
@@ -101,6 +154,11 @@ impl Program {
             steps,
             rows,
             n_rows,
+            native: Native {
+                program: pays.then(|| program.clone()),
+                n_computed: AtomicUsize::new(0),
+                code: OnceLock::new(),
+            },
         }
     }
 
@@ -127,6 +185,21 @@ impl Program {
 
     /// Computes one block.
     pub(crate) fn run(&self, inputs: &[Block], out: &mut [f32]) {
+        match self.native.run(inputs, out) {
+            None | Some(0) => self.interpret(inputs, out),
+            Some(done) if done == out.len() => {}
+            Some(done) => {
+                let rest = inputs.iter().map(|block| match block {
+                    Block::Slice(slice) => Block::Slice(&slice[done..]),
+                    Block::Scalar(number) => Block::Scalar(*number),
+                });
+                let rest: SmallVec<[Block; 8]> = rest.collect();
+                self.interpret(&rest, &mut out[done..]);
+            }
+        }
+    }
+
+    fn interpret(&self, inputs: &[Block], out: &mut [f32]) {
         thread_local! {
             static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
         }
@@ -286,7 +359,8 @@ mod tests {
     #[test]
     fn programs_compute_what_they_say() {
         let text = "Mul(0,1);AddV2(2,1);Relu(3);Sub(4,2);SquaredDifference(5,0)";
-        let p = Program::new(&ElementwiseProgram::decode(text, 2).unwrap(), 2);
+        let program = ElementwiseProgram::decode(text, 2).unwrap();
+        let p = Program::new(&program, 2, true);
         let a: Vec<f32> = (0..37).map(|i| i as f32 - 18.0).collect();
         let mut out = vec![0.0; 37];
         p.run(&[Block::Slice(&a), Block::Scalar(0.5)], &mut out);
@@ -295,6 +369,109 @@ mod tests {
             let want = ((m + s).max(0.0) - m - a).powi(2);
             assert!((want - out).abs() < 1e-4, "{a}: {want} {out}");
             assert_eq!(p.scalar(|i| Some([*a, 0.5][i])), Some(out), "{a}");
+        }
+    }
+
+    /// Machine code computes to the bit what the interpreter does, whichever inputs are scalars.
+    fn check(text: &str) {
+        let program = ElementwiseProgram::decode(text, 2).unwrap();
+        let p = Program::new(&program, 2, true);
+        let special = [
+            0.0,
+            -0.0,
+            1.0,
+            -1.5,
+            6.5,
+            f32::NAN,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            f32::MIN_POSITIVE,
+            1e-42,
+            3e38,
+        ];
+        let n = special.len() * special.len();
+        let pairs = (0..n).map(|i| (special[i / special.len()], special[i % special.len()]));
+        let (a, b): (Vec<f32>, Vec<f32>) = pairs.unzip();
+        let mut forms = vec![[Block::Slice(&a), Block::Slice(&b)]];
+        for number in special {
+            forms.push([Block::Slice(&a), Block::Scalar(number)]);
+            forms.push([Block::Scalar(number), Block::Slice(&b)]);
+        }
+        for form in forms {
+            let scalars = form.map(|block| matches!(block, Block::Scalar(_)));
+            let code = ElementwiseCode::compile(&program, &scalars).expect("supported");
+            let slices = form.each_ref().map(|block| match block {
+                Block::Slice(slice) => slice,
+                Block::Scalar(number) => std::slice::from_ref(number),
+            });
+            let (mut want, mut out) = (vec![0.0; n], vec![7.0; n]);
+            p.interpret(&form, &mut want);
+            let done = code.run(&slices, &mut out).expect("fits");
+            assert_eq!(done, n / ElementwiseCode::STEP * ElementwiseCode::STEP);
+            for i in 0..n {
+                let want = if i < done { want[i] } else { 7.0 };
+                let is_same =
+                    want.to_bits() == out[i].to_bits() || want.is_nan() && out[i].is_nan();
+                assert!(
+                    is_same,
+                    "{text} of {} and {}: {want} {}",
+                    a[i], b[i], out[i]
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn machine_code_computes_the_same() {
+        for f in [
+            "Neg",
+            "Abs",
+            "Square",
+            "Sqrt",
+            "Inv",
+            "Relu",
+            "Relu6",
+            "Softsign",
+            "LeakyRelu[0.25]",
+        ] {
+            check(&format!("AddV2(0,1);{f}(2)"));
+            check(&format!("{f}(0);Mul(2,1)"));
+        }
+        for f in [
+            "AddV2",
+            "Sub",
+            "Mul",
+            "RealDiv",
+            "Maximum",
+            "Minimum",
+            "SquaredDifference",
+            "ReluGrad",
+            "TanhGrad",
+            "SigmoidGrad",
+        ] {
+            check(&format!("{f}(0,1);Sub(2,0)"));
+            check(&format!("Mul(0,0);{f}(1,2)"));
+        }
+        check("Mul(0,1);AddV2(2,1);Relu(3);Sub(4,2);SquaredDifference(5,0)");
+    }
+
+    #[test]
+    fn programs_are_compiled_once_that_pays() {
+        let program = ElementwiseProgram::decode("Mul(0,1);AddV2(2,0)", 2).unwrap();
+        let x: Vec<f32> = (0..1001).map(|i| i as f32 / 7.0).collect();
+        for (jit, is_compiled) in [(true, true), (false, false)] {
+            let p = Program::new(&program, 2, jit);
+            let (mut first, mut last) = (vec![0.0; x.len()], vec![0.0; x.len()]);
+            p.run(&[Block::Slice(&x), Block::Scalar(0.3)], &mut first);
+            assert!(p.native.code.get().is_none());
+            for _ in 0..=COMPILED_AFTER / x.len() + 1 {
+                p.run(&[Block::Slice(&x), Block::Scalar(0.3)], &mut last);
+            }
+            assert_eq!(p.native.code.get().is_some(), is_compiled);
+            assert_eq!(first, last);
+            // Another form is interpreted.
+            p.run(&[Block::Scalar(0.3), Block::Slice(&x)], &mut last);
+            assert_eq!(last[10], 0.3 * x[10] + 0.3);
         }
     }
 }

@@ -12,10 +12,12 @@ use smallvec::SmallVec;
 use std::borrow::Cow;
 
 /// `_FusedElementwise` is internal; it runs `program` (see
-/// [`ElementwiseProgram`]) on its inputs, broadcast together but where steps do not that are `checked`.
+/// [`ElementwiseProgram`]) on its inputs, broadcast together but where steps do not that are `checked`; as machine code
+/// where that pays, unless `jit` is false.
 pub(crate) const OPS: &[Op] = &[Op::new(
     "_FusedElementwise",
-    "inputs: N*T -> y: T | T: type {bfloat16,half,float}; N: int >= 1; program: string; checked: bool = false",
+    "inputs: N*T -> y: T | T: type {bfloat16,half,float}; N: int >= 1; program: string; checked: bool = false; \
+     jit: bool = true",
 )
 .shape(shape)
 .kernel(build)];
@@ -38,7 +40,9 @@ const SHORT_ROW: usize = 256;
 
 fn build(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     let steps = ElementwiseProgram::decode(build.attrs.str("program")?, build.inputs.len())?;
-    let program = Program::new(&steps, build.inputs.len());
+    // Files of older versions do not say.
+    let jit = build.attrs.bool("jit").unwrap_or(true);
+    let program = Program::new(&steps, build.inputs.len(), jit);
     let checked = build.attrs.bool("checked")?.then_some(steps);
     Ok(Box::new(move |ctx: &mut KernelCtx| {
         if let Some(scalar) = program.scalar(|i| ctx.inline_scalar::<f32>(i)) {
