@@ -25,6 +25,9 @@ pub(crate) const PASS: Pass = Pass {
     run,
 };
 
+/// Deepest nesting of loops of which all are raised.
+const MAX_DEPTH: usize = 16;
+
 fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let has_loop = graph.iter().any(|(_, n)| n.class() == NodeClass::LoopCond);
     if !has_loop || ctx.lower == Lower::Always {
@@ -32,7 +35,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     }
     let mut is_raised = false;
     // Inner ones first.
-    loop {
+    for _ in 0..MAX_DEPTH {
         let loops = innermost(graph, ctx)?;
         if loops.is_empty() {
             break;

@@ -35,8 +35,8 @@ struct Native {
 
 /// Elements that a program computes before it is compiled, which takes about as long as a million of them.
 const COMPILED_AFTER: usize = 1 << 20;
-/// Least elements of a block that is computed by machine code.
-const MIN_BLOCK: usize = 4 * ElementwiseCode::STEP;
+/// Least elements of a block that is computed by machine code: small tensors are not worth the compiler's memory.
+const MIN_BLOCK: usize = 1 << 10;
 
 impl Native {
     /// Computes the first elements of a block; returns how many.
@@ -458,7 +458,7 @@ mod tests {
     #[test]
     fn programs_are_compiled_once_that_pays() {
         let program = ElementwiseProgram::decode("Mul(0,1);AddV2(2,0)", 2).unwrap();
-        let x: Vec<f32> = (0..1001).map(|i| i as f32 / 7.0).collect();
+        let x: Vec<f32> = (0..MIN_BLOCK + 9).map(|i| i as f32 / 7.0).collect();
         for (jit, is_compiled) in [(true, true), (false, false)] {
             let p = Program::new(&program, 2, jit);
             let (mut first, mut last) = (vec![0.0; x.len()], vec![0.0; x.len()]);
