@@ -17,7 +17,7 @@ const MAX_ROUNDS: usize = 4;
 
 /// A condition for a value to be alive.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) enum Atom {
+enum Atom {
     /// The loop was entered.
     Loop(usize),
     /// An iteration of the loop began.
@@ -146,6 +146,11 @@ impl<'a> Deadness<'a> {
         };
         let allowed = |a: &&Atom| own.atoms.contains(a) || by_cond(a);
         back.exact && back.atoms.iter().filter(allowed).count() == back.atoms.len()
+    }
+
+    /// The loops of the graph.
+    pub(crate) fn frames(&self) -> &Frames {
+        &self.frames
     }
 
     /// When a node is alive.

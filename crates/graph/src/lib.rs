@@ -72,7 +72,9 @@ pub use order::{Consumers, needed_by, topological_order};
 pub use partition::{Partition, PlacedGraph, partition, partition_by_task};
 pub use patch::Patch;
 pub use placement::{Placement, PlacementReason};
-pub use prune::{ARG, PrunedGraph, RETVAL, Signature, TensorConnection, parse_tensor_name, prune};
+pub use prune::{
+    ARG, PrunedGraph, RETVAL, Signature, TensorConnection, boundary_attrs, parse_tensor_name, prune,
+};
 pub use recv_scheduling::{complete_start_times, schedule_recvs};
 pub use same_function::same_function;
 pub use shape_values::integers;

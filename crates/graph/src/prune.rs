@@ -440,7 +440,7 @@ impl<'a> ResolvedSignature<'a> {
 }
 
 /// The attrs of an `_Arg` or `_Retval` node.
-pub(crate) fn boundary_attrs(dtype: DType, index: usize) -> Attrs {
+pub fn boundary_attrs(dtype: DType, index: usize) -> Attrs {
     Attrs::default()
         .with("T", AttrValue::Type(dtype))
         .with("index", AttrValue::Int(index as i64))

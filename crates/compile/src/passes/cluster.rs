@@ -31,7 +31,7 @@ use build::{List, Meaning, StreamOf};
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{
     Consumers, Frames, Function, Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap,
-    loop_frames, referred_functions, topological_order,
+    boundary_attrs, loop_frames, referred_functions, topological_order,
 };
 use ferroflow_opdef::{
     AttrValue, Attrs, Cluster, ClusterInput, ClusterOutput, FuncRef, ScalarType,
@@ -495,13 +495,14 @@ fn function(graph: &Graph, ctx: &PassCtx, candidate: &Candidate, made: &Made) ->
     body.producer = graph.producer;
     let mut patch = Patch::new();
     let mut new: FxHashMap<Output, Output> = FxHashMap::default();
-    let argument = |i: usize, dtype: DType| {
-        Attrs::default()
-            .with("T", AttrValue::Type(dtype))
-            .with("index", AttrValue::Int(i as i64))
-    };
     for (i, (input, dtype)) in made.inputs.iter().zip(&made.input_types).enumerate() {
-        let node = ctx.node(format!("_arg_{i}"), "_Arg", argument(i, *dtype), &[], &[])?;
+        let node = ctx.node(
+            format!("_arg_{i}"),
+            "_Arg",
+            boundary_attrs(*dtype, i),
+            &[],
+            &[],
+        )?;
         new.insert(*input, Output::new(patch.add(&mut body, node)?, 0));
     }
     let mut kept: Vec<NodeId> = candidate.members.clone();
@@ -553,7 +554,7 @@ fn function(graph: &Graph, ctx: &PassCtx, candidate: &Candidate, made: &Made) ->
         // The call ends when what others wait for has ended.
         let awaited = candidate.awaited.iter().filter(|_| i == 0);
         let awaited: Vec<NodeId> = awaited.filter_map(|id| ids.get(id).copied()).collect();
-        let (name, attrs) = (format!("_retval_{i}"), argument(i, dtype));
+        let (name, attrs) = (format!("_retval_{i}"), boundary_attrs(dtype, i));
         let node = ctx.node(name, "_Retval", attrs, &[input], &awaited)?;
         patch.add(&mut body, node)?;
     }

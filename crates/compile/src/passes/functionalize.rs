@@ -13,7 +13,7 @@ use crate::deadness::Deadness;
 use crate::{Lower, Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{
-    Consumers, Graph, Node, NodeClass, NodeId, loop_frames, referred_functions, topological_order,
+    Consumers, Graph, Node, NodeClass, NodeId, referred_functions, topological_order,
 };
 use ferroflow_opdef::Cost;
 use frame::{Loop, View};
@@ -59,7 +59,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
 fn innermost(graph: &Graph, ctx: &PassCtx) -> Result<Vec<Loop>> {
     let (consumers, order) = (Consumers::new(graph), topological_order(graph)?);
     let deadness = Deadness::new(graph)?;
-    let frames = loop_frames(graph)?;
+    let frames = deadness.frames();
     let view = View {
         graph,
         consumers: &consumers,

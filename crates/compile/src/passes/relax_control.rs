@@ -29,10 +29,10 @@ fn behind_effects(graph: &Graph) -> Result<Vec<bool>> {
     for id in topological_order(graph)? {
         let node = graph.node(id);
         let follows = |seen: &[bool]| node.predecessors().any(|b| seen[b.index()]);
-        let is_next = |i: &Output| graph.node(i.node).class() == NodeClass::NextIteration;
+        let is_back = |i: &Output| is_next(graph.node(i.node));
         let (branch, iteration) = match node.class() {
             NodeClass::Enter | NodeClass::Arg => (false, false),
-            NodeClass::Merge if node.inputs.iter().any(is_next) => (false, false),
+            NodeClass::Merge if node.inputs.iter().any(is_back) => (false, false),
             NodeClass::Merge => (follows(&in_iteration), follows(&in_iteration)),
             NodeClass::Switch => (false, follows(&in_iteration)),
             // The iterations may have had effects.

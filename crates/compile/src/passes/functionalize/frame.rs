@@ -170,7 +170,7 @@ impl Finder<'_> {
         node.attrs.bool("is_constant").unwrap_or(false)
     }
 
-    /// The Enters that are no variable's.
+    /// The Enters of values that are not variables.
     fn invariants(
         &self,
         variables: Vec<Variable>,

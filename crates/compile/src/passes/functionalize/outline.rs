@@ -3,13 +3,13 @@
 use super::frame::{Loop, Side};
 use crate::PassCtx;
 use ferroflow_base::{Result, internal};
-use ferroflow_graph::{Function, Graph, Node, NodeId, Output, Patch};
+use ferroflow_graph::{Function, Graph, Node, NodeId, Output, Patch, boundary_attrs};
 use ferroflow_opdef::{AttrValue, Attrs, FuncRef};
 use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// Replaces the nodes of a loop by a While.
-pub(super) fn raise(graph: &mut Graph, ctx: &PassCtx, found: &Loop) -> Result<NodeId> {
+pub(super) fn raise(graph: &mut Graph, ctx: &PassCtx, found: &Loop) -> Result<()> {
     let enters = found.variables.iter().map(|v| v.enter);
     let enters: Vec<NodeId> = enters.chain(found.invariants.iter().copied()).collect();
     let types: Vec<DType> = enters.iter().map(|e| graph.node(*e).outputs[0]).collect();
@@ -64,13 +64,7 @@ pub(super) fn raise(graph: &mut Graph, ctx: &PassCtx, found: &Loop) -> Result<No
         patch.remove(*id);
     }
     patch.apply(graph);
-    Ok(made)
-}
-
-fn indexed(index: usize, dtype: DType) -> Attrs {
-    Attrs::default()
-        .with("T", AttrValue::Type(dtype))
-        .with("index", AttrValue::Int(index as i64))
+    Ok(())
 }
 
 /// The function of a side. A result is an output of a node of the loop or the argument of a number.
@@ -87,7 +81,7 @@ fn function(
     let mut args = Vec::with_capacity(types.len());
     for (i, dtype) in types.iter().enumerate() {
         let name = graph.unique_name(&format!("_arg_{i}"));
-        let node = ctx.node(name, "_Arg", indexed(i, *dtype), &[], &[])?;
+        let node = ctx.node(name, "_Arg", boundary_attrs(*dtype, i), &[], &[])?;
         args.push(Output::new(patch.add(&mut body, node)?, 0));
     }
     let mut ids: FxHashMap<NodeId, NodeId> = FxHashMap::default();
@@ -118,7 +112,7 @@ fn function(
         let dtype = body.dtype(input);
         let dtype = dtype.ok_or_else(|| internal!("a loop's body lacks an output of a node"))?;
         let name = graph.unique_name(&format!("_retval_{i}"));
-        let node = ctx.node(name, "_Retval", indexed(i, dtype), &[input], &[])?;
+        let node = ctx.node(name, "_Retval", boundary_attrs(dtype, i), &[input], &[])?;
         patch.add(&mut body, node)?;
     }
     patch.apply(&mut body);
