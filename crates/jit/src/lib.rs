@@ -3,7 +3,7 @@
 //!
 //! Entry points: [`compile`], which makes [`Code`], and [`Code::run`].
 //!
-//! `elementwise.rs` compiles programs of elementwise ops that vectors of floats have instructions for.
+//! `vector_code.rs` ([`VectorCode`]) compiles programs of elementwise functions, for vectors as wide as the machine has them.
 //!
 //! `translate.rs` makes Cranelift's intermediate code, `arithmetic.rs` that of single functions,
 //! `helpers.rs` has the functions that code calls (those of the kernels, so that results are the
@@ -18,12 +18,12 @@
 mod arithmetic;
 mod code;
 mod draws;
-mod elementwise;
 mod helpers;
 mod sealed;
 mod translate;
+mod vector_code;
 
 pub use code::{Array, Code, Exit};
-pub use elementwise::ElementwiseCode;
 pub use sealed::CodeKey;
 pub use translate::compile;
+pub use vector_code::VectorCode;

@@ -10,7 +10,8 @@
 //!
 //! Also here: [`columns`] (of matrices, as rows), [`lanes`] (eight integers), [`philox`] and
 //! [`threefry`] (random bits), [`special`] and [`special_gamma`] (special functions), [`special_vectors`],
-//! [`special_blocks`], [`bessel`] and [`special_slices`] (those in loops), [`triples`] (pixels of three bytes).
+//! [`special_blocks`], [`bessel`] and [`special_slices`] (those in loops), [`triples`] (pixels of three bytes),
+//! [`vector_program`] (the functions of [`math`] as instructions, for a compiler).
 //!
 //! Does not know: tensors, ops, graphs. Every exported function is safe and checks the sizes it is
 //! given.
@@ -25,6 +26,7 @@ pub mod conv;
 pub mod depthwise;
 pub mod double;
 pub mod each;
+mod elementwise;
 mod epilogue;
 mod functions;
 pub mod gemm;
@@ -49,6 +51,7 @@ pub mod transpose;
 pub mod triples;
 pub mod truncate;
 mod vector;
+pub mod vector_program;
 
 pub use aligned::as_constants;
 pub use isa::{Isa, vectorized};

@@ -107,7 +107,7 @@ pub enum UnaryOp {
 
 impl UnaryOp {
     /// Returns its table row and its two parameters.
-    fn code(self) -> (usize, [f32; 2]) {
+    pub(crate) fn code(self) -> (usize, [f32; 2]) {
         let no = [0.0; 2];
         match self {
             UnaryOp::Identity => (0, no),

@@ -8,7 +8,7 @@ use super::conv::winograd::tile::{
 use super::depthwise::kernel::{
     DepthwiseJob, FilterGradientJob, LONG, PIXELS, filter_gradient, tiles,
 };
-use super::functions as f;
+use super::elementwise;
 use super::gemm::dots::{DotsJob, dots};
 use super::gemm::kernel::{PackJob, Sweep, pack_rows, sweep};
 use super::gemm::stream::{StreamJob, stream};
@@ -16,7 +16,7 @@ use super::isa::Isa;
 use super::math::{Fun, Side, map, pow_const, pow_loop, scale_offset_row, zip};
 use super::pool::{PoolJob, pool_pixels};
 use super::rows::{NormJob, RowsJob, exp_sum, normalize, reduce, reduce_columns, reduce_each};
-use super::vector::{Lanes, Simd};
+use super::vector::Lanes;
 
 pub(crate) type UnaryFn = unsafe fn(*const f32, *mut f32, usize, [f32; 2]);
 pub(crate) type BinaryFn = unsafe fn(Side, Side, *mut f32, usize);
@@ -133,38 +133,37 @@ macro_rules! isa {
             type One = $single;
             type Two = $double;
 
-            /// Wraps an expression in the type-erased form the table holds.
+            /// A function of the table, by its row.
             macro_rules! unary {
-                ($s:ident, $x:ident, $p:ident, $e:expr) => {{
+                ($row:literal) => {{
                     $(#[target_feature(enable = $feature)])?
-                    unsafe fn run(src: *const f32, dst: *mut f32, n: usize, $p: [f32; 2]) {
+                    unsafe fn run(src: *const f32, dst: *mut f32, n: usize, p: [f32; 2]) {
                         // SAFETY: the table is only reached on a CPU with this instruction set.
                         #[allow(unused_unsafe, reason = "the portable token is free")]
                         let s: One = unsafe { $new };
                         struct Op(One, [f32; 2]);
                         impl Fun<One> for Op {
                             #[inline(always)]
-                            #[allow(unused_variables, reason = "most functions have no parameter")]
-                            fn call(&self, $x: <One as Lanes>::V) -> <One as Lanes>::V {
-                                let ($s, $p) = (self.0, self.1);
-                                $e
+                            fn call(&self, x: <One as Lanes>::V) -> <One as Lanes>::V {
+                                elementwise::unary::<One, $row>(self.0, x, self.1)
                             }
                         }
                         // SAFETY: the caller's promise is the one `map` asks for.
-                        unsafe { map(s, src, dst, n, Op(s, $p)) }
+                        unsafe { map(s, src, dst, n, Op(s, p)) }
                     }
                     run as UnaryFn
                 }};
             }
             macro_rules! binary {
-                ($s:ident, $a:ident, $b:ident, $e:expr) => {{
+                ($row:literal) => {{
                     $(#[target_feature(enable = $feature)])?
                     unsafe fn run(a: Side, b: Side, dst: *mut f32, n: usize) {
                         // SAFETY: the table is only reached on a CPU with this instruction set.
                         #[allow(unused_unsafe, reason = "the portable token is free")]
-                        let $s: One = unsafe { $new };
+                        let s: One = unsafe { $new };
+                        let f = |a, b| elementwise::binary::<One, $row>(s, a, b);
                         // SAFETY: the caller's promise is the one `zip` asks for.
-                        unsafe { zip($s, a, b, dst, n, |$a, $b| $e) }
+                        unsafe { zip(s, a, b, dst, n, f) }
                     }
                     run as BinaryFn
                 }};
@@ -258,73 +257,16 @@ macro_rules! isa {
 
             pub(super) static TABLE: DispatchTable = DispatchTable {
                 unary: [
-                    unary!(s, x, p, x),
-                    unary!(s, x, p, s.neg(x)),
-                    unary!(s, x, p, s.abs(x)),
-                    unary!(s, x, p, s.mul(x, x)),
-                    unary!(s, x, p, s.sqrt(x)),
-                    unary!(s, x, p, s.rsqrt(x)),
-                    unary!(s, x, p, s.div(s.splat(1.0), x)),
-                    unary!(s, x, p, f::exp(s, x)),
-                    unary!(s, x, p, f::expm1(s, x)),
-                    unary!(s, x, p, f::log(s, x)),
-                    unary!(s, x, p, f::log1p(s, x)),
-                    unary!(s, x, p, f::sin(s, x, 0)),
-                    unary!(s, x, p, f::sin(s, x, 1)),
-                    unary!(s, x, p, f::tanh(s, x)),
-                    unary!(s, x, p, f::sigmoid(s, x)),
-                    unary!(s, x, p, f::erf(s, x)),
-                    unary!(s, x, p, f::erfc(s, x)),
-                    unary!(s, x, p, s.floor(x)),
-                    unary!(s, x, p, s.ceil(x)),
-                    unary!(s, x, p, s.round(x)),
-                    unary!(s, x, p, s.trunc(x)),
-                    unary!(s, x, p, f::sign(s, x)),
-                    unary!(s, x, p, s.min(s.splat(p[1]), s.max(s.splat(p[0]), x))),
-                    unary!(s, x, p, s.select(s.lt(x, s.zero()), s.mul(x, s.splat(p[0])), x)),
-                    unary!(s, x, p, {
-                        let low = s.mul(f::expm1(s, s.min(s.zero(), x)), s.splat(p[1]));
-                        s.select(s.lt(x, s.zero()), low, s.mul(x, s.splat(p[0])))
-                    }),
-                    unary!(s, x, p, f::softplus(s, x)),
-                    unary!(s, x, p, s.div(x, s.add(s.splat(1.0), s.abs(x)))),
-                    unary!(s, x, p, f::swish(s, x)),
-                    unary!(s, x, p, s.mul(x, f::hard_sigmoid(s, x))),
-                    unary!(s, x, p, f::hard_sigmoid(s, x)),
-                    unary!(s, x, p, f::gelu_erf(s, x)),
-                    unary!(s, x, p, f::gelu_tanh(s, x)),
-                    unary!(s, x, p, s.fma(x, s.splat(p[0]), s.splat(p[1]))),
-                    run_pow,
-                    unary!(s, x, p, f::asin(s, x)),
-                    unary!(s, x, p, f::acos(s, x)),
-                    unary!(s, x, p, f::atan(s, x)),
-                    unary!(s, x, p, f::sinh(s, x)),
-                    unary!(s, x, p, f::cosh(s, x)),
-                    unary!(s, x, p, f::asinh(s, x)),
-                    unary!(s, x, p, f::acosh(s, x)),
-                    unary!(s, x, p, f::atanh(s, x)),
+                    unary!(0), unary!(1), unary!(2), unary!(3), unary!(4), unary!(5), unary!(6), unary!(7),
+                    unary!(8), unary!(9), unary!(10), unary!(11), unary!(12), unary!(13), unary!(14), unary!(15),
+                    unary!(16), unary!(17), unary!(18), unary!(19), unary!(20), unary!(21), unary!(22), unary!(23),
+                    unary!(24), unary!(25), unary!(26), unary!(27), unary!(28), unary!(29), unary!(30), unary!(31),
+                    unary!(32), run_pow, unary!(34), unary!(35), unary!(36), unary!(37), unary!(38), unary!(39),
+                    unary!(40), unary!(41),
                 ],
                 binary: [
-                    binary!(s, a, b, s.add(a, b)),
-                    binary!(s, a, b, s.sub(a, b)),
-                    binary!(s, a, b, s.mul(a, b)),
-                    binary!(s, a, b, s.div(a, b)),
-                    binary!(s, a, b, s.select(s.unordered(a, a), a, s.max(a, b))),
-                    binary!(s, a, b, s.select(s.unordered(a, a), a, s.min(a, b))),
-                    binary!(s, a, b, {
-                        let d = s.sub(a, b);
-                        s.mul(d, d)
-                    }),
-                    pow_loop,
-                    binary!(s, a, b, {
-                        let zero = s.splat(0.0);
-                        s.select(s.lt(zero, b), a, zero)
-                    }),
-                    binary!(s, a, b, s.mul(b, s.sub(s.splat(1.0), s.mul(a, a)))),
-                    binary!(s, a, b, s.mul(s.mul(b, a), s.sub(s.splat(1.0), a))),
-                    binary!(s, a, b, f::product_or_zero(s, a, f::log(s, b))),
-                    binary!(s, a, b, f::product_or_zero(s, a, f::log1p(s, b))),
-                    binary!(s, a, b, f::atan2(s, a, b)),
+                    binary!(0), binary!(1), binary!(2), binary!(3), binary!(4), binary!(5), binary!(6), pow_loop,
+                    binary!(8), binary!(9), binary!(10), binary!(11), binary!(12), binary!(13),
                 ],
                 scale_offset: run_scale_offset,
                 gemm: GemmTable {

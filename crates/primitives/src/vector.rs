@@ -8,6 +8,17 @@ pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
 pub(crate) mod portable;
+pub(crate) mod recorder;
+
+/// `1 / √a` by an estimate of 14 bits and two terms of the series of its error.
+#[inline(always)]
+pub(crate) fn refined_rsqrt<S: Simd>(s: S, a: S::V, near: S::V) -> S::V {
+    let error = s.fnma(s.mul(a, near), near, s.splat(1.0));
+    let terms = s.fma(error, s.splat(0.375), s.splat(0.5));
+    let y = s.fma(s.mul(near, error), terms, near);
+    // The estimate of zero or infinity is exact, its error is not a number.
+    s.select(s.unordered(y, y), near, y)
+}
 
 /// Returns what `f` returns for each index: like `std::array::from_fn`, with fewer calls to inline.
 #[inline(always)]

@@ -1,8 +1,10 @@
 //! Programs of elementwise instructions, interpreted block by block, or run as machine code.
 
-use ferroflow_jit::ElementwiseCode;
+use ferroflow_jit::VectorCode;
 use ferroflow_opdef::{BinaryFn, ElementwiseProgram, UnaryFn};
+use ferroflow_primitives::Isa;
 use ferroflow_primitives::math::{BinaryOp, Operand, UnaryOp, binary, unary};
+use ferroflow_primitives::vector_program::{Recording, VectorProgram};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -26,48 +28,44 @@ pub(crate) enum Instruction {
 
 /// The machine code of a program, made once it has computed as many elements as that costs.
 struct Native {
-    /// `None` if it is to be interpreted.
-    program: Option<ElementwiseProgram>,
+    /// Whether the program may become machine code.
+    is_allowed: bool,
     /// The elements that were computed.
     n_computed: AtomicUsize,
-    code: OnceLock<Option<ElementwiseCode>>,
+    /// `None` if the program is to be interpreted.
+    code: OnceLock<Option<VectorCode>>,
 }
 
-/// Elements that a program computes before it is compiled, which takes about as long as a million of them.
-const COMPILED_AFTER: usize = 1 << 20;
-/// Least elements of a block that is computed by machine code: small tensors are not worth the compiler's memory.
-const MIN_BLOCK: usize = 1 << 10;
+/// Elements that a program computes before it is compiled, which takes about as long.
+const COMPILED_AFTER: usize = 1 << 17;
+/// Least elements of a block that is computed by machine code: small tensors are not worth the memory.
+const MIN_BLOCK: usize = 1 << 6;
 
 impl Native {
-    /// Computes the first elements of a block; returns how many.
-    fn run(&self, inputs: &[Block], out: &mut [f32]) -> Option<usize> {
-        let program = self.program.as_ref().filter(|_| out.len() >= MIN_BLOCK)?;
+    /// Returns the code for inputs of these forms, if there is any, or if it is worth its compilation now.
+    fn code(&self, inputs: &[Block], n: usize, program: &Program) -> Option<&VectorCode> {
+        if !self.is_allowed || n < MIN_BLOCK {
+            return None;
+        }
         let is_scalar = |block: &Block| matches!(block, Block::Scalar(_));
         let code = match self.code.get() {
             Some(code) => code.as_ref()?,
             None => {
-                let before = self.n_computed.fetch_add(out.len(), Ordering::Relaxed);
+                let before = self.n_computed.fetch_add(n, Ordering::Relaxed);
                 if before < COMPILED_AFTER {
                     return None;
                 }
                 let compile = || {
                     let scalars: Vec<bool> = inputs.iter().map(is_scalar).collect();
-                    ElementwiseCode::compile(program, &scalars).ok()
+                    VectorCode::compile(&program.record()?, &scalars).ok()
                 };
                 self.code.get_or_init(compile).as_ref()?
             }
         };
         // Code of other scalars is not made: a node has the same ones in each step.
         let same = |(block, scalar): (&Block, &bool)| is_scalar(block) == *scalar;
-        if !inputs.iter().zip(code.is_scalar()).all(same) {
-            return None;
-        }
-        let slices = inputs.iter().map(|block| match block {
-            Block::Slice(slice) => slice,
-            Block::Scalar(number) => std::slice::from_ref(number),
-        });
-        let slices: SmallVec<[&[f32]; 8]> = slices.collect();
-        code.run(&slices, out).ok()
+        let all_same = inputs.iter().zip(code.is_scalar()).all(same);
+        all_same.then_some(code)
     }
 }
 
@@ -133,14 +131,17 @@ fn binary_op(function: BinaryFn) -> BinaryOp {
     }
 }
 
+/// Elements of a block that is interpreted: few enough that several blocks stay in the first-level cache.
+pub(crate) const BLOCK: usize = 1024;
+/// Most elements of a block of machine code, whose values are in registers: many enough that its call takes no time.
+const MAX_NATIVE_BLOCK: usize = 64 * BLOCK;
+
 /// Most values, inputs among them, of a program that is run on scalars.
 const MAX_SCALARS: usize = 16;
 
 impl Program {
     /// Returns the program of a node with `n_inputs` inputs, ready to run; `jit` is whether it may become machine code.
     pub(crate) fn new(program: &ElementwiseProgram, n_inputs: usize, jit: bool) -> Program {
-        // One instruction reads and writes no more as it is.
-        let pays = jit && program.steps().len() > 1 && ElementwiseCode::supports(program);
         let steps = program.steps().iter().map(|step| match *step {
             ferroflow_opdef::Instruction::Unary(f, a) => Instruction::Unary(unary_op(f), a),
             ferroflow_opdef::Instruction::Binary(f, a, b) => {
@@ -155,7 +156,8 @@ impl Program {
             rows,
             n_rows,
             native: Native {
-                program: pays.then(|| program.clone()),
+                // One function reads and writes no more as it is.
+                is_allowed: jit && program.steps().len() > 1,
                 n_computed: AtomicUsize::new(0),
                 code: OnceLock::new(),
             },
@@ -183,20 +185,44 @@ impl Program {
         Some(last)
     }
 
+    /// The program as instructions of vectors; `None` if a function is not one of vectors.
+    fn record(&self) -> Option<VectorProgram> {
+        let mut recording = Recording::new(Isa::current(), self.n_inputs);
+        let mut values: Vec<usize> = (0..self.n_inputs).collect();
+        for step in &self.steps {
+            values.push(match *step {
+                Instruction::Unary(op, a) => recording.unary(op, values[a])?,
+                Instruction::Binary(op, a, b) => recording.binary(op, values[a], values[b])?,
+            });
+        }
+        Some(recording.finish(*values.last()?))
+    }
+
+    /// Returns the best length of the blocks of a tensor of `n` elements that `width` threads share.
+    pub(crate) fn block(&self, n: usize, width: usize) -> usize {
+        match self.native.code.get() {
+            Some(Some(_)) => {
+                // Several blocks for each thread, should some be slower than others.
+                let share = n / (4 * width.max(1)) / BLOCK * BLOCK;
+                share.clamp(BLOCK, MAX_NATIVE_BLOCK)
+            }
+            _ => BLOCK,
+        }
+    }
+
     /// Computes one block.
     pub(crate) fn run(&self, inputs: &[Block], out: &mut [f32]) {
-        match self.native.run(inputs, out) {
-            None | Some(0) => self.interpret(inputs, out),
-            Some(done) if done == out.len() => {}
-            Some(done) => {
-                let rest = inputs.iter().map(|block| match block {
-                    Block::Slice(slice) => Block::Slice(&slice[done..]),
-                    Block::Scalar(number) => Block::Scalar(*number),
-                });
-                let rest: SmallVec<[Block; 8]> = rest.collect();
-                self.interpret(&rest, &mut out[done..]);
+        if let Some(code) = self.native.code(inputs, out.len(), self) {
+            let slices = inputs.iter().map(|block| match block {
+                Block::Slice(slice) => slice,
+                Block::Scalar(number) => std::slice::from_ref(number),
+            });
+            let slices: SmallVec<[&[f32]; 8]> = slices.collect();
+            if code.run(&slices, out).is_ok() {
+                return;
             }
         }
+        self.interpret(inputs, out);
     }
 
     fn interpret(&self, inputs: &[Block], out: &mut [f32]) {
@@ -399,24 +425,19 @@ mod tests {
         }
         for form in forms {
             let scalars = form.map(|block| matches!(block, Block::Scalar(_)));
-            let code = ElementwiseCode::compile(&program, &scalars).expect("supported");
+            let vectors = p.record().expect("recorded");
+            let code = VectorCode::compile(&vectors, &scalars).expect("compiled");
             let slices = form.each_ref().map(|block| match block {
                 Block::Slice(slice) => slice,
                 Block::Scalar(number) => std::slice::from_ref(number),
             });
             let (mut want, mut out) = (vec![0.0; n], vec![7.0; n]);
             p.interpret(&form, &mut want);
-            let done = code.run(&slices, &mut out).expect("fits");
-            assert_eq!(done, n / ElementwiseCode::STEP * ElementwiseCode::STEP);
+            code.run(&slices, &mut out).expect("fits");
             for i in 0..n {
-                let want = if i < done { want[i] } else { 7.0 };
-                let is_same =
-                    want.to_bits() == out[i].to_bits() || want.is_nan() && out[i].is_nan();
-                assert!(
-                    is_same,
-                    "{text} of {} and {}: {want} {}",
-                    a[i], b[i], out[i]
-                );
+                let (want, out) = (want[i], out[i]);
+                let is_same = want.to_bits() == out.to_bits() || want.is_nan() && out.is_nan();
+                assert!(is_same, "{text} of {} and {}: {want} {out}", a[i], b[i]);
             }
         }
     }
@@ -428,11 +449,31 @@ mod tests {
             "Abs",
             "Square",
             "Sqrt",
+            "Rsqrt",
             "Inv",
+            "Exp",
+            "Expm1",
+            "Log",
+            "Log1p",
+            "Tanh",
+            "Sigmoid",
+            "Erf",
+            "Erfc",
+            "Floor",
+            "Ceil",
+            "Round",
+            "Sign",
             "Relu",
             "Relu6",
-            "Softsign",
             "LeakyRelu[0.25]",
+            "Elu",
+            "Selu",
+            "Softplus",
+            "Softsign",
+            "_Swish",
+            "_HardSwish",
+            "_Gelu",
+            "_GeluTanh",
         ] {
             check(&format!("AddV2(0,1);{f}(2)"));
             check(&format!("{f}(0);Mul(2,1)"));

@@ -1,6 +1,6 @@
 //! `_FusedElementwise`: a chain (or tree) of elementwise ops as one pass over cache-sized blocks.
 
-use crate::elementwise_program::{Block, Program};
+use crate::elementwise_program::{BLOCK, Block, Program};
 use ferroflow_base::Result;
 use ferroflow_functors::agreement::check_operands;
 use ferroflow_functors::broadcast::{broadcast_partial, broadcast_shape};
@@ -31,10 +31,8 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-/// Elements of a block: small enough that a few blocks stay in the first-level cache.
-const BLOCK: usize = 1024;
-/// Least number of blocks per task.
-const GROUP: usize = 8;
+/// Least elements of a task.
+const TASK: usize = 8 * BLOCK;
 /// Operands of shorter rows are expanded to blocks first: a row of its own costs as much as 100 elements.
 const SHORT_ROW: usize = 256;
 
@@ -212,24 +210,26 @@ impl<'a> Loops<'a> {
     }
 
     fn run(&self, ctx: &KernelCtx, program: &Program, out: &mut [f32]) {
+        let block = program.block(out.len(), ctx.par().width());
         if self.row < SHORT_ROW && out.len() > self.row {
-            return par_chunks_mut(ctx.par(), out, BLOCK, GROUP, &|i, out| {
+            return par_chunks_mut(ctx.par(), out, BLOCK, TASK / BLOCK, &|i, out| {
                 self.expanded_block(program, i * BLOCK, out);
             });
         }
-        let blocks_per_row = self.row.div_ceil(BLOCK);
-        let last_block = self.row - (blocks_per_row - 1) * BLOCK;
-        if blocks_per_row == 1 || last_block == BLOCK || out.len() == self.row {
+        let blocks_per_row = self.row.div_ceil(block);
+        let last_block = self.row - (blocks_per_row - 1) * block;
+        if blocks_per_row == 1 || last_block == block || out.len() == self.row {
             // All blocks but the very last have the same length: one chunk is one block.
-            let chunk = if blocks_per_row == 1 { self.row } else { BLOCK };
-            par_chunks_mut(ctx.par(), out, chunk, GROUP, &|i, out| {
+            let chunk = if blocks_per_row == 1 { self.row } else { block };
+            let group = (TASK / chunk).max(1);
+            par_chunks_mut(ctx.par(), out, chunk, group, &|i, out| {
                 let start = i * chunk;
                 self.block(program, start / self.row, start % self.row, out);
             });
         } else {
             par_chunks_mut(ctx.par(), out, self.row, 1, &|r, row| {
-                for (b, out) in row.chunks_mut(BLOCK).enumerate() {
-                    self.block(program, r, b * BLOCK, out);
+                for (b, out) in row.chunks_mut(block).enumerate() {
+                    self.block(program, r, b * block, out);
                 }
             });
         }

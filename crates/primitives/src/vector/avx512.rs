@@ -266,15 +266,9 @@ impl Simd for Avx512 {
             { _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC },
         >(a))
     }
-    /// An estimate of 14 bits and two terms of the series of its error.
     #[inline(always)]
     fn rsqrt(self, a: __m512) -> __m512 {
-        let near = has!(_mm512_rsqrt14_ps(a));
-        let error = self.fnma(self.mul(a, near), near, self.splat(1.0));
-        let terms = self.fma(error, self.splat(0.375), self.splat(0.5));
-        let y = self.fma(self.mul(near, error), terms, near);
-        // The estimate of zero or infinity is exact, its error is not a number.
-        self.select(self.unordered(y, y), near, y)
+        super::refined_rsqrt(self, a, has!(_mm512_rsqrt14_ps(a)))
     }
     #[inline(always)]
     fn fnma(self, a: __m512, b: __m512, c: __m512) -> __m512 {

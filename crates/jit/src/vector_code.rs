@@ -1,0 +1,168 @@
+//! Elementwise programs as machine code that keeps all values in registers, where an interpreter stores the result of each
+//! function.
+
+mod portable;
+#[cfg(test)]
+mod tests;
+#[cfg(target_arch = "x86_64")]
+mod x86;
+
+use crate::code::CodeMemory;
+use ferroflow_base::{Result, internal, unimplemented_error};
+use ferroflow_primitives::Isa;
+use ferroflow_primitives::vector_program::VectorProgram;
+
+/// Most inputs of a program that is compiled.
+const MAX_INPUTS: usize = 16;
+/// Lanes of the widest vector.
+const MAX_LANES: usize = 16;
+
+/// A number in all lanes of a vector of any width.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Splat([u32; MAX_LANES]);
+
+/// What the generated function is called with: the address of each input, where the outputs go, how many vectors there are,
+/// the constants, and the inputs that are one number.
+#[cfg(target_arch = "x86_64")]
+type Function = extern "sysv64" fn(*const *const f32, *mut f32, usize, *const Splat, *const Splat);
+#[cfg(not(target_arch = "x86_64"))]
+type Function = extern "C" fn(*const *const f32, *mut f32, usize, *const Splat, *const Splat);
+
+/// Machine code, and what it reads.
+struct Compiled {
+    code: Vec<u8>,
+    constants: Vec<Splat>,
+    /// Elements of a vector.
+    lanes: usize,
+}
+
+/// Machine code of a [`VectorProgram`], for inputs of which some are one number.
+///
+/// ```
+/// use ferroflow_jit::VectorCode;
+/// use ferroflow_primitives::Isa;
+/// use ferroflow_primitives::math::{BinaryOp, UnaryOp};
+/// use ferroflow_primitives::vector_program::Recording;
+///
+/// let mut recording = Recording::new(Isa::current(), 2);
+/// let product = recording.binary(BinaryOp::Mul, 0, 1).unwrap();
+/// let result = recording.unary(UnaryOp::Relu, product).unwrap();
+/// # if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+/// let code = VectorCode::compile(&recording.finish(result), &[false, true]).unwrap();
+/// let mut out = [0.0; 19];
+/// code.run(&[&[-3.0; 19], &[-2.0]], &mut out).unwrap();
+/// assert_eq!(out, [6.0; 19]);
+/// # }
+/// ```
+pub struct VectorCode {
+    memory: CodeMemory,
+    constants: Vec<Splat>,
+    lanes: usize,
+    is_scalar: Vec<bool>,
+}
+
+impl VectorCode {
+    /// Compiles a program. `is_scalar` has an entry for each input.
+    ///
+    /// # Errors
+    /// UNIMPLEMENTED if the machine does not have the program's instruction set or the program needs too many registers,
+    /// RESOURCE_EXHAUSTED if there is too much code already.
+    pub fn compile(program: &VectorProgram, is_scalar: &[bool]) -> Result<VectorCode> {
+        if is_scalar.len() != program.n_inputs() || is_scalar.len() > MAX_INPUTS {
+            return Err(unimplemented_error!("the program has too many inputs"));
+        }
+        if program.isa() > Isa::detect() {
+            return Err(unimplemented_error!(
+                "the machine does not have the program's instructions"
+            ));
+        }
+        let compiled = match program.isa() {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 | Isa::Avx512 => x86::compile(program, is_scalar)?,
+            _ => portable::compile(program, is_scalar)?,
+        };
+        Ok(VectorCode {
+            memory: CodeMemory::new(&compiled.code)?,
+            constants: compiled.constants,
+            lanes: compiled.lanes,
+            is_scalar: is_scalar.to_vec(),
+        })
+    }
+
+    /// Returns which inputs are one number.
+    pub fn is_scalar(&self) -> &[bool] {
+        &self.is_scalar
+    }
+
+    /// Computes the elements of `out`. An input has as many elements as `out`, or one if it is a scalar.
+    ///
+    /// # Errors
+    /// INTERNAL if an input has another length.
+    pub fn run(&self, inputs: &[&[f32]], out: &mut [f32]) -> Result<()> {
+        let lengths = inputs.iter().zip(&self.is_scalar);
+        let mut fits = lengths.map(|(input, is_scalar)| match is_scalar {
+            true => input.len() == 1,
+            false => input.len() == out.len(),
+        });
+        if inputs.len() != self.is_scalar.len() || !fits.all(|fits| fits) {
+            return Err(internal!("an elementwise program got wrong inputs"));
+        }
+        let mut scalars = [Splat([0; MAX_LANES]); MAX_INPUTS];
+        let mut addresses = [std::ptr::null::<f32>(); MAX_INPUTS];
+        for (i, input) in inputs.iter().enumerate() {
+            match self.is_scalar[i] {
+                true => scalars[i] = Splat([input[0].to_bits(); MAX_LANES]),
+                false => addresses[i] = input.as_ptr(),
+            }
+        }
+        let n_vectors = out.len() / self.lanes;
+        if n_vectors > 0 {
+            // SAFETY: all inputs but scalars have as many elements as `out`, at least those of `n_vectors`.
+            unsafe { self.call(&addresses, out.as_mut_ptr(), n_vectors, &scalars) };
+        }
+        let (_, rest) = out.split_at_mut(n_vectors * self.lanes);
+        if !rest.is_empty() {
+            let start = n_vectors * self.lanes;
+            let mut padded = [[0.0; MAX_LANES]; MAX_INPUTS];
+            for (i, input) in inputs
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| !self.is_scalar[*i])
+            {
+                padded[i][..rest.len()].copy_from_slice(&input[start..]);
+                addresses[i] = padded[i].as_ptr();
+            }
+            let mut last = [0.0; MAX_LANES];
+            // SAFETY: `padded` and `last` hold a vector each.
+            unsafe { self.call(&addresses, last.as_mut_ptr(), 1, &scalars) };
+            rest.copy_from_slice(&last[..rest.len()]);
+        }
+        Ok(())
+    }
+
+    /// # Safety
+    /// Each address but those of scalars is valid for reads of `n_vectors` vectors, which are one or more, and `out` for
+    /// writes of as many; the memory is apart.
+    unsafe fn call(
+        &self,
+        addresses: &[*const f32; MAX_INPUTS],
+        out: *mut f32,
+        n_vectors: usize,
+        scalars: &[Splat; MAX_INPUTS],
+    ) {
+        // SAFETY: `memory` holds a whole function of this signature, made by `compile` and never changed. It reads and
+        // writes `n_vectors` vectors at these addresses, its own constants, and the scalars of its inputs.
+        unsafe {
+            let run: Function = std::mem::transmute(self.memory.start().cast::<()>());
+            let constants = self.constants.as_ptr();
+            run(
+                addresses.as_ptr(),
+                out,
+                n_vectors,
+                constants,
+                scalars.as_ptr(),
+            );
+        }
+    }
+}

@@ -1,0 +1,525 @@
+//! Vectors of eight floats in AVX2's registers, or of sixteen in those of AVX-512.
+
+mod forms;
+
+use super::{Compiled, MAX_LANES, Splat};
+use ferroflow_base::{Result, internal, unimplemented_error};
+use ferroflow_primitives::Isa;
+use ferroflow_primitives::vector_program::{
+    BinaryInst, Comparison, Instruction, UnaryInst, VectorProgram,
+};
+use forms::{
+    ADD, COMPARE, Forms, LOAD, MOVE, NEG_ADD, ROUND, RSQRT, SHIFT_LEFT, SHIFT_RIGHT, SQRT, STORE,
+    TO_FLOAT, binary_forms,
+};
+use iced_x86::{Code, Encoder, IcedError, Instruction as Machine, MemoryOperand, Register};
+
+/// The registers that the function is called with, and those of its loop.
+const INPUTS: Register = Register::RDI;
+const OUT: Register = Register::RSI;
+const N_VECTORS: Register = Register::RDX;
+const CONSTANTS: Register = Register::RCX;
+const SCALARS: Register = Register::R8;
+const OFFSET: Register = Register::R9;
+const ADDRESS: Register = Register::RAX;
+
+/// Vector registers that hold operands from memory for one instruction.
+const TEMPORARIES: [usize; 2] = [0, 1];
+
+pub(super) fn compile(program: &VectorProgram, is_scalar: &[bool]) -> Result<Compiled> {
+    // The first pass counts the registers that values need; the second keeps constants in the others.
+    let mut first = Emitter::new(program, is_scalar, 0);
+    first.body()?;
+    let n_used = first.n_used;
+    let mut emitter = Emitter::new(program, is_scalar, n_used);
+    emitter.body()?;
+    let lanes = emitter.lanes();
+    let constants = program.instructions().iter().filter_map(|inst| match inst {
+        Instruction::Constant(bits) => Some(Splat([*bits; MAX_LANES])),
+        _ => None,
+    });
+    Ok(Compiled {
+        constants: constants.collect(),
+        code: function(emitter, lanes)
+            .map_err(|e| internal!("an instruction is not encoded: {e}"))?,
+        lanes,
+    })
+}
+
+/// Where a value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    /// Not computed, or no longer needed.
+    Nowhere,
+    /// An input whose vectors are in memory, by its number.
+    Input(usize),
+    /// A constant or a scalar in memory.
+    Splat(Register, usize),
+    /// A constant or a scalar in a register, for the whole loop.
+    Kept(usize),
+    Vector(usize),
+    /// A mask of AVX-512.
+    Mask(usize),
+}
+
+/// An operand of an instruction.
+#[derive(Clone, Copy)]
+enum Operand {
+    Register(Register),
+    Memory(MemoryOperand),
+}
+
+struct Emitter<'a> {
+    program: &'a VectorProgram,
+    is_wide: bool,
+    /// Before the loop.
+    head: Vec<Machine>,
+    body: Vec<Machine>,
+    places: Vec<Place>,
+    /// The last instruction that reads each value.
+    last_use: Vec<usize>,
+    is_taken: [bool; 32],
+    is_mask_taken: [bool; 8],
+    /// Vector registers in use at most.
+    n_used: usize,
+}
+
+impl<'a> Emitter<'a> {
+    /// `first_kept` is the first of the registers that constants are kept in, or 0 if there are none.
+    fn new(program: &'a VectorProgram, is_scalar: &[bool], first_kept: usize) -> Self {
+        let (n_inputs, instructions) = (program.n_inputs(), program.instructions());
+        let mut places: Vec<Place> = Vec::with_capacity(n_inputs + instructions.len());
+        for (i, is_scalar) in is_scalar.iter().enumerate() {
+            places.push(match is_scalar {
+                true => Place::Splat(SCALARS, i),
+                false => Place::Input(i),
+            });
+        }
+        let mut n_constants = 0;
+        for instruction in instructions {
+            places.push(match instruction {
+                Instruction::Constant(_) => Place::Splat(CONSTANTS, n_constants),
+                _ => Place::Nowhere,
+            });
+            n_constants += usize::from(matches!(instruction, Instruction::Constant(_)));
+        }
+        let mut n_uses = vec![0; places.len()];
+        let mut last_use = vec![0; places.len()];
+        for (i, instruction) in instructions.iter().enumerate() {
+            for operand in instruction.operands() {
+                n_uses[operand] += 1;
+                last_use[operand] = i;
+            }
+        }
+        last_use[program.result()] = instructions.len();
+        let mut emitter = Emitter {
+            program,
+            is_wide: program.isa() == Isa::Avx512,
+            head: Vec::new(),
+            body: Vec::new(),
+            places,
+            last_use,
+            is_taken: [false; 32],
+            is_mask_taken: [false; 8],
+            n_used: TEMPORARIES.len(),
+        };
+        TEMPORARIES.iter().for_each(|r| emitter.is_taken[*r] = true);
+        // Without a mask, instructions have the number of this one.
+        emitter.is_mask_taken[0] = true;
+        if first_kept > 0 {
+            emitter.keep(first_kept, &n_uses);
+        }
+        emitter
+    }
+
+    /// Moves constants and scalars to registers from `first` on, those that are read most often first.
+    fn keep(&mut self, first: usize, n_uses: &[usize]) {
+        let is_splat = |value: &usize| matches!(self.places[*value], Place::Splat(..));
+        let mut splats: Vec<usize> = (0..self.places.len()).filter(is_splat).collect();
+        splats.sort_by_key(|value| std::cmp::Reverse(n_uses[*value]));
+        for (value, register) in splats.into_iter().zip(first..self.n_registers()) {
+            if let Ok(Operand::Memory(memory)) = self.operand(value) {
+                let load = self.load(register, memory);
+                self.head.extend(load);
+                self.places[value] = Place::Kept(register);
+                self.is_taken[register] = true;
+            }
+        }
+    }
+
+    fn n_registers(&self) -> usize {
+        if self.is_wide { 32 } else { 16 }
+    }
+
+    fn lanes(&self) -> usize {
+        if self.is_wide { 16 } else { 8 }
+    }
+
+    fn vector(&self, number: usize) -> Register {
+        match self.is_wide {
+            true => Register::ZMM0 + number as u32,
+            false => Register::YMM0 + number as u32,
+        }
+    }
+
+    fn form(&self, [wide, narrow]: Forms) -> Code {
+        if self.is_wide { wide } else { narrow }
+    }
+
+    /// Allocates a vector register.
+    fn allocate(&mut self) -> Result<usize> {
+        let free = (0..self.n_registers()).find(|r| !self.is_taken[*r]);
+        let free =
+            free.ok_or_else(|| unimplemented_error!("the program needs too many registers"))?;
+        self.is_taken[free] = true;
+        self.n_used = self.n_used.max(free + 1);
+        Ok(free)
+    }
+
+    /// Allocates the register of a new value.
+    fn define(&mut self, value: usize) -> Result<Register> {
+        let register = self.allocate()?;
+        self.places[value] = Place::Vector(register);
+        Ok(self.vector(register))
+    }
+
+    /// Frees the registers of operands that the instruction `at` is the last to read.
+    fn release(&mut self, at: usize, operands: impl Iterator<Item = usize>) {
+        for value in operands
+            .filter(|value| self.last_use[*value] == at)
+            .collect::<Vec<_>>()
+        {
+            match self.places[value] {
+                Place::Vector(register) => self.is_taken[register] = false,
+                Place::Mask(mask) => self.is_mask_taken[mask] = false,
+                _ => continue,
+            }
+            self.places[value] = Place::Nowhere;
+        }
+    }
+
+    fn operand(&self, value: usize) -> Result<Operand> {
+        Ok(match self.places[value] {
+            Place::Vector(register) | Place::Kept(register) => {
+                Operand::Register(self.vector(register))
+            }
+            Place::Mask(mask) => Operand::Register(Register::K0 + mask as u32),
+            Place::Splat(table, i) => {
+                let at = (i * size_of::<Splat>()) as i64;
+                Operand::Memory(MemoryOperand::with_base_displ(table, at))
+            }
+            Place::Input(_) | Place::Nowhere => {
+                return Err(internal!("value {value} of a program is not there"));
+            }
+        })
+    }
+
+    /// An operand that must be in a register: a temporary one, if it is in memory.
+    fn register(&mut self, value: usize, temporary: usize) -> Result<Register> {
+        match self.operand(value)? {
+            Operand::Register(register) => Ok(register),
+            Operand::Memory(memory) => {
+                let load = self.load(temporary, memory);
+                self.body.extend(load);
+                Ok(self.vector(temporary))
+            }
+        }
+    }
+
+    fn load(&self, register: usize, memory: MemoryOperand) -> Option<Machine> {
+        let code = self.form(LOAD);
+        Machine::with2(code, self.vector(register), memory).ok()
+    }
+
+    fn push(&mut self, instruction: std::result::Result<Machine, IcedError>) -> Result<()> {
+        let instruction =
+            instruction.map_err(|e| internal!("an instruction has wrong operands: {e}"))?;
+        self.body.push(instruction);
+        Ok(())
+    }
+
+    fn two(&mut self, forms: Forms, to: Register, x: Operand) -> Result<()> {
+        let code = self.form(forms);
+        self.push(match x {
+            Operand::Register(x) => Machine::with2(code, to, x),
+            Operand::Memory(x) => Machine::with2(code, to, x),
+        })
+    }
+
+    fn three(&mut self, forms: Forms, to: Register, x: Register, y: Operand) -> Result<()> {
+        let code = self.form(forms);
+        self.push(match y {
+            Operand::Register(y) => Machine::with3(code, to, x, y),
+            Operand::Memory(y) => Machine::with3(code, to, x, y),
+        })
+    }
+
+    /// The instructions of one vector: its loads, what is computed, and the store.
+    fn body(&mut self) -> Result<()> {
+        let instructions = self.program.instructions();
+        for (i, instruction) in instructions.iter().enumerate() {
+            for value in instruction.operands() {
+                self.load_input(value)?;
+            }
+            let value = self.program.n_inputs() + i;
+            match *instruction {
+                Instruction::Constant(_) => {}
+                Instruction::Unary(inst, a) => self.unary(i, value, inst, a)?,
+                Instruction::Binary(inst, a, b) => self.binary(i, value, inst, a, b)?,
+                Instruction::MulAdd(operands) => self.mul_add(i, value, ADD, operands)?,
+                Instruction::NegMulAdd(operands) => self.mul_add(i, value, NEG_ADD, operands)?,
+                Instruction::Compare(comparison, a, b) => {
+                    self.compare(i, value, comparison, a, b)?
+                }
+                Instruction::Select(operands) => self.select(i, value, operands)?,
+            }
+        }
+        let result = self.program.result();
+        self.load_input(result)?;
+        let result = self.register(result, TEMPORARIES[0])?;
+        let to = MemoryOperand::with_base_index(OUT, OFFSET);
+        let code = self.form(STORE);
+        self.push(Machine::with2(code, to, result))
+    }
+
+    /// Loads the vector of an input where it is first read.
+    fn load_input(&mut self, value: usize) -> Result<()> {
+        let Place::Input(i) = self.places[value] else {
+            return Ok(());
+        };
+        let pointer = MemoryOperand::with_base_displ(INPUTS, (i * size_of::<usize>()) as i64);
+        self.push(Machine::with2(Code::Mov_r64_rm64, ADDRESS, pointer))?;
+        self.define(value)?;
+        if let Place::Vector(register) = self.places[value] {
+            let memory = MemoryOperand::with_base_index(ADDRESS, OFFSET);
+            let load = self.load(register, memory);
+            self.body.extend(load);
+        }
+        Ok(())
+    }
+
+    fn unary(&mut self, at: usize, value: usize, inst: UnaryInst, a: usize) -> Result<()> {
+        let shifted = match inst {
+            UnaryInst::ShiftLeft(n) => Some((SHIFT_LEFT, n)),
+            UnaryInst::ShiftRight(n) => Some((SHIFT_RIGHT, n)),
+            _ => None,
+        };
+        if let Some((forms, n)) = shifted {
+            let x = self.register(a, TEMPORARIES[0])?;
+            self.release(at, [a].into_iter());
+            let (code, to) = (self.form(forms), self.define(value)?);
+            return self.push(Machine::with3(code, to, x, u32::from(n)));
+        }
+        let x = self.operand(a)?;
+        self.release(at, [a].into_iter());
+        let to = self.define(value)?;
+        match inst {
+            UnaryInst::Sqrt => self.two(SQRT, to, x),
+            UnaryInst::RsqrtEstimate => self.two(RSQRT, to, x),
+            UnaryInst::Floor => self.round(to, x, 1),
+            UnaryInst::Ceil => self.round(to, x, 2),
+            UnaryInst::Round => self.round(to, x, 0),
+            UnaryInst::Trunc => self.round(to, x, 3),
+            _ => self.two(TO_FLOAT, to, x),
+        }
+    }
+
+    /// `mode` is that of the instruction: to nearest, down, up, toward zero.
+    fn round(&mut self, to: Register, x: Operand, mode: u32) -> Result<()> {
+        /// Without an exception where the result is not exact.
+        const QUIET: u32 = 8;
+        let code = self.form(ROUND);
+        self.push(match x {
+            Operand::Register(x) => Machine::with3(code, to, x, mode | QUIET),
+            Operand::Memory(x) => Machine::with3(code, to, x, mode | QUIET),
+        })
+    }
+
+    fn is_in_memory(&self, value: usize) -> bool {
+        matches!(self.places[value], Place::Splat(..))
+    }
+
+    fn binary(
+        &mut self,
+        at: usize,
+        value: usize,
+        inst: BinaryInst,
+        a: usize,
+        b: usize,
+    ) -> Result<()> {
+        let (forms, commutes) = binary_forms(inst);
+        let (a, b) = match commutes && self.is_in_memory(a) {
+            true => (b, a),
+            false => (a, b),
+        };
+        let (x, y) = (self.register(a, TEMPORARIES[0])?, self.operand(b)?);
+        self.release(at, [a, b].into_iter());
+        let to = self.define(value)?;
+        self.three(forms, to, x, y)
+    }
+
+    /// `a * b + c`, or `c - a * b`: the result takes the register of an operand.
+    fn mul_add(
+        &mut self,
+        at: usize,
+        value: usize,
+        forms: [Forms; 3],
+        [a, b, c]: [usize; 3],
+    ) -> Result<()> {
+        let [factor, other, addend] = forms;
+        let ends = |emitter: &Self, value: usize| {
+            emitter.last_use[value] == at && matches!(emitter.places[value], Place::Vector(_))
+        };
+        // It may be named twice: an instruction reads all its operands before it writes.
+        let replaced = if ends(self, a) {
+            Some((a, b))
+        } else if ends(self, b) {
+            Some((b, a))
+        } else {
+            None
+        };
+        if ends(self, c) {
+            // The addend is replaced.
+            let (x, y) = self.factors(a, b)?;
+            let to = self.register(c, TEMPORARIES[0])?;
+            self.three(addend, to, x, y)?;
+            return self.take_over(at, value, c, [a, b, c]);
+        }
+        if let Some((x, y)) = replaced {
+            let to = self.register(x, TEMPORARIES[0])?;
+            if self.is_in_memory(y) && !self.is_in_memory(c) {
+                let c = self.register(c, TEMPORARIES[0])?;
+                let y = self.operand(y)?;
+                self.three(other, to, c, y)?;
+            } else {
+                let y = self.register(y, TEMPORARIES[0])?;
+                let c = self.operand(c)?;
+                self.three(factor, to, y, c)?;
+            }
+            return self.take_over(at, value, x, [a, b, c]);
+        }
+        let to = self.define(value)?;
+        let c = self.operand(c)?;
+        self.two(MOVE, to, c)?;
+        let (x, y) = self.factors(a, b)?;
+        self.three(addend, to, x, y)?;
+        self.release(at, [a, b].into_iter());
+        Ok(())
+    }
+
+    /// Two factors, the first of them in a register.
+    fn factors(&mut self, a: usize, b: usize) -> Result<(Register, Operand)> {
+        let (a, b) = match self.is_in_memory(a) {
+            true => (b, a),
+            false => (a, b),
+        };
+        Ok((self.register(a, TEMPORARIES[1])?, self.operand(b)?))
+    }
+
+    /// Names the register of the operand `from`, which the instruction is the last to read, `value`.
+    fn take_over(
+        &mut self,
+        at: usize,
+        value: usize,
+        from: usize,
+        operands: [usize; 3],
+    ) -> Result<()> {
+        self.places[value] = std::mem::replace(&mut self.places[from], Place::Nowhere);
+        self.release(at, operands.into_iter());
+        Ok(())
+    }
+
+    fn compare(
+        &mut self,
+        at: usize,
+        value: usize,
+        comparison: Comparison,
+        a: usize,
+        b: usize,
+    ) -> Result<()> {
+        // The numbers of the ordered, quiet predicates.
+        let predicate: u32 = match comparison {
+            Comparison::Less => 17,
+            Comparison::Equal => 0,
+            Comparison::Unordered => 3,
+        };
+        let (x, y) = (self.register(a, TEMPORARIES[0])?, self.operand(b)?);
+        self.release(at, [a, b].into_iter());
+        let to = match self.is_wide {
+            true => self.define_mask(value)?,
+            false => self.define(value)?,
+        };
+        let code = self.form(COMPARE);
+        self.push(match y {
+            Operand::Register(y) => Machine::with4(code, to, x, y, predicate),
+            Operand::Memory(y) => Machine::with4(code, to, x, y, predicate),
+        })
+    }
+
+    fn define_mask(&mut self, value: usize) -> Result<Register> {
+        let free = self.is_mask_taken.iter().position(|is_taken| !is_taken);
+        let free = free.ok_or_else(|| unimplemented_error!("the program needs too many masks"))?;
+        self.is_mask_taken[free] = true;
+        self.places[value] = Place::Mask(free);
+        Ok(Register::K0 + free as u32)
+    }
+
+    /// The instructions blend: the second operand where the mask is set, else the first.
+    fn select(&mut self, at: usize, value: usize, [mask, a, b]: [usize; 3]) -> Result<()> {
+        let Operand::Register(register) = self.operand(mask)? else {
+            return Err(internal!("a mask of a program is not in a register"));
+        };
+        let (x, y) = (self.register(b, TEMPORARIES[0])?, self.operand(a)?);
+        self.release(at, [mask, a, b].into_iter());
+        let to = self.define(value)?;
+        if self.is_wide {
+            self.three([Code::EVEX_Vblendmps_zmm_k1z_zmm_zmmm512b32; 2], to, x, y)?;
+            if let Some(last) = self.body.last_mut() {
+                last.set_op_mask(register);
+            }
+            return Ok(());
+        }
+        let code = Code::VEX_Vblendvps_ymm_ymm_ymmm256_ymm;
+        self.push(match y {
+            Operand::Register(y) => Machine::with4(code, to, x, y, register),
+            Operand::Memory(y) => Machine::with4(code, to, x, y, register),
+        })
+    }
+}
+
+/// The loop around the instructions of a vector.
+fn function(emitter: Emitter, lanes: usize) -> std::result::Result<Vec<u8>, IcedError> {
+    let bytes = (lanes * size_of::<f32>()) as u32;
+    let mut encoder = Encoder::new(64);
+    let mut at = 0;
+    let mut write = |instruction: &Machine, at: &mut u64| -> std::result::Result<(), IcedError> {
+        *at += encoder.encode(instruction, *at)? as u64;
+        Ok(())
+    };
+    for instruction in &emitter.head {
+        write(instruction, &mut at)?;
+    }
+    // Vectors become bytes.
+    let size = Machine::with3(Code::Imul_r64_rm64_imm32, N_VECTORS, N_VECTORS, bytes)?;
+    write(&size, &mut at)?;
+    write(
+        &Machine::with2(Code::Xor_r32_rm32, Register::R9D, Register::R9D)?,
+        &mut at,
+    )?;
+    let start = at;
+    for instruction in &emitter.body {
+        write(instruction, &mut at)?;
+    }
+    write(
+        &Machine::with2(Code::Add_rm64_imm32, OFFSET, bytes)?,
+        &mut at,
+    )?;
+    write(
+        &Machine::with2(Code::Cmp_r64_rm64, OFFSET, N_VECTORS)?,
+        &mut at,
+    )?;
+    write(&Machine::with_branch(Code::Jb_rel32_64, start)?, &mut at)?;
+    write(&Machine::with(Code::VEX_Vzeroupper), &mut at)?;
+    write(&Machine::with(Code::Retnq), &mut at)?;
+    Ok(encoder.take_buffer())
+}
