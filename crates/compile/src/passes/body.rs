@@ -1,11 +1,13 @@
-//! Copies the bodies of functions to where they are called.
+//! Copies the bodies of functions to where they are called, and nodes to bodies of new functions.
 
 use crate::PassCtx;
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{
-    DeviceSpec, Function, Graph, Node, NodeClass, NodeId, Output, Patch, unique_name,
+    ARG, DeviceSpec, Function, Graph, Node, NodeClass, NodeId, Output, Patch, RETVAL,
+    boundary_attrs, unique_name,
 };
 use ferroflow_opdef::{AttrValue, Attrs};
+use ferroflow_tensor::DType;
 use rustc_hash::{FxHashMap, FxHashSet};
 
 /// The form of the arguments and results of a copied body.
@@ -188,4 +190,111 @@ fn index(node: &Node) -> Result<usize> {
 fn passed(arg: &Node, args: &[Output]) -> Result<Output> {
     let passed = args.get(index(arg)?).copied();
     passed.ok_or_else(|| internal!("nothing is passed for '{}'", arg.name))
+}
+
+/// The body of a new function, of nodes of a graph.
+pub(crate) struct NewBody<'a, 'b> {
+    ctx: &'a PassCtx<'b>,
+    graph: &'a Graph,
+    body: Graph,
+    patch: Patch,
+    args: Vec<Output>,
+    /// The number of the argument that stands for an output of the graph.
+    passed: &'a FxHashMap<Output, usize>,
+    copies: FxHashMap<NodeId, NodeId>,
+    n_results: usize,
+}
+
+impl<'a, 'b> NewBody<'a, 'b> {
+    /// A body with arguments of these dtypes, some of which are `passed` for outputs of `graph`.
+    pub(crate) fn new(
+        ctx: &'a PassCtx<'b>,
+        graph: &'a Graph,
+        dtypes: &[DType],
+        passed: &'a FxHashMap<Output, usize>,
+    ) -> Result<Self> {
+        let mut new = NewBody {
+            ctx,
+            graph,
+            body: Graph::new(),
+            patch: Patch::new(),
+            args: Vec::with_capacity(dtypes.len()),
+            passed,
+            copies: FxHashMap::default(),
+            n_results: 0,
+        };
+        new.body.producer = graph.producer;
+        for (i, dtype) in dtypes.iter().enumerate() {
+            let name = graph.unique_name(&format!("_arg_{i}"));
+            let arg = ctx.node(name, ARG, boundary_attrs(*dtype, i), &[], &[])?;
+            let arg = new.patch.add(&mut new.body, arg)?;
+            new.args.push(Output::new(arg, 0));
+        }
+        Ok(new)
+    }
+
+    /// Copies nodes of the graph; `finish` may change each before it is added. They wait for each other only.
+    pub(crate) fn copy(&mut self, nodes: &[NodeId], finish: impl Fn(&mut Node)) -> Result<()> {
+        // Ids first, since loops make nodes read later ones.
+        let first = self.body.id_bound();
+        let ids = (first..).map(NodeId::new);
+        self.copies.extend(nodes.iter().copied().zip(ids));
+        for id in nodes {
+            let node = self.graph.node(*id);
+            let inputs = node.inputs.iter().map(|input| self.output(*input));
+            let inputs: Option<_> = inputs.collect();
+            let mut copy = Node {
+                inputs: inputs
+                    .ok_or_else(|| internal!("an input of '{}' is missing", node.name))?,
+                controls: self.copies_of(&node.controls).collect(),
+                ..node.clone()
+            };
+            finish(&mut copy);
+            self.patch.add(&mut self.body, copy)?;
+        }
+        Ok(())
+    }
+
+    /// The argument of this number.
+    pub(crate) fn arg(&self, i: usize) -> Output {
+        self.args[i]
+    }
+
+    /// What stands for an output of the graph.
+    pub(crate) fn output(&self, output: Output) -> Option<Output> {
+        match self.passed.get(&output) {
+            Some(arg) => Some(self.args[*arg]),
+            None => self.copies.get(&output.node).map(|copy| Output {
+                node: *copy,
+                ..output
+            }),
+        }
+    }
+
+    /// The copies of those of the nodes that have one.
+    pub(crate) fn copies_of(&self, nodes: &[NodeId]) -> impl Iterator<Item = NodeId> {
+        nodes.iter().filter_map(|id| self.copies.get(id).copied())
+    }
+
+    /// Adds the next result, which waits for the copies of `awaited`.
+    pub(crate) fn result(&mut self, output: Output, awaited: &[NodeId]) -> Result<()> {
+        let dtype = self.body.dtype(output);
+        let dtype = dtype.ok_or_else(|| internal!("a result without dtype"))?;
+        let name = self
+            .graph
+            .unique_name(&format!("_retval_{}", self.n_results));
+        let attrs = boundary_attrs(dtype, self.n_results);
+        let awaited: Vec<NodeId> = self.copies_of(awaited).collect();
+        let node = self.ctx.node(name, RETVAL, attrs, &[output], &awaited)?;
+        self.patch.add(&mut self.body, node)?;
+        self.n_results += 1;
+        Ok(())
+    }
+
+    /// The function, which runs the copies of `effects` whether its results need them or not.
+    pub(crate) fn finish(mut self, effects: &[NodeId]) -> Result<Function> {
+        let effects = self.copies_of(effects).collect();
+        self.patch.apply(&mut self.body);
+        Function::with_effects(self.body, effects)
+    }
 }

@@ -26,12 +26,13 @@ mod regions;
 mod tensor_arrays;
 mod translate;
 
+use super::body::NewBody;
 use crate::{Lower, Pass, PassCtx};
 use build::{List, Meaning, StreamOf};
 use ferroflow_base::{Result, internal};
 use ferroflow_graph::{
     Consumers, Frames, Function, Graph, Node, NodeClass, NodeId, Output, Patch, ShapeMap,
-    boundary_attrs, loop_frames, referred_functions, topological_order,
+    loop_frames, referred_functions, topological_order,
 };
 use ferroflow_opdef::{
     AttrValue, Attrs, Cluster, ClusterInput, ClusterOutput, FuncRef, ScalarType,
@@ -491,20 +492,6 @@ fn replace(
 
 /// The function of the nodes of a candidate, from the inputs to the outputs of its cluster.
 fn function(graph: &Graph, ctx: &PassCtx, candidate: &Candidate, made: &Made) -> Result<Function> {
-    let mut body = Graph::new();
-    body.producer = graph.producer;
-    let mut patch = Patch::new();
-    let mut new: FxHashMap<Output, Output> = FxHashMap::default();
-    for (i, (input, dtype)) in made.inputs.iter().zip(&made.input_types).enumerate() {
-        let node = ctx.node(
-            format!("_arg_{i}"),
-            "_Arg",
-            boundary_attrs(*dtype, i),
-            &[],
-            &[],
-        )?;
-        new.insert(*input, Output::new(patch.add(&mut body, node)?, 0));
-    }
     let mut kept: Vec<NodeId> = candidate.members.clone();
     let mut seen: FxHashSet<NodeId> = kept.iter().copied().collect();
     for member in &candidate.members {
@@ -514,51 +501,18 @@ fn function(graph: &Graph, ctx: &PassCtx, candidate: &Candidate, made: &Made) ->
             }
         }
     }
-    // Ids first, since loops make nodes read later ones.
-    let first = body.id_bound();
-    let ids: FxHashMap<NodeId, NodeId> = kept
-        .iter()
-        .enumerate()
-        .map(|(i, id)| (*id, NodeId::new(first + i)))
-        .collect();
-    for id in &kept {
-        let node = graph.node(*id);
-        let inputs = node.inputs.iter().map(|input| {
-            let inside = ids.get(&input.node).map(|n| Output { node: *n, ..*input });
-            new.get(input).copied().or(inside)
-        });
-        let inputs: Option<_> = inputs.collect();
-        let mut copy = Node {
-            inputs: inputs.ok_or_else(|| internal!("an input of '{}' is missing", node.name))?,
-            controls: node
-                .controls
-                .iter()
-                .filter_map(|c| ids.get(c).copied())
-                .collect(),
-            ..node.clone()
-        };
-        copy.attrs.set(KEPT, AttrValue::Bool(true));
-        patch.add(&mut body, copy)?;
-    }
+    let inputs = made.inputs.iter().copied();
+    let passed = inputs.enumerate().map(|(i, input)| (input, i)).collect();
+    let mut body = NewBody::new(ctx, graph, &made.input_types, &passed)?;
+    body.copy(&kept, |node| node.attrs.set(KEPT, AttrValue::Bool(true)))?;
     for (i, output) in made.outputs.iter().enumerate() {
-        let input = new.get(output).copied().or_else(|| {
-            Some(Output {
-                node: *ids.get(&output.node)?,
-                ..*output
-            })
-        });
-        let input = input.ok_or_else(|| internal!("an output of a cluster is missing"))?;
-        let dtype = body
-            .dtype(input)
-            .ok_or_else(|| internal!("an output without dtype"))?;
+        let output = body.output(*output);
+        let output = output.ok_or_else(|| internal!("an output of a cluster is missing"))?;
         // The call ends when what others wait for has ended.
-        let awaited = candidate.awaited.iter().filter(|_| i == 0);
-        let awaited: Vec<NodeId> = awaited.filter_map(|id| ids.get(id).copied()).collect();
-        let (name, attrs) = (format!("_retval_{i}"), boundary_attrs(dtype, i));
-        let node = ctx.node(name, "_Retval", attrs, &[input], &awaited)?;
-        patch.add(&mut body, node)?;
+        let awaited = if i == 0 { &candidate.awaited[..] } else { &[] };
+        body.result(output, awaited)?;
     }
-    patch.apply(&mut body);
-    topological_order(&body)?;
-    Function::new(body)
+    let function = body.finish(&[])?;
+    topological_order(&function.graph)?;
+    Ok(function)
 }

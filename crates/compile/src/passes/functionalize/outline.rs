@@ -2,11 +2,12 @@
 
 use super::frame::{Loop, Side};
 use crate::PassCtx;
+use crate::passes::body::NewBody;
 use ferroflow_base::{Result, internal};
-use ferroflow_graph::{Function, Graph, Node, NodeId, Output, Patch, boundary_attrs};
+use ferroflow_graph::{Function, Graph, NodeId, Output, Patch};
 use ferroflow_opdef::{AttrValue, Attrs, FuncRef};
 use ferroflow_tensor::DType;
-use rustc_hash::{FxHashMap, FxHashSet};
+use rustc_hash::FxHashSet;
 
 /// Replaces the nodes of a loop by a While.
 pub(super) fn raise(graph: &mut Graph, ctx: &PassCtx, found: &Loop) -> Result<()> {
@@ -75,47 +76,15 @@ fn function(
     types: &[DType],
     results: &[Result<Output, usize>],
 ) -> Result<Function> {
-    let mut body = Graph::new();
-    body.producer = graph.producer;
-    let mut patch = Patch::new();
-    let mut args = Vec::with_capacity(types.len());
-    for (i, dtype) in types.iter().enumerate() {
-        let name = graph.unique_name(&format!("_arg_{i}"));
-        let node = ctx.node(name, "_Arg", boundary_attrs(*dtype, i), &[], &[])?;
-        args.push(Output::new(patch.add(&mut body, node)?, 0));
-    }
-    let mut ids: FxHashMap<NodeId, NodeId> = FxHashMap::default();
-    let inside = |ids: &FxHashMap<NodeId, NodeId>, output: &Output| {
-        if let Some(arg) = side.args.get(output) {
-            return Ok(args[*arg]);
-        }
-        let node = ids.get(&output.node);
-        let node = *node.ok_or_else(|| internal!("a loop's body lacks an input of a node"))?;
-        Ok(Output { node, ..*output })
-    };
-    for id in &side.nodes {
-        let node = graph.node(*id);
-        let inputs = node.inputs.iter().map(|i| inside(&ids, i));
-        let controls = node.controls.iter().filter_map(|c| ids.get(c).copied());
-        let copy = Node {
-            inputs: inputs.collect::<Result<_>>()?,
-            controls: controls.collect(),
-            ..node.clone()
+    let mut body = NewBody::new(ctx, graph, types, &side.args)?;
+    body.copy(&side.nodes, |_| ())?;
+    for result in results {
+        let output = match result {
+            Ok(output) => body.output(*output),
+            Err(arg) => Some(body.arg(*arg)),
         };
-        ids.insert(*id, patch.add(&mut body, copy)?);
+        let output = output.ok_or_else(|| internal!("a loop's body lacks a result"))?;
+        body.result(output, &[])?;
     }
-    for (i, result) in results.iter().enumerate() {
-        let input = match result {
-            Ok(output) => inside(&ids, output)?,
-            Err(arg) => args[*arg],
-        };
-        let dtype = body.dtype(input);
-        let dtype = dtype.ok_or_else(|| internal!("a loop's body lacks an output of a node"))?;
-        let name = graph.unique_name(&format!("_retval_{i}"));
-        let node = ctx.node(name, "_Retval", boundary_attrs(dtype, i), &[input], &[])?;
-        patch.add(&mut body, node)?;
-    }
-    patch.apply(&mut body);
-    let effects = side.effects.iter().filter_map(|e| ids.get(e).copied());
-    Function::with_effects(body, effects.collect())
+    body.finish(&side.effects)
 }
