@@ -1,5 +1,6 @@
 //! Common subexpressions: of nodes with the same op, attrs and inputs one is kept.
 
+use crate::deadness::is_next;
 use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch, topological_order};
@@ -45,7 +46,7 @@ struct BackEdges {
 
 impl BackEdges {
     fn of(graph: &Graph) -> BackEdges {
-        let is_back = |o: &Output| graph.node(o.node).class() == NodeClass::NextIteration;
+        let is_back = |o: &Output| is_next(graph.node(o.node));
         let merges = graph
             .iter()
             .filter(|(_, n)| n.class() == NodeClass::Merge && n.inputs.len() == 2);

@@ -1,8 +1,9 @@
 //! Nodes that can become one node: no path leads out of them and back.
 
 use super::Candidate;
+use crate::deadness::is_next;
 use ferroflow_base::topological_order;
-use ferroflow_graph::{Graph, NodeClass, NodeId};
+use ferroflow_graph::{Graph, NodeId};
 use rustc_hash::FxHashMap;
 
 /// Removes candidates that a path leaves and enters again, such as a loop with an Enter behind one of its Exits, and
@@ -26,7 +27,7 @@ pub(super) fn remove(graph: &Graph, candidates: &mut Vec<Candidate>) {
         for source in sources.chain(node.controls.iter().copied()) {
             let from = vertices[&source];
             // Other loops may go on.
-            let is_back = graph.node(source).class() == NodeClass::NextIteration;
+            let is_back = is_next(graph.node(source));
             if from != to && !is_back {
                 successors[from].push(to);
                 pending[to] += 1;

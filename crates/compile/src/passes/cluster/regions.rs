@@ -2,6 +2,7 @@
 //! stand for.
 
 use super::build::Region;
+use crate::deadness::is_next;
 use ferroflow_graph::{Frames, Graph, Node, NodeClass, NodeId, Output, topological_order};
 
 /// The regions around a node, outermost first.
@@ -121,10 +122,10 @@ impl Paths {
         let [a, b] = node.inputs[..] else {
             return None;
         };
-        if is_next(graph, b) {
+        if is_next(graph.node(b.node)) {
             return self.after(graph, frames, a);
         }
-        if is_next(graph, a) {
+        if is_next(graph.node(a.node)) {
             return self.after(graph, frames, b);
         }
         let (mut a, mut b) = (self.after(graph, frames, a)?, self.after(graph, frames, b)?);
@@ -137,11 +138,6 @@ impl Paths {
             _ => None,
         }
     }
-}
-
-/// Whether an output is that of a NextIteration.
-pub(super) fn is_next(graph: &Graph, output: Output) -> bool {
-    graph.node(output.node).class() == NodeClass::NextIteration
 }
 
 /// The region of an output of a Switch within that of its inputs.

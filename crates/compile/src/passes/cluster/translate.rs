@@ -3,10 +3,10 @@
 
 use super::build::{Builder, Elements, List, MAX_ELEMENTS, Meaning, Outputs, Region};
 use super::randoms::draws;
-use super::regions::{Path, Regions, is_next, maker};
+use super::regions::{Path, Regions, maker};
 use super::tensor_arrays::TensorArrayOp;
+use crate::deadness::is_next;
 use crate::passes::control_only::is_safe;
-
 use ferroflow_graph::{Graph, Library, Node, NodeClass, NodeId, Output};
 use ferroflow_opdef::{ClusterBlock, ClusterInst, ClusterLoop, ScalarType, ValueId};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -336,6 +336,7 @@ impl<'l> Translator<'l> {
     /// A loop of Enter, Merge, Switch, NextIteration and Exit; notes what its Exits mean.
     fn frame(&mut self, scope: &Scope, frame: usize) -> Option<()> {
         let graph = scope.graph;
+        let is_back = |output: Output| is_next(graph.node(output.node));
         let (mut merges, mut exits, mut conds) = (Vec::new(), Vec::new(), Vec::new());
         for (id, node) in graph
             .iter()
@@ -343,8 +344,8 @@ impl<'l> Translator<'l> {
         {
             match node.class() {
                 NodeClass::Merge => match node.inputs[..] {
-                    [enter, next] if is_next(graph, next) => merges.push((id, enter, next)),
-                    [next, enter] if is_next(graph, next) => merges.push((id, enter, next)),
+                    [enter, next] if is_back(next) => merges.push((id, enter, next)),
+                    [next, enter] if is_back(next) => merges.push((id, enter, next)),
                     _ => {}
                 },
                 NodeClass::Exit => exits.push((id, *node.inputs.first()?)),
@@ -502,7 +503,7 @@ impl Scope<'_> {
             let node = self.graph.node(id);
             let inputs = node.inputs.iter();
             let inputs =
-                inputs.filter(|i| !self.given.contains_key(i) && !is_next(self.graph, **i));
+                inputs.filter(|i| !self.given.contains_key(i) && !is_next(self.graph.node(i.node)));
             for input in inputs.filter(|i| seen.insert(i.node)) {
                 if self.graph.node(input.node).class() == NodeClass::Merge {
                     before.insert(input.node);

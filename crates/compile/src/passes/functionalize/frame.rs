@@ -1,6 +1,6 @@
 //! The parts of a loop that can become a While.
 
-use crate::deadness::Deadness;
+use crate::deadness::{Deadness, is_next};
 use ferroflow_graph::{Consumers, Graph, NodeClass, NodeId, Output};
 use rustc_hash::{FxHashMap, FxHashSet};
 
@@ -56,9 +56,7 @@ impl Loop {
             return None;
         };
         let finder = Finder {
-            graph,
-            consumers: view.consumers,
-            order: view.order,
+            view,
             members: members.iter().copied().collect(),
             loop_cond,
         };
@@ -92,16 +90,14 @@ impl Loop {
 }
 
 struct Finder<'a> {
-    graph: &'a Graph,
-    consumers: &'a Consumers,
-    order: &'a [NodeId],
+    view: &'a View<'a>,
     members: FxHashSet<NodeId>,
     loop_cond: NodeId,
 }
 
 impl Finder<'_> {
     fn class(&self, id: NodeId) -> NodeClass {
-        self.graph.node(id).class()
+        self.view.graph.node(id).class()
     }
 
     /// Whether a node moves values of the loop's variables.
@@ -117,7 +113,7 @@ impl Finder<'_> {
 
     /// Whether a Switch is decided by the loop's condition.
     fn is_of_loop(&self, switch: NodeId) -> bool {
-        let predicate = self.graph.node(switch).inputs.get(1);
+        let predicate = self.view.graph.node(switch).inputs.get(1);
         predicate.is_some_and(|p| p.node == self.loop_cond)
     }
 
@@ -130,22 +126,22 @@ impl Finder<'_> {
         let mut variables = Vec::new();
         let mut args = FxHashMap::default();
         for &id in members {
-            let node = self.graph.node(id);
+            let node = self.view.graph.node(id);
             if node.class() != NodeClass::Merge {
                 continue;
             }
-            let is_next = |i: &Output| self.class(i.node) == NodeClass::NextIteration;
-            if !node.inputs.iter().any(is_next) {
+            let is_back = |i: &Output| is_next(self.view.graph.node(i.node));
+            if !node.inputs.iter().any(is_back) {
                 continue;
             }
             let (enter, next) = match node.inputs[..] {
-                [a, b] if is_next(&b) => (a.node, b.node),
-                [a, b] if is_next(&a) => (b.node, a.node),
+                [a, b] if is_back(&b) => (a.node, b.node),
+                [a, b] if is_back(&a) => (b.node, a.node),
                 _ => return None,
             };
             let is_entered = enters.contains(&enter) && !self.is_constant(enter);
             let is_plain = node.op() == "Merge" && node.controls.is_empty();
-            let mut readers = self.consumers.of(id).iter();
+            let mut readers = self.view.consumers.of(id).iter();
             if !is_entered || !is_plain || readers.any(|(_, slot)| *slot == Some(1)) {
                 return None;
             }
@@ -157,7 +153,7 @@ impl Finder<'_> {
         let is_merge = |(id, slot): &(NodeId, Option<u32>)| {
             slot.is_some() && args.contains_key(&Output::new(*id, 0))
         };
-        let feeds_merges = |id: NodeId| self.consumers.of(id).iter().all(is_merge);
+        let feeds_merges = |id: NodeId| self.view.consumers.of(id).iter().all(is_merge);
         let is_regular = |v: &Variable| feeds_merges(v.enter) && feeds_merges(v.next);
         variables
             .iter()
@@ -166,7 +162,7 @@ impl Finder<'_> {
     }
 
     fn is_constant(&self, enter: NodeId) -> bool {
-        let node = self.graph.node(enter);
+        let node = self.view.graph.node(enter);
         node.attrs.bool("is_constant").unwrap_or(false)
     }
 
@@ -179,7 +175,7 @@ impl Finder<'_> {
         let is_first = |id: &NodeId| variables.iter().any(|v| v.enter == *id);
         let others = enters.iter().copied().filter(|e| !is_first(e));
         let others: Vec<NodeId> = others.collect();
-        let is_plain = |id: &NodeId| self.graph.node(*id).op() == "Enter";
+        let is_plain = |id: &NodeId| self.view.graph.node(*id).op() == "Enter";
         let is_regular = enters.iter().all(is_plain) && others.iter().all(|e| self.is_constant(*e));
         is_regular.then_some((variables, others))
     }
@@ -193,7 +189,7 @@ impl Finder<'_> {
     ) -> Option<()> {
         let mut n_exits = 0;
         for &id in members {
-            let node = self.graph.node(id);
+            let node = self.view.graph.node(id);
             n_exits += usize::from(node.class() == NodeClass::Exit);
             if node.class() != NodeClass::Switch || !self.is_of_loop(id) {
                 continue;
@@ -205,9 +201,9 @@ impl Finder<'_> {
             if node.op() != "Switch" {
                 return None;
             }
-            for (reader, slot) in self.consumers.of(id) {
+            for (reader, slot) in self.view.consumers.of(id) {
                 if *slot == Some(0) {
-                    let exit = self.graph.node(*reader);
+                    let exit = self.view.graph.node(*reader);
                     let is_plain = exit.op() == "Exit" && exit.controls.is_empty();
                     is_plain.then(|| variables[variable].exits.push(*reader))?;
                 }
@@ -216,9 +212,9 @@ impl Finder<'_> {
         }
         let found: usize = variables.iter().map(|v| v.exits.len()).sum();
         // Only Switches read LoopCond.
-        let mut readers = self.consumers.of(self.loop_cond).iter();
+        let mut readers = self.view.consumers.of(self.loop_cond).iter();
         let is_read_well = readers.all(|(reader, slot)| {
-            let node = self.graph.node(*reader);
+            let node = self.view.graph.node(*reader);
             slot.is_none() || node.class() == NodeClass::Switch && self.is_of_loop(*reader)
         });
         (found == n_exits && is_read_well).then_some(())
@@ -232,7 +228,7 @@ impl Finder<'_> {
         let of_loop = |m: &&NodeId| self.class(**m) == NodeClass::Switch && self.is_of_loop(**m);
         let mut stack: Vec<(NodeId, Option<u32>)> = Vec::new();
         for switch in self.members.iter().filter(of_loop) {
-            let readers = self.consumers.of(*switch).iter();
+            let readers = self.view.consumers.of(*switch).iter();
             stack.extend(readers.filter(|r| r.1 == Some(1)));
         }
         while let Some((id, slot)) = stack.pop() {
@@ -242,7 +238,7 @@ impl Finder<'_> {
                 // It runs whether what it waits for is dead or not.
                 NodeClass::ControlTrigger => continue,
                 NodeClass::Merge => {
-                    let n_inputs = self.graph.node(id).inputs.len();
+                    let n_inputs = self.view.graph.node(id).inputs.len();
                     let missing = missing.entry(id).or_insert(n_inputs);
                     *missing -= usize::from(slot.is_some());
                     if *missing > 0 {
@@ -252,7 +248,7 @@ impl Finder<'_> {
                 _ => {}
             }
             if alive.insert(id) && self.class(id) != NodeClass::NextIteration {
-                stack.extend(self.consumers.of(id));
+                stack.extend(self.view.consumers.of(id));
             }
         }
         let ends = |v: &Variable| alive.contains(&v.next);
@@ -265,7 +261,7 @@ impl Finder<'_> {
         args: FxHashMap<Output, usize>,
         alive: &FxHashSet<NodeId>,
     ) -> Option<Side> {
-        let effects = self.graph.node(self.loop_cond).controls.to_vec();
+        let effects = self.view.graph.node(self.loop_cond).controls.to_vec();
         let mut side = Side {
             args,
             ..Side::default()
@@ -289,7 +285,7 @@ impl Finder<'_> {
             args,
             ..Side::default()
         };
-        let nexts = || variables.iter().map(|v| self.graph.node(v.next));
+        let nexts = || variables.iter().map(|v| self.view.graph.node(v.next));
         let results: Vec<Output> = nexts()
             .map(|n| n.inputs.first().copied())
             .collect::<Option<_>>()?;
@@ -313,7 +309,7 @@ impl Finder<'_> {
 
     /// Whether a node has results for all inputs.
     fn cannot_fail(&self, id: NodeId) -> bool {
-        let node = self.graph.node(id);
+        let node = self.view.graph.node(id);
         match node.class() {
             NodeClass::Const | NodeClass::Identity | NodeClass::NoOp => true,
             NodeClass::ControlTrigger => true,
@@ -325,7 +321,7 @@ impl Finder<'_> {
     }
 
     fn has_effects(&self, id: NodeId) -> bool {
-        self.graph.is_target(id) || self.graph.node(id).def.flags.stateful
+        self.view.graph.is_target(id) || self.view.graph.node(id).def.flags.stateful
     }
 
     /// What these outputs and nodes depend on inside the loop. A node does not wait for those in `earlier`.
@@ -346,7 +342,7 @@ impl Finder<'_> {
             if !found.insert(id) {
                 continue;
             }
-            let node = self.graph.node(id);
+            let node = self.view.graph.node(id);
             let is_inside = self.members.contains(&id) && !self.is_structure(id, &side.args);
             if !is_inside && !node.is_free_constant() {
                 return None;
@@ -368,9 +364,9 @@ impl Finder<'_> {
 
     /// Sets the nodes and effects of a side.
     fn finish(&self, side: &mut Side, found: &FxHashSet<NodeId>, effects: &[NodeId]) {
-        let nodes = self.order.iter().filter(|id| found.contains(*id));
+        let nodes = self.view.order.iter().filter(|id| found.contains(*id));
         side.nodes = nodes.copied().collect();
-        let runs = |id: &&NodeId| effects.contains(id) || self.graph.is_target(**id);
+        let runs = |id: &&NodeId| effects.contains(id) || self.view.graph.is_target(**id);
         side.effects = side.nodes.iter().filter(runs).copied().collect();
     }
 
@@ -382,7 +378,7 @@ impl Finder<'_> {
         let is_done = |id: &NodeId| {
             kept.contains(id) || self.is_structure(*id, &found.body.args) || !self.has_effects(*id)
         };
-        let device = |id: &NodeId| &self.graph.node(*id).device;
+        let device = |id: &NodeId| &self.view.graph.node(*id).device;
         let is_near = |id: &NodeId| device(id) == device(&self.loop_cond);
         self.members.iter().all(|id| is_done(id) && is_near(id))
     }
