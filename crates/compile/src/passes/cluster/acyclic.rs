@@ -67,6 +67,7 @@ fn run(graph: &mut Graph, ctx: &PassCtx) -> Result<()> {
     let groups = Groups {
         shapes: &*ctx.shapes(graph)?,
         regions: &regions,
+        predicates: predicates(graph, &regions),
         graph,
         ctx,
     };
@@ -103,6 +104,8 @@ struct Groups<'a> {
     ctx: &'a PassCtx<'a>,
     shapes: &'a ShapeMap,
     regions: &'a Regions,
+    /// The predicate of the outermost conditional that each node is in, or begins or ends.
+    predicates: Vec<Option<Output>>,
 }
 
 /// The conditionals of Switch and Merge outside of all others, by predicate.
@@ -183,19 +186,7 @@ impl Groups<'_> {
 
     /// The predicate of the outermost conditional that a node is in, or begins or ends.
     fn conditional_of(&self, id: NodeId) -> Option<Output> {
-        let node = self.graph.node(id);
-        let path = self.paths().of(id)?;
-        let first = |path: &[Region]| match path.first() {
-            Some(Region::Branch(predicate, _)) => Some(*predicate),
-            _ => None,
-        };
-        let after = |output| self.paths().after(self.graph, self.frames(), output);
-        match (path.is_empty(), node.class()) {
-            (false, _) => first(path),
-            (true, NodeClass::Switch) => first(&after(Output::new(id, 0))?),
-            (true, NodeClass::Merge) => first(&after(*node.inputs.first()?)?),
-            _ => None,
-        }
+        self.predicates[id.index()]
     }
 
     /// Whether a node may be in a group.
@@ -430,6 +421,30 @@ impl Groups<'_> {
         let cost = CLUSTER + TENSOR * (inputs.len() + candidate.outputs.len());
         cost + elements.sum::<usize>() < computing.iter().map(alone).sum()
     }
+}
+
+/// The predicate of the outermost conditional that each node is in, or begins or ends.
+fn predicates(graph: &Graph, regions: &Regions) -> Vec<Option<Output>> {
+    let Regions { frames, paths } = regions;
+    let after = |output| paths.after(graph, frames, output);
+    let first = |path: &[Region]| match path.first() {
+        Some(Region::Branch(predicate, _)) => Some(*predicate),
+        _ => None,
+    };
+    let of_node = |id: NodeId, node: &Node| {
+        let path = paths.of(id)?;
+        match (path.is_empty(), node.class()) {
+            (false, _) => first(path),
+            (true, NodeClass::Switch) => first(&after(Output::new(id, 0))?),
+            (true, NodeClass::Merge) => first(&after(*node.inputs.first()?)?),
+            _ => None,
+        }
+    };
+    let mut all = vec![None; graph.id_bound()];
+    for (id, node) in graph.iter() {
+        all[id.index()] = of_node(id, node);
+    }
+    all
 }
 
 fn is_product(node: &Node) -> bool {
