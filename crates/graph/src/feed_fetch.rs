@@ -1,6 +1,7 @@
 //! Feeds and fetches that a step exchanges with its client through its rendezvous.
 
 use crate::graph::def_of;
+use crate::prune::{ARG, boundary_attrs};
 use crate::recv_scheduling::START;
 use crate::{Graph, Node, NodeId, PlacedGraph, PrunedGraph};
 use ferroflow_base::{Result, internal};
@@ -115,13 +116,12 @@ pub fn recvs_to_args(
     for id in recvs {
         let mut node = graph.node(id).clone();
         keys.push(format!("{};0:0", rendezvous_key(&node)));
-        let mut attrs = Attrs::default()
-            .with("T", AttrValue::Type(node.attrs.dtype("tensor_type")?))
-            .with("index", AttrValue::Int((n_args + keys.len() - 1) as i64));
+        let dtype = node.attrs.dtype("tensor_type")?;
+        let mut attrs = boundary_attrs(dtype, n_args + keys.len() - 1);
         if let Some(shape) = node.attrs.get("_shape") {
             attrs.set("_shape", shape.clone());
         }
-        node.def = def_of(registry, "_Arg")?;
+        node.def = def_of(registry, ARG)?;
         node.attrs = attrs;
         graph.replace(id, node);
     }

@@ -1,8 +1,9 @@
 //! [`split_tail`]: what depends on shapes that only a step knows, as a graph of its own.
 
+use crate::prune::{ARG, RETVAL, boundary_attrs};
 use crate::{Graph, Node, NodeId, Output, PlacedGraph, topological_order};
 use ferroflow_base::{Result, internal};
-use ferroflow_opdef::{AttrValue, Attrs, NodeClass, Registry};
+use ferroflow_opdef::{AttrValue, NodeClass, Registry};
 use rustc_hash::FxHashMap;
 
 /// Ops whose outputs have shapes that depend on the values of their inputs.
@@ -109,7 +110,7 @@ impl Splitter<'_> {
                 let arg = match args.get(input) {
                     Some(arg) => *arg,
                     None => {
-                        let arg = self.boundary(graph, *input, "_Arg", crossing.len())?;
+                        let arg = self.boundary(graph, *input, ARG, crossing.len())?;
                         let arg = self.tail.add(arg)?;
                         crossing.push(*input);
                         args.insert(*input, arg);
@@ -149,7 +150,7 @@ impl Splitter<'_> {
         renumber(&mut self.main, |i| !self.is_of_tail[i])?;
         let first = self.is_of_tail.iter().filter(|of_tail| !**of_tail).count();
         for (i, output) in crossing.iter().enumerate() {
-            let result = self.boundary(graph, *output, "_Retval", first + i)?;
+            let result = self.boundary(graph, *output, RETVAL, first + i)?;
             self.main.add(result)?;
         }
         Ok(())
@@ -161,13 +162,11 @@ impl Splitter<'_> {
         let dtype = graph.dtype(output);
         let dtype =
             dtype.ok_or_else(|| internal!("{} has no output {}", source.name, output.slot))?;
-        let attrs = Attrs::default()
-            .with("T", AttrValue::Type(dtype))
-            .with("index", AttrValue::Int(index as i64));
+        let attrs = boundary_attrs(dtype, index);
         let name = graph.unique_name(&format!("{}/{}{op}", source.name, output.slot));
         let inputs = [output];
         let inputs = match op {
-            "_Retval" => &inputs[..],
+            RETVAL => &inputs[..],
             _ => &[],
         };
         let mut node = Node::new(self.registry, name, op, attrs, inputs, &[])?;

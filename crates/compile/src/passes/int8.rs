@@ -21,7 +21,9 @@ use crate::view::{View, moves_values, same_shape};
 use crate::{Int8, OBSERVED, Pass, PassCtx, Ranges};
 use correction::Corrections;
 use ferroflow_base::Result;
-use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch, RETVAL, topological_order};
+use ferroflow_graph::{
+    Graph, Node, NodeClass, NodeId, Output, Patch, RETVAL, boundary_attrs, topological_order,
+};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::{DType, Shape, Tensor};
 use product::{ALL, Product, clamp_of, limits};
@@ -79,10 +81,7 @@ fn observe(graph: &mut Graph, ctx: &PassCtx, tensors: Vec<(String, Output)>) -> 
     let n = n.count();
     let mut patch = Patch::new();
     for (i, (tensor, output)) in tensors.into_iter().enumerate() {
-        let attrs = Attrs::default()
-            .with("T", AttrValue::Type(DType::Float))
-            .with("index", AttrValue::Int((n + i) as i64))
-            .with(OBSERVED, AttrValue::str(&tensor));
+        let attrs = boundary_attrs(DType::Float, n + i).with(OBSERVED, AttrValue::str(&tensor));
         let name = graph.unique_name(&format!("_observed_{i}"));
         let node = ctx.node(name, RETVAL, attrs, &[output], &[])?;
         patch.add(graph, node)?;

@@ -3,7 +3,7 @@
 use super::{Translator, unknown};
 use crate::pass::constant_node;
 use ferroflow_base::{Result, invalid_argument, unimplemented_error};
-use ferroflow_graph::{Function, Graph, NodeId, Output, Patch};
+use ferroflow_graph::{ARG, Function, Graph, NodeId, Output, Patch, RETVAL, boundary_attrs};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_stablehlo::{Op, TensorType, Type, ValueId};
 use ferroflow_tensor::{DType, Tensor};
@@ -90,9 +90,9 @@ impl<'s, 't> Scope<'s, 't> {
 
     /// Adds an argument.
     pub(super) fn arg(&mut self, id: ValueId, ty: TensorType) -> Result<()> {
-        let attrs = typed(ty.dtype).with("index", AttrValue::Int(self.n_args as i64));
+        let attrs = boundary_attrs(ty.dtype, self.n_args);
         self.n_args += 1;
-        let output = self.node("_Arg", attrs, &[])?;
+        let output = self.node(ARG, attrs, &[])?;
         self.define(id, ty, output);
         Ok(())
     }
@@ -101,9 +101,9 @@ impl<'s, 't> Scope<'s, 't> {
     pub(super) fn results(&mut self, ids: &[ValueId]) -> Result<()> {
         for id in ids {
             let (value, dtype) = (self.full(*id)?, self.ty(*id)?.dtype);
-            let attrs = typed(dtype).with("index", AttrValue::Int(self.n_results as i64));
+            let attrs = boundary_attrs(dtype, self.n_results);
             self.n_results += 1;
-            self.node("_Retval", attrs, &[value])?;
+            self.node(RETVAL, attrs, &[value])?;
         }
         Ok(())
     }

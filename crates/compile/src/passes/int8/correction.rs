@@ -6,7 +6,9 @@ use super::product::{ALL, clamp_of};
 use crate::pass::constant_node;
 use crate::{OBSERVED, PassCtx};
 use ferroflow_base::Result;
-use ferroflow_graph::{Graph, Node, NodeClass, NodeId, Output, Patch, RETVAL, topological_order};
+use ferroflow_graph::{
+    Graph, Node, NodeClass, NodeId, Output, Patch, RETVAL, boundary_attrs, topological_order,
+};
 use ferroflow_opdef::{AttrValue, Attrs};
 use ferroflow_tensor::{DType, Tensor};
 use rustc_hash::FxHashMap;
@@ -88,9 +90,8 @@ impl Corrections {
         let gap = add(graph, "Sub", float(), &[reference, sums])?;
         let mean = float().with("Tidx", AttrValue::Type(DType::Int32));
         let mean = add(graph, "Mean", mean, &[gap, axes])?;
-        let result = float()
-            .with("index", AttrValue::Int(self.n_results as i64))
-            .with(OBSERVED, AttrValue::str(&name));
+        let result =
+            boundary_attrs(DType::Float, self.n_results).with(OBSERVED, AttrValue::str(&name));
         add(graph, RETVAL, result, &[mean])?;
         self.n_results += 1;
         add(graph, "AddV2", float(), &[sums, mean])
