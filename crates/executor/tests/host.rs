@@ -12,6 +12,7 @@ use ferroflow_sync::{
     AsyncValue, AsyncValueRef, MultiThreadedWorkQueue, Promise, SingleThreadedWorkQueue, WorkQueue,
 };
 use ferroflow_tensor::MallocAllocator;
+use ferroflow_testkit::random::Random;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -304,26 +305,10 @@ fn rows() -> Vec<(String, String)> {
     rows
 }
 
-/// Numbers that look random; the same for the same seed.
-struct Random(u64);
-
-impl Random {
-    fn new(seed: u64) -> Self {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    fn next(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % below.max(1) as u64) as usize
-    }
-}
-
 /// A random graph of late and immediate kernels, what it computes, and how many kernels it has.
 fn random(seed: u64, n: usize) -> (String, i32, usize) {
-    let mut random = Random::new(seed);
-    let mut next = |below: usize| random.next(below);
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let mut next = |below| random.below(below);
     let mut text = format!("func @f() -> i32 {{\n{}", ONE.replace("%one", "%v0"));
     let mut values = vec![1i32];
     for i in 1..n {
@@ -413,20 +398,20 @@ fn programs_compute_and_leave_nothing_behind() {
 
 /// Changes bytes of a file, cuts it, or copies a part of it over another.
 fn mangle(bytes: &mut Vec<u8>, random: &mut Random) {
-    for _ in 0..1 + random.next(4) {
-        let at = random.next(bytes.len());
-        match random.next(8) {
+    for _ in 0..1 + random.below(4) {
+        let at = random.below(bytes.len());
+        match random.below(8) {
             0 => bytes.truncate(at.max(1)),
             1 => {
-                let (from, n) = (random.next(bytes.len()), random.next(16));
+                let (from, n) = (random.below(bytes.len()), random.below(16));
                 let part: Vec<u8> = bytes.iter().skip(from).take(n).copied().collect();
                 for (to, from) in bytes.iter_mut().skip(at).zip(part) {
                     *to = from;
                 }
             }
-            2 => bytes[at] ^= 1 << random.next(8),
+            2 => bytes[at] ^= 1 << random.below(8),
             3 => bytes[at] = bytes[at].wrapping_add(1),
-            _ => bytes[at] = random.next(256) as u8,
+            _ => bytes[at] = random.below(256) as u8,
         }
     }
 }
@@ -449,7 +434,7 @@ fn mangled_programs() {
             files.push(bef::write_with(&module, options).expect("valid"));
         }
     }
-    let (mut random, registry) = (Random::new(7), registry());
+    let (mut random, registry) = (Random(7), registry());
     let (mut n_opened, mut n_run) = (0, 0);
     for i in 0..n {
         let mut bytes = files[i % files.len()].clone();

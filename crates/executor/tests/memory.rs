@@ -6,6 +6,7 @@ use ferroflow_opdef::{Cost, KernelCtx, NodeInfo, OpKernel, Resources};
 use ferroflow_program::{Action, Body, BodyNode, KernelEntry, NodeIdx, Source};
 use ferroflow_sync::{CancelToken, Pool};
 use ferroflow_tensor::{DType, Shape, Tensor};
+use ferroflow_testkit::random::Rng;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -359,13 +360,8 @@ fn concurrent_steps_have_an_arena_each() {
 
 #[test]
 fn the_order_of_nodes_does_not_matter() {
-    let mut seed = 3u64;
-    let mut below = |n: usize| {
-        seed = seed
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (seed >> 33) as usize % n
-    };
+    let mut random = Rng(3);
+    let mut below = |n| random.below(n);
     let mut n_sure = 0;
     for round in 0..12 {
         // Whether an input is overwritten depends on which reader comes last, and with it what is allocated.

@@ -6,6 +6,7 @@ use ferroflow_opdef::{AsyncCall, Cost, KernelCtx, NodeInfo, OpKernel, Resources}
 use ferroflow_program::{Action, Body, BodyNode, FrameIdx, KernelEntry, NodeIdx, Source};
 use ferroflow_sync::{CancelToken, Pool, Registration};
 use ferroflow_tensor::{DType, Tensor};
+use ferroflow_testkit::random::Rng;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -66,18 +67,6 @@ fn load(body: &Body, make: &MakeKernel) -> Arc<Executor> {
     Executor::new(Arc::new(plan.expect("a valid body")))
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        ((self.0 >> 33) as usize) % n
-    }
-}
-
 /// A kernel that adds its inputs and one, and counts its calls.
 fn sum(calls: Arc<AtomicUsize>) -> Box<dyn OpKernel> {
     Box::new(move |ctx: &mut KernelCtx| {
@@ -96,7 +85,7 @@ fn random_graph(
     seed: u64,
     n: usize,
 ) -> (Arc<Executor>, Arc<AtomicUsize>, impl Fn(i64, i64) -> i64) {
-    let mut r = Random(seed);
+    let mut r = Rng(seed);
     let calls = Arc::new(AtomicUsize::new(0));
     let mut builder = Body::default();
     let root = builder.function("", 2, 1);
@@ -139,7 +128,7 @@ fn random_graph(
 #[test]
 fn random_graphs_on_many_threads() {
     for seed in 0..30 {
-        let n = 3 + Random(seed).below(200);
+        let n = 3 + Rng(seed).below(200);
         let (executor, calls, expected) = random_graph(seed, n);
         for threads in [1, 2, 4, 8] {
             let pool = Arc::new(Pool::new(threads));
@@ -256,7 +245,7 @@ fn random_loop(updates: &[Update]) -> Body {
 #[test]
 fn variables_of_loops_change_places() {
     for seed in 0..200 {
-        let mut r = Random(seed);
+        let mut r = Rng(seed);
         let n = 1 + r.below(5);
         let update = |_| match r.below(5) {
             0 => Update::Constant,

@@ -7,19 +7,11 @@ use ferroflow_opdef::{
 use ferroflow_ops::registry;
 use ferroflow_sync::{CancelToken, Inline};
 use ferroflow_tensor::{DType, Shape, Tensor};
+use ferroflow_testkit::random;
 
 /// Returns deterministic numbers in `-1..1`.
 fn noise(shape: &[usize], seed: u32) -> Tensor {
-    let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
-    let n = shape.iter().product();
-    let values: Vec<f32> = (0..n)
-        .map(|_| {
-            x ^= x << 13;
-            x ^= x >> 17;
-            x ^= x << 5;
-            x as i32 as f32 / i32::MAX as f32
-        })
-        .collect();
+    let values = random::noise(shape.iter().product(), seed);
     Tensor::from_slice(Shape::from(shape), &values).expect("small")
 }
 

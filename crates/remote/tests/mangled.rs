@@ -10,6 +10,7 @@ use ferroflow_model::{tensor_from_proto, tensor_to_proto};
 use ferroflow_remote::{Master, MasterOptions};
 use ferroflow_runtime::CancelToken;
 use ferroflow_tensor::Tensor;
+use ferroflow_testkit::random::Rng;
 use messages::Tasks;
 use prost::Message;
 use std::time::Duration;
@@ -19,27 +20,15 @@ const GRAPH: &str = "
     node { name: 'z' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }
     node { name: 'y' op: 'AddV2' input: 'x' input: 'z' attr { key: 'T' value { type: DT_FLOAT } } }";
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 = self
-            .0
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (self.0 >> 33) as usize % n
-    }
-}
-
 /// `message` with some bytes changed, cut off or repeated, as far as it still is one.
-fn mangled<M: Message + Default>(message: &M, random: &mut Random) -> Option<M> {
+fn mangled<M: Message + Default>(message: &M, random: &mut Rng) -> Option<M> {
     let mut bytes = message.encode_to_vec();
     damage(&mut bytes, random);
     M::decode(&bytes[..]).ok()
 }
 
 /// Changes, cuts off or repeats some bytes.
-fn damage(bytes: &mut Vec<u8>, random: &mut Random) {
+fn damage(bytes: &mut Vec<u8>, random: &mut Rng) {
     for _ in 0..=random.below(4) {
         let at = random.below(bytes.len().max(1));
         match random.below(5) {
@@ -123,7 +112,7 @@ fn damaged_messages() {
         fetch: vec!["y:0".into()],
         ..Default::default()
     };
-    let mut random = Random(7);
+    let mut random = Rng(7);
     let token = || CancelToken::new().with_timeout(Duration::from_secs(2));
     for round in 0..600 {
         let random = &mut random;
@@ -166,7 +155,7 @@ fn damaged_messages_of_masters_and_eager_clients() {
         let is_answered = sample[0] != 4;
         assert_eq!(tasks.send(sample), is_answered, "sample {i}");
     }
-    let mut random = Random(11);
+    let mut random = Rng(11);
     for round in 0..300 * samples.len() {
         let mut message = samples[round % samples.len()].clone();
         let kind = message.remove(0);

@@ -3,6 +3,7 @@
 //!
 //! `CASE=part-of-a-name` runs a part of them; `oracle/gradients.py` writes the files.
 
+use ferroflow_testkit::random::Rng;
 use ferroflow_testkit::{cases, tensors};
 
 use ferroflow_model::GraphFile;
@@ -165,13 +166,8 @@ fn doubles(t: &Tensor) -> tensors::Res<Vec<f64>> {
 /// Compares with the change of the result along random directions.
 fn steps(case: &Case, session: &Session, gradients: &[Tensor]) -> tensors::Res<()> {
     const H: f64 = 1e-6;
-    let mut state = 12345u64;
-    let mut random = || {
-        state = state
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (state >> 11) as f64 / (1u64 << 52) as f64 - 1.0
-    };
+    let mut rng = Rng(12345);
+    let mut random = || rng.below(1 << 31) as f64 / (1u64 << 30) as f64 - 1.0;
     let with = case
         .xs
         .iter()

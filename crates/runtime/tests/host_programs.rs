@@ -5,6 +5,7 @@ use ferroflow_runtime::host::{
     AllocatorType, Config, Driver, TextOptions, bef, bef_to_mlir, host_registry, mlir, mlir_to_bef,
     optimize,
 };
+use ferroflow_testkit::random::Rng;
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -183,13 +184,8 @@ fn mangled_texts_do_no_harm() {
         "<",
     ];
     let options = TextOptions::default();
-    let mut seed = 1u64;
-    let mut random = |n: usize| {
-        seed = seed
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        (seed >> 33) as usize % n.max(1)
-    };
+    let mut rng = Rng(1);
+    let mut random = |n: usize| rng.below(n.max(1));
     let mut n_valid = 0;
     for (file, text) in programs() {
         // One function after the other, so that most of them are mangled in one place.

@@ -5,6 +5,7 @@ use ferroflow_runtime::{
     Calibration, CompileOptions, CompileRequest, CompiledModel, Int8, Session, SessionOptions,
     Shape, Signature, Tensor,
 };
+use ferroflow_testkit::random::noise;
 use ferroflow_testkit::{cases, tensors};
 use serde_json::Value as Json;
 use std::collections::BTreeMap;
@@ -139,18 +140,6 @@ fn rounded_networks_run_on_codes() {
         n_run += 1;
     }
     assert_eq!(n_run, CASES.len());
-}
-
-/// Numbers without a pattern, between -1 and 1.
-fn noise(n: usize, seed: u32) -> Vec<f32> {
-    let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
-    let mut next = || {
-        x ^= x << 13;
-        x ^= x >> 17;
-        x ^= x << 5;
-        x as i32 as f32 / i32::MAX as f32
-    };
-    (0..n).map(|_| next()).collect()
 }
 
 fn constant(name: &str, dims: &[usize], seed: u32) -> String {

@@ -4,6 +4,7 @@
 //! `mangled/` and replayed here.
 
 use ferroflow_runtime::{Session, SessionOptions, Signature};
+use ferroflow_testkit::random::Rng;
 use std::path::Path;
 
 fn digits() -> Vec<u8> {
@@ -51,15 +52,12 @@ fn cut_short() {
 #[test]
 fn flipped_bytes() {
     let whole = digits();
-    let mut state = 12345u64;
+    let mut random = Rng(12345);
     for _ in 0..150 {
         let mut bytes = whole.clone();
         for _ in 0..4 {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            let at = (state >> 33) as usize % bytes.len();
-            bytes[at] ^= 1 << (state % 8);
+            let at = random.below(bytes.len());
+            bytes[at] ^= 1 << random.below(8);
         }
         load(bytes);
     }

@@ -1,5 +1,6 @@
 //! SavedModels that TensorFlow wrote give TensorFlow's answers.
 
+use ferroflow_testkit::random::Rng;
 use ferroflow_testkit::tensors as json;
 
 use ferroflow_runtime::{Code, CompileOptions, DType, Result, SavedModel, SessionOptions, Tensor};
@@ -235,15 +236,12 @@ fn damaged_models_do_not_panic() {
     let model = Copy::new("simple_save_resource", "mangled");
     let path = model.0.join("saved_model.pb");
     let whole = std::fs::read(&path).expect("readable");
-    let mut state = 99u64;
+    let mut random = Rng(99);
     for i in 0..300 {
         let mut bytes = whole.clone();
         for _ in 0..3 {
-            state = state
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            let at = (state >> 33) as usize % bytes.len();
-            bytes[at] = (state >> 20) as u8;
+            let at = random.below(bytes.len());
+            bytes[at] = random.below(256) as u8;
         }
         if i % 5 == 0 {
             bytes.truncate(whole.len() * i / 300);

@@ -3,7 +3,7 @@
 use ferroflow_runtime::{
     CancelToken, Code, CompileOptions, RunOptions, Session, SessionOptions, Shape, Tensor,
 };
-use ferroflow_testkit::random::Random;
+use ferroflow_testkit::random::{Random, Rng};
 use std::time::Duration;
 
 fn options(threads: usize, optimize: bool) -> SessionOptions {
@@ -380,14 +380,12 @@ fn random_graphs_agree_whatever_the_setting() {
 /// A graph of sums and products of earlier nodes, picked at random.
 fn tangle(nodes: usize) -> String {
     let mut text = placeholder("n0", &[]) + &placeholder("n1", &[]);
-    let mut random: usize = 1;
+    let mut random = Rng(1);
     for i in 2..nodes {
-        random = random
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        let near = |bits: usize| format!("n{}", i - 1 - (random >> bits) % i.min(64));
-        let op = ["AddV2", "Mul", "Sub"][(random >> 20) % 3];
-        text += &node(&format!("n{i}"), op, &[&near(33), &near(48)]);
+        let mut near = || format!("n{}", i - 1 - random.below(i.min(64)));
+        let inputs = [near(), near()];
+        let op = ["AddV2", "Mul", "Sub"][random.below(3)];
+        text += &node(&format!("n{i}"), op, &inputs.each_ref().map(String::as_str));
     }
     text
 }

@@ -5,16 +5,7 @@ use ferroflow_runtime::{
     CompileRequest, CompiledModel, DType, Precision, Result, Session, SessionOptions, Shape,
     Signature, Tensor,
 };
-
-/// Numbers in -1..1 that are always the same.
-fn noise(n: usize, seed: u32) -> Vec<f32> {
-    let mut state = seed;
-    let next = |_| {
-        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (state >> 8) as f32 / (1 << 23) as f32 - 1.0
-    };
-    (0..n).map(next).collect()
-}
+use ferroflow_testkit::random::noise;
 
 fn constant(name: &str, dims: &[usize], seed: u32) -> String {
     let values: String = noise(dims.iter().product(), seed)

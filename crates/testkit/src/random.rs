@@ -26,3 +26,15 @@ impl Random {
         (self.0 % n as u64) as usize
     }
 }
+
+/// Returns `n` numbers between -1 and 1 (Marsaglia 2003): the same numbers on every machine.
+pub fn noise(n: usize, seed: u32) -> Vec<f32> {
+    let mut x = seed.wrapping_mul(0x9e37_79b9) | 1;
+    let next = |_| {
+        x ^= x << 13;
+        x ^= x >> 17;
+        x ^= x << 5;
+        x.cast_signed() as f32 / i32::MAX as f32
+    };
+    (0..n).map(next).collect()
+}

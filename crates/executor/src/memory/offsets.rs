@@ -105,6 +105,7 @@ pub(crate) fn most_alive(blocks: &[Lifetime]) -> (usize, u32) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ferroflow_testkit::random::Rng;
 
     fn blocks(rows: &[(usize, u32, u32)]) -> Vec<Lifetime> {
         let block = |&(len, from, to): &(usize, u32, u32)| Lifetime { len, from, to };
@@ -157,18 +158,13 @@ mod tests {
 
     #[test]
     fn blocks_that_live_at_once_are_apart() {
-        let mut seed = 1u64;
-        let mut below = |n: u64| {
-            seed = seed
-                .wrapping_mul(6364136223846793005)
-                .wrapping_add(1442695040888963407);
-            (seed >> 33) % n
-        };
-        for round in 0..300u64 {
+        let mut random = Rng(1);
+        let mut below = |n| random.below(n);
+        for round in 0..300 {
             let n = 1 + below(60);
             let mut rows = Vec::new();
             for _ in 0..n {
-                let len = 1024 + below(1 + round * 1000) as usize;
+                let len = 1024 + below(1 + round * 1000);
                 let from = below(50) as u32;
                 rows.push((len, from, from + 1 + below(20) as u32));
             }
