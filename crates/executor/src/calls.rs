@@ -102,22 +102,13 @@ impl StepState {
                 return Ok(());
             }
             let iter = self.start_phase(env, id, frame, Phase::Cond);
-            self.release_started(env, iter)
+            self.release(env, iter)
         } else {
             call.phase = Phase::Plain;
             let iter = self.start_function(env, id, frame, &mut args);
             args.clear();
             self.args = args;
-            self.release_started(env, iter)
-        }
-    }
-
-    fn release_started(&mut self, env: &Env, iter: u32) -> Result<()> {
-        let it = &mut self.iterations[iter as usize];
-        it.outstanding -= 1;
-        match it.outstanding {
-            0 => self.finish_iterations(env, iter),
-            _ => Ok(()),
+            self.release(env, iter)
         }
     }
 

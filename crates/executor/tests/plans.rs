@@ -1,7 +1,7 @@
 //! Bodies made by hand, run by the engine `dataflow`: every node runs once, whatever the threads.
 
 use ferroflow_base::{Code, Result, invalid_argument};
-use ferroflow_executor::{Executor, RunArgs};
+use ferroflow_executor::{Executor, NodeSpan, RunArgs, TraceSink};
 use ferroflow_opdef::{AsyncCall, Cost, KernelCtx, NodeInfo, OpKernel, Resources};
 use ferroflow_program::{Action, Body, BodyNode, FrameIdx, KernelEntry, NodeIdx, Source};
 use ferroflow_sync::{CancelToken, Pool, Registration};
@@ -18,6 +18,16 @@ fn run(
     args: &[i64],
     cancel: &CancelToken,
 ) -> Result<Vec<Tensor>> {
+    run_traced(executor, pool, args, cancel, None)
+}
+
+fn run_traced(
+    executor: &Arc<Executor>,
+    pool: &Arc<Pool>,
+    args: &[i64],
+    cancel: &CancelToken,
+    trace: Option<&Arc<dyn TraceSink>>,
+) -> Result<Vec<Tensor>> {
     executor.run(RunArgs {
         args: args.iter().map(|a| Tensor::scalar(*a)).collect(),
         step_id: None,
@@ -25,9 +35,16 @@ fn run(
         resources: &Resources::default(),
         rendezvous: None,
         cancel,
-        trace: None,
+        trace,
         runner: None,
     })
+}
+
+/// Watches a step, which then counts all edges: no frame runs by its schedule.
+struct Watch;
+
+impl TraceSink for Watch {
+    fn span(&self, _: NodeSpan) {}
 }
 
 /// A node of one output; kernels are named by their op.
@@ -179,8 +196,9 @@ fn control_flow() {
         let executor = load(&body, &not_zero_or_sum);
         for threads in [1, 4] {
             let pool = Arc::new(Pool::new(threads));
-            for (arg, want) in rows {
-                let out = run(&executor, &pool, &[*arg], &CancelToken::new());
+            let watch: Arc<dyn TraceSink> = Arc::new(Watch);
+            for ((arg, want), trace) in rows.iter().flat_map(|r| [(r, None), (r, Some(&watch))]) {
+                let out = run_traced(&executor, &pool, &[*arg], &CancelToken::new(), trace);
                 let out = out.unwrap_or_else(|e| panic!("{what}: {e}"))[0].to_scalar::<i64>();
                 assert_eq!(out.expect("scalar"), *want, "{what} of {arg}");
             }
@@ -189,6 +207,7 @@ fn control_flow() {
     check("call", calls(false), &[(1, 4), (5, 8)]);
     check("if", calls(true), &[(0, 1), (5, 8)]);
     check("switch and merge", switch(), &[(0, 1), (5, 6)]);
+    check("dead behind a call", dead_behind_call(), &[(0, 1), (5, 6)]);
 }
 
 /// What a body makes of a variable of a loop.
@@ -336,6 +355,36 @@ fn switch() -> Body {
     let inputs = vec![of(branch(0), 0), of(branch(1), 0)];
     let merge = b.add(main, node("merge", Action::Merge, inputs));
     b.result(main, 0, of(merge, 0)).expect("one result");
+    b
+}
+
+/// `x + 1`, once it is known that what reads the untaken side of a Switch is dead, of which a call that runs no node is the
+/// last input.
+fn dead_behind_call() -> Body {
+    let mut b = Body::default();
+    let main = b.function("", 1, 1);
+    let same = b.function("same", 1, 1);
+    let of = |n, output| Source::Node(n, output);
+    let arg = b.add(same, node("x", Action::Arg(0), Vec::new()));
+    b.result(same, 0, of(arg, 0)).expect("one result");
+    let x = b.add(main, node("x", Action::Arg(0), Vec::new()));
+    let p = kernel("p", "NotZero", vec![of(x, 0)], Cost::Cheap);
+    let p = b.add(main, p);
+    let mut switch = node("switch", Action::Switch, vec![of(x, 0), of(p, 0)]);
+    switch.n_outputs = 2;
+    let switch = b.add(main, switch);
+    let mut call = node("call", Action::Call(same), vec![of(x, 0)]);
+    call.controls.push(switch);
+    let call = b.add(main, call);
+    let inputs = vec![of(call, 0), of(switch, 0)];
+    let reader = b.add(main, kernel("reader", "Sum", inputs, Cost::Cheap));
+    let mut trigger = node("trigger", Action::Trigger, Vec::new());
+    (trigger.n_outputs, trigger.controls) = (0, vec![reader]);
+    let trigger = b.add(main, trigger);
+    let mut last = kernel("last", "Sum", vec![of(x, 0)], Cost::Cheap);
+    last.controls.push(trigger);
+    let last = b.add(main, last);
+    b.result(main, 0, of(last, 0)).expect("one result");
     b
 }
 
