@@ -17,6 +17,7 @@ pub(super) struct Scope<'g> {
     args: FxHashMap<usize, NodeId>,
     /// What is returned, by position.
     results: FxHashMap<usize, Output>,
+    calls: FxHashMap<NodeId, CallSite<'g>>,
 }
 
 /// A variable or table that the graph names.
@@ -94,7 +95,7 @@ pub(super) struct CallSite<'n> {
 
 impl<'n> CallSite<'n> {
     /// Returns what a node calls, if it is known how.
-    pub(super) fn of(node: &'n Node) -> Option<CallSite<'n>> {
+    fn of(node: &'n Node) -> Option<CallSite<'n>> {
         let (attrs, first, types): (&[&str], _, _) = match node.class() {
             NodeClass::While => (&["cond", "body"], 0, "T"),
             NodeClass::If => (&["then_branch", "else_branch"], 1, "Tin"),
@@ -131,13 +132,21 @@ impl<'g> Scope<'g> {
                 _ => {}
             }
         }
+        let calls = graph.iter();
+        let calls = calls.filter_map(|(id, node)| Some((id, CallSite::of(node)?)));
         Ok(Scope {
             name,
             graph,
             consumers: Consumers::new(graph),
             args,
             results,
+            calls: calls.collect(),
         })
+    }
+
+    /// What a node calls, if it is known how.
+    pub(super) fn call(&self, id: NodeId) -> Option<&CallSite<'g>> {
+        self.calls.get(&id)
     }
 
     /// The nodes that read an output, with the numbers of their inputs.
@@ -274,7 +283,9 @@ impl<'g> Handles<'g> {
         found: &mut Vec<(usize, Output, usize)>,
     ) -> bool {
         let node = self.scopes[scope].graph.node(id);
-        let call = CallSite::of(node).filter(|call| slot >= call.first);
+        let call = self.scopes[scope]
+            .call(id)
+            .filter(|call| slot >= call.first);
         let Some(call) = call else { return false };
         for function in &call.functions {
             let Some(callee) = self.by_name.get(*function) else {
@@ -295,10 +306,8 @@ impl<'g> Handles<'g> {
     fn check_calls(&mut self) {
         let mut unknown = Vec::new();
         for (i, scope) in self.scopes.iter().enumerate() {
-            for (_, node) in scope.graph.iter() {
-                if let Some(call) = CallSite::of(node) {
-                    self.check_call(i, node, &call, &mut unknown);
-                }
+            for (id, call) in &scope.calls {
+                self.check_call(i, scope.graph.node(*id), call, &mut unknown);
             }
         }
         for variable in unknown {
@@ -310,10 +319,12 @@ impl<'g> Handles<'g> {
     /// outlive the step.
     fn leave_functions_of_others(&mut self) {
         let mut names: Vec<&str> = Vec::new();
-        for (_, node) in self.scopes.iter().flat_map(|scope| scope.graph.iter()) {
-            if CallSite::of(node).is_none() {
-                names.extend(referred_functions(node));
-            }
+        for scope in &self.scopes {
+            let others = scope
+                .graph
+                .iter()
+                .filter(|(id, _)| scope.call(*id).is_none());
+            names.extend(others.flat_map(|(_, node)| referred_functions(node)));
         }
         let mut is_other = vec![false; self.scopes.len()];
         while let Some(name) = names.pop() {

@@ -1,6 +1,6 @@
 //! Constants in the place of reads.
 
-use super::handles::{CallSite, Handles, Kind};
+use super::handles::{Handles, Kind};
 use ferroflow_base::{Result, internal};
 use ferroflow_functors::indices::int_vector;
 use ferroflow_graph::{Function, Graph, Node, NodeClass, NodeId, Output, Patch};
@@ -152,7 +152,7 @@ impl Replacement<'_, '_> {
         }
         for (id, slot) in self.handles.scopes[scope].readers(output) {
             let node = graph.node(id);
-            if let Some(call) = CallSite::of(node) {
+            if let Some(call) = self.handles.scopes[scope].call(id) {
                 set_type(patch.edit(graph, id), call.types, slot - call.first)?;
             } else if node.class() == NodeClass::Retval {
                 let node = patch.edit(graph, id);
