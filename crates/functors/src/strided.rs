@@ -34,7 +34,7 @@ pub fn par_copy<T: Item>(par: &dyn Parallelism, src: &[T], out: &mut [T]) {
 }
 
 /// Sets every element of `out`, in parallel if it is long.
-pub fn par_fill<T: Item>(par: &dyn Parallelism, out: &mut [T], value: &T) {
+fn par_fill<T: Item>(par: &dyn Parallelism, out: &mut [T], value: &T) {
     if out.len() <= 4 * MIN_BLOCK {
         return out.fill(value.clone());
     }

@@ -4,11 +4,9 @@
 use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{self};
 use ferroflow_functors::shapes;
-use ferroflow_functors::strided::par_fill;
+use ferroflow_functors::strided::filled;
 use ferroflow_opdef::{GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{
-    Complex32, Complex64, DType, Element, Shape, Tensor, bf16, dispatch, dispatch_items, f16,
-};
+use ferroflow_tensor::{Complex32, Complex64, DType, Element, Shape, Tensor, bf16, dispatch, f16};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[
@@ -63,23 +61,20 @@ fn check_vector(ctx: &KernelCtx, name: &str) -> Result<()> {
     }
 }
 
-pub(crate) fn fill(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
-    let dtype = build.output(0)?;
-    Ok(
-        dispatch_items!(dtype, T => Box::new(move |ctx: &mut KernelCtx| {
-            check_vector(ctx, "dims")?;
-            let [value] = ctx.input(1)?.items::<T>()? else {
-                return Err(invalid_argument!(
-                    "value must represent a scalar, got shape {}",
-                    ctx.shape(1)?
-                ));
-            };
-            let shape = Shape::checked(&indices::ints(ctx.input(0)?)?)?;
-            let mut out = ctx.alloc(dtype, shape)?;
-            par_fill(ctx.par(), out.items_mut::<T>()?, value);
-            ctx.set_output(0, out)
-        })),
-    )
+pub(crate) fn fill(_: &KernelBuild) -> Result<Box<dyn OpKernel>> {
+    Ok(Box::new(|ctx: &mut KernelCtx| {
+        check_vector(ctx, "dims")?;
+        let value = ctx.input(1)?;
+        if value.num_elements() != 1 {
+            return Err(invalid_argument!(
+                "value must represent a scalar, got shape {}",
+                value.shape()
+            ));
+        }
+        let shape = Shape::checked(&indices::ints(ctx.input(0)?)?)?;
+        let out = filled(ctx, value, shape)?;
+        ctx.set_output(0, out)
+    }))
 }
 
 fn zeros_like(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
