@@ -34,8 +34,13 @@ pub trait MatMulElement: Element {
     ) -> Result<()>;
     /// Returns the sum of rows of `row_len` elements.
     fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]);
+    /// Returns `self + a * b`; integers wrap.
+    fn plus_product(self, a: Self, b: Self) -> Self;
     /// Adds the multiple `scale * x` to `out`.
-    fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]);
+    fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]) {
+        let each = out.iter_mut().zip(x);
+        each.for_each(|(o, &x)| *o = o.plus_product(scale, x));
+    }
     /// Returns the complex conjugate.
     fn conjugate(self) -> Self {
         self
@@ -61,7 +66,7 @@ macro_rules! vectorized {
                 if s.k == 0 {
                     out.fill(0.0);
                 } else if s.m * s.n * s.k <= TINY {
-                    loops(par, s, a, b, out, item, 0.0, |acc, a, b| acc + a * b);
+                    loops(par, s, a, b, out, item);
                 } else {
                     let stride = s.m * s.n;
                     batch_gemm(par, batch, s, a, b, out, stride, item, Activation::None);
@@ -71,8 +76,9 @@ macro_rules! vectorized {
             fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
                 sums(par, rows, row_len, out, 0.0, |a, b| a + b, |a| a);
             }
-            fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]) {
-                out.iter_mut().zip(x).for_each(|(o, &x)| *o += scale * x);
+            #[inline(always)]
+            fn plus_product(self, a: Self, b: Self) -> Self {
+                self + a * b
             }
         }
     )*};
@@ -106,8 +112,9 @@ macro_rules! halves {
             fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
                 sums(par, rows, row_len, out, 0f32, |a, b| a + b.to_f32(), <$ty>::from_f32);
             }
-            fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]) {
-                out.iter_mut().zip(x).for_each(|(o, &x)| *o += scale * x);
+            #[inline(always)]
+            fn plus_product(self, a: Self, b: Self) -> Self {
+                self + a * b
             }
         }
     )*};
@@ -127,16 +134,15 @@ macro_rules! integers {
                 out: &mut [Self],
                 item: &(dyn Fn(usize) -> BatchItem + Sync),
             ) -> Result<()> {
-                let mul_add = |acc: $ty, a: $ty, b: $ty| acc.wrapping_add(a.wrapping_mul(b));
-                loops(par, s, a, b, out, item, 0, mul_add);
+                loops(par, s, a, b, out, item);
                 Ok(())
             }
             fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
                 sums(par, rows, row_len, out, 0, <$ty>::wrapping_add, |a| a);
             }
-            fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]) {
-                let each = out.iter_mut().zip(x);
-                each.for_each(|(o, &x)| *o = o.wrapping_add(scale.wrapping_mul(x)));
+            #[inline(always)]
+            fn plus_product(self, a: Self, b: Self) -> Self {
+                self.wrapping_add(a.wrapping_mul(b))
             }
         }
     )*};
@@ -157,7 +163,7 @@ macro_rules! complex {
                 item: &(dyn Fn(usize) -> BatchItem + Sync),
             ) -> Result<()> {
                 if s.m * s.n * s.k < SPLIT || s.m.min(s.n) < FEW {
-                    loops(par, s, a, b, out, item, Self::ZERO, |acc, a, b| acc + a * b);
+                    loops(par, s, a, b, out, item);
                     return Ok(());
                 }
                 for (i, out) in out.chunks_exact_mut(s.m * s.n).take(batch).enumerate() {
@@ -169,8 +175,9 @@ macro_rules! complex {
             fn row_sums(par: &dyn Parallelism, rows: &[Self], row_len: usize, out: &mut [Self]) {
                 sums(par, rows, row_len, out, Self::ZERO, |a, b| a + b, |a| a);
             }
-            fn add_scaled(out: &mut [Self], scale: Self, x: &[Self]) {
-                out.iter_mut().zip(x).for_each(|(o, &x)| *o += scale * x);
+            #[inline(always)]
+            fn plus_product(self, a: Self, b: Self) -> Self {
+                self + a * b
             }
             fn conjugate(self) -> Self {
                 self.conj()
@@ -236,19 +243,13 @@ fn sums<T: Element, Acc: Copy + Sync>(
     });
 }
 
-#[allow(
-    clippy::too_many_arguments,
-    reason = "the usual shape of a matrix product"
-)]
-fn loops<T: Element>(
+fn loops<T: MatMulElement>(
     par: &dyn Parallelism,
     s: &GemmShape,
     a: &[T],
     b: &[T],
     out: &mut [T],
     item: &(dyn Fn(usize) -> BatchItem + Sync),
-    zero: T,
-    mul_add: impl Fn(T, T, T) -> T + Sync,
 ) {
     par_rows(par, out, s.n, &|row, to| {
         let (at, i) = (item(row / s.m), row % s.m);
@@ -265,43 +266,29 @@ fn loops<T: Element>(
         match const { matches!(T::DTYPE, DType::Int32 | DType::Int64) } {
             true => vectorized(
                 #[inline(always)]
-                || row_product(s, a, b, to, zero, &mul_add),
+                || row_product(s, a, b, to),
             ),
-            false => row_product(s, a, b, to, zero, &mul_add),
+            false => row_product(s, a, b, to),
         }
     });
 }
 
 /// Writes the product of a row and a matrix.
 #[inline(always)]
-fn row_product<T: Element>(
-    s: &GemmShape,
-    a: &[T],
-    b: &[T],
-    to: &mut [T],
-    zero: T,
-    mul_add: &impl Fn(T, T, T) -> T,
-) {
+fn row_product<T: MatMulElement>(s: &GemmShape, a: &[T], b: &[T], to: &mut [T]) {
     match s.trans_b {
-        true => dots(a, b, s.ldb, to, zero, mul_add),
-        false => multiples(a, b, s.ldb, to, zero, mul_add),
+        true => dots(a, b, s.ldb, to),
+        false => multiples(a, b, s.ldb, to),
     }
 }
 
 /// Writes the sums of products of `a` and each row of `b`.
 #[inline(always)]
-fn dots<T: Element>(
-    a: &[T],
-    b: &[T],
-    ldb: usize,
-    to: &mut [T],
-    zero: T,
-    mul_add: &impl Fn(T, T, T) -> T,
-) {
+fn dots<T: MatMulElement>(a: &[T], b: &[T], ldb: usize, to: &mut [T]) {
     let row = |j: usize| &b[j * ldb..][..a.len()];
     let dot = |j: usize| {
         let terms = a.iter().zip(row(j));
-        terms.fold(zero, |acc, (a, b)| mul_add(acc, *a, *b))
+        terms.fold(T::ZERO, |acc, (a, b)| acc.plus_product(*a, *b))
     };
     if const { T::DTYPE.is_integer() } {
         // Compilers add integers in an order of their own.
@@ -312,14 +299,14 @@ fn dots<T: Element>(
     // Each sum waits for its last term, so four are computed at the same time.
     for (j, out) in quads.iter_mut().enumerate() {
         let [p, q, r, t] = [0, 1, 2, 3].map(|i| row(4 * j + i));
-        *out = [zero; 4];
+        *out = [T::ZERO; 4];
         for ((((x, p), q), r), t) in a.iter().zip(p).zip(q).zip(r).zip(t) {
             let [o, u, v, w] = *out;
             *out = [
-                mul_add(o, *x, *p),
-                mul_add(u, *x, *q),
-                mul_add(v, *x, *r),
-                mul_add(w, *x, *t),
+                o.plus_product(*x, *p),
+                u.plus_product(*x, *q),
+                v.plus_product(*x, *r),
+                w.plus_product(*x, *t),
             ];
         }
     }
@@ -330,27 +317,20 @@ fn dots<T: Element>(
 
 /// Writes the sum of the rows of `b`, times the elements of `a`.
 #[inline(always)]
-fn multiples<T: Element>(
-    a: &[T],
-    b: &[T],
-    ldb: usize,
-    to: &mut [T],
-    zero: T,
-    mul_add: &impl Fn(T, T, T) -> T,
-) {
-    to.fill(zero);
+fn multiples<T: MatMulElement>(a: &[T], b: &[T], ldb: usize, to: &mut [T]) {
+    to.fill(T::ZERO);
     let n = to.len();
     let (quads, rest) = a.as_chunks::<4>();
     for (i, x) in quads.iter().enumerate() {
         let [p, q, r, t] = [0, 1, 2, 3].map(|k| &b[(4 * i + k) * ldb..][..n]);
         for ((((o, p), q), r), t) in to.iter_mut().zip(p).zip(q).zip(r).zip(t) {
-            let sum = mul_add(mul_add(*o, x[0], *p), x[1], *q);
-            *o = mul_add(mul_add(sum, x[2], *r), x[3], *t);
+            let sum = o.plus_product(x[0], *p).plus_product(x[1], *q);
+            *o = sum.plus_product(x[2], *r).plus_product(x[3], *t);
         }
     }
     for (k, x) in (4 * quads.len()..).zip(rest) {
         for (o, b) in to.iter_mut().zip(&b[k * ldb..]) {
-            *o = mul_add(*o, *x, *b);
+            *o = o.plus_product(*x, *b);
         }
     }
 }
