@@ -53,6 +53,20 @@ pub trait InPlace<R>: Sync {
     fn overwrite(&self, y: &mut [R]);
 }
 
+/// Elements that are copied before they are overwritten.
+const BLOCK: usize = 256;
+
+/// Computes `y[i] = f(y[i])` from copies of blocks.
+#[inline]
+pub fn overwrite_blocks<A: Element>(f: &impl UnaryFunctor<A, A>, y: &mut [A]) {
+    let mut copy = [A::default(); BLOCK];
+    for y in y.chunks_mut(BLOCK) {
+        let x = &mut copy[..y.len()];
+        x.copy_from_slice(y);
+        f.apply_slice(x, y);
+    }
+}
+
 /// A closure of one element as a [`UnaryFunctor`].
 pub struct UnaryFn<F>(pub F);
 

@@ -1,7 +1,7 @@
 //! Functors whose loops are compiled for each instruction set.
 
 use crate::binary::{BinaryFunctor, Side};
-use crate::unary::{ConvertFn, InPlace, UnaryFn, UnaryFunctor};
+use crate::unary::{ConvertFn, InPlace, UnaryFn, UnaryFunctor, overwrite_blocks};
 use ferroflow_primitives::vectorized;
 use ferroflow_tensor::Element;
 
@@ -50,9 +50,6 @@ impl<N, P, F> VectorizedNear<N, P, F> {
     }
 }
 
-/// Elements that are copied before they are overwritten.
-const BLOCK: usize = 256;
-
 impl<A, N, P, F> UnaryFunctor<A, A> for VectorizedNear<N, P, F>
 where
     A: Element,
@@ -95,12 +92,7 @@ where
     F: Fn(A) -> A + Send + Sync,
 {
     fn overwrite(&self, y: &mut [A]) {
-        let mut copy = [A::default(); BLOCK];
-        for y in y.chunks_mut(BLOCK) {
-            let x = &mut copy[..y.len()];
-            x.copy_from_slice(y);
-            self.apply_slice(x, y);
-        }
+        overwrite_blocks(self, y);
     }
 }
 

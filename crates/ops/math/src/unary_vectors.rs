@@ -3,7 +3,7 @@
 use ferroflow_base::Result;
 use ferroflow_functors::field::{Field, Promote};
 use ferroflow_functors::numeric::Num;
-use ferroflow_functors::unary::{COSTLY, InPlace, UnaryFunctor, unary_kernel};
+use ferroflow_functors::unary::{COSTLY, InPlace, UnaryFunctor, overwrite_blocks, unary_kernel};
 use ferroflow_functors::vectorized::VectorizedNear;
 use ferroflow_opdef::OpKernel;
 use ferroflow_primitives::double::{self, SIN_COS_LIMIT};
@@ -150,12 +150,7 @@ where
     F: Fn(T) -> T + Send + Sync,
 {
     fn overwrite(&self, y: &mut [T]) {
-        let mut copy = [T::default(); BLOCK];
-        for y in y.chunks_mut(BLOCK) {
-            let x = &mut copy[..y.len()];
-            x.copy_from_slice(y);
-            self.apply_slice(x, y);
-        }
+        overwrite_blocks(self, y);
     }
 }
 
