@@ -214,15 +214,27 @@ impl Steps {
         if self.none {
             return 0.0;
         }
-        let x = if x > self.max { self.max } else { x };
-        let above = if x < self.min { self.min } else { x } - self.min;
+        let above = above_min(x, self.min, self.max);
         let steps = if DIVIDES {
             above / self.scale
         } else {
             above * self.inverse
         };
-        (steps - self.zero + 0.5).floor() * self.scale
+        nearest(steps, self.zero, self.scale)
     }
+}
+
+/// Returns how far a number, which is limited first, is above the least one.
+#[inline(always)]
+fn above_min(x: f32, min: f32, max: f32) -> f32 {
+    let x = if x > max { max } else { x };
+    (if x < min { min } else { x }) - min
+}
+
+/// Returns the number of the nearest step to `steps` of `scale`, of which zero is number `zero`.
+#[inline(always)]
+fn nearest(steps: f32, zero: f32, scale: f32) -> f32 {
+    (steps - zero + 0.5).floor() * scale
 }
 
 /// Returns the steps between the limits at inputs `at` and `at + 1`.
@@ -344,9 +356,7 @@ fn round_channels(steps: &[Steps]) -> Rounding<impl Fn(&mut [f32], &[f32]) + Syn
                     let steps = limits.zip(inverse.iter().zip(&zero).zip(&scale));
                     let numbers = out.iter_mut().zip(x).zip(steps);
                     for ((o, &x), ((&min, &max), ((inverse, zero), scale))) in numbers {
-                        let x = if x > max { max } else { x };
-                        let above = if x < min { min } else { x } - min;
-                        *o = (above * inverse - zero + 0.5).floor() * scale;
+                        *o = nearest(above_min(x, min, max) * inverse, *zero, *scale);
                     }
                     for &i in &none {
                         if let Some(o) = out.get_mut(i) {
