@@ -153,21 +153,8 @@ fn dims(f: &mut Formatter<'_>, dims: impl Iterator<Item = Option<usize>>) -> fmt
 /// Returns the name of a dtype in StableHLO, where it is shorter.
 fn short(dtype: DType) -> &'static str {
     match dtype {
-        DType::Bool => "i1",
-        DType::Half => "f16",
-        DType::Bfloat16 => "bf16",
-        DType::Float => "f32",
-        DType::Double => "f64",
-        DType::Int8 => "i8",
-        DType::Int16 => "i16",
-        DType::Int32 => "i32",
-        DType::Int64 => "i64",
-        DType::Uint8 => "ui8",
-        DType::Uint16 => "ui16",
-        DType::Uint32 => "ui32",
-        DType::Uint64 => "ui64",
         DType::Complex64 => "c64",
         DType::Complex128 => "c128",
-        other => other.name(),
+        other => other.mlir_name().unwrap_or(other.name()),
     }
 }

@@ -143,6 +143,26 @@ impl DType {
         )
     }
 
+    /// Returns MLIR's name of a bool, integer or float.
+    pub fn mlir_name(self) -> Option<&'static str> {
+        Some(match self {
+            DType::Bool => "i1",
+            DType::Half => "f16",
+            DType::Bfloat16 => "bf16",
+            DType::Float => "f32",
+            DType::Double => "f64",
+            DType::Int8 => "i8",
+            DType::Int16 => "i16",
+            DType::Int32 => "i32",
+            DType::Int64 => "i64",
+            DType::Uint8 => "ui8",
+            DType::Uint16 => "ui16",
+            DType::Uint32 => "ui32",
+            DType::Uint64 => "ui64",
+            _ => return None,
+        })
+    }
+
     /// Returns the Python-side name that messages use: `float32` for `float` and so on.
     pub fn numpy_name(self) -> &'static str {
         match self {

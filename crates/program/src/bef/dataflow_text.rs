@@ -9,7 +9,7 @@ use super::model::{MAIN, symbol};
 use crate::dataflow::{Action, Body, BodyAction, BodyFrame, FrameIdx, FrameKind, NodeIdx, Source};
 use crate::mlir::{Attr, Dense, Loc, Module, Op, Region, Type, Value};
 use ferroflow_opdef::{AttrValue, PACKED};
-use ferroflow_tensor::{DType, LazyTensor};
+use ferroflow_tensor::LazyTensor;
 use std::collections::{HashMap, HashSet};
 
 /// Constants of at most this many elements are printed.
@@ -192,7 +192,7 @@ fn attr(value: &AttrValue) -> Attr {
         AttrValue::Int(i) => Attr::Int(*i, Type::new("i64")),
         AttrValue::Float(f) => Attr::Float(u64::from(f.to_bits()), Type::new("f32")),
         AttrValue::Bool(b) => Attr::Bool(*b),
-        AttrValue::Type(t) => match mlir_type(*t) {
+        AttrValue::Type(t) => match t.mlir_name() {
             Some(name) => Attr::Type(Type::new(name)),
             None => Attr::string(&t.to_string()),
         },
@@ -207,26 +207,6 @@ fn attr(value: &AttrValue) -> Attr {
     }
 }
 
-/// The name of a dtype in MLIR.
-fn mlir_type(dtype: DType) -> Option<&'static str> {
-    Some(match dtype {
-        DType::Float => "f32",
-        DType::Double => "f64",
-        DType::Half => "f16",
-        DType::Bfloat16 => "bf16",
-        DType::Bool => "i1",
-        DType::Int8 => "i8",
-        DType::Int16 => "i16",
-        DType::Int32 => "i32",
-        DType::Int64 => "i64",
-        DType::Uint8 => "ui8",
-        DType::Uint16 => "ui16",
-        DType::Uint32 => "ui32",
-        DType::Uint64 => "ui64",
-        _ => return None,
-    })
-}
-
 /// The elements of a small tensor; dtype and shape of others.
 fn tensor_attr(tensor: &LazyTensor) -> Attr {
     let short = || Attr::string(&format!("{tensor:?}"));
@@ -234,7 +214,7 @@ fn tensor_attr(tensor: &LazyTensor) -> Attr {
     if n > MAX_ELEMENTS {
         return short();
     }
-    let (Some(element), Ok(value)) = (mlir_type(tensor.dtype()), tensor.get()) else {
+    let (Some(element), Ok(value)) = (tensor.dtype().mlir_name(), tensor.get()) else {
         return short();
     };
     let Ok(bytes) = value.bytes() else {
