@@ -68,11 +68,11 @@ pub fn groups(coordinates: &[i64], rank: usize) -> Vec<Range<usize>> {
     groups
 }
 
-/// Checks the shapes of the parts of a sparse tensor.
+/// Checks the shapes of the parts of a sparse tensor; returns the number of values and the rank.
 ///
 /// # Errors
 /// INVALID_ARGUMENT if a part has another rank or the parts do not fit together.
-pub fn check_parts(indices: &Tensor, values: &Tensor, shape: &Tensor) -> Result<()> {
+pub fn check_parts(indices: &Tensor, values: &Tensor, shape: &Tensor) -> Result<(usize, usize)> {
     for (name, part, rank) in [
         ("indices", indices, 2),
         ("values", values, 1),
@@ -98,5 +98,5 @@ pub fn check_parts(indices: &Tensor, values: &Tensor, shape: &Tensor) -> Result<
             shape.num_elements()
         ));
     }
-    Ok(())
+    Ok((n, rank))
 }

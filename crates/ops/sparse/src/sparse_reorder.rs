@@ -1,8 +1,9 @@
 //! SparseReorder (TensorFlow: `core/kernels/sparse_reorder_op.cc`).
 
-use ferroflow_base::{Result, invalid_argument};
+use ferroflow_base::Result;
+use ferroflow_functors::sparse::check_parts;
 use ferroflow_opdef::{GradientCtx, KernelCtx, Op};
-use ferroflow_tensor::{DType, Item, Tensor, dispatch_items};
+use ferroflow_tensor::{DType, Item, dispatch_items};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -19,37 +20,6 @@ pub(crate) const OPS: &[Op] = &[Op::new(
 })
 .kernel(|build| dispatch_items!(build.output(1)?, T => Ok(Box::new(reorder::<T>))))
 .gradient(reorder_gradient)];
-
-/// Checks the parts of a sparse tensor; returns the number of values and the rank.
-fn check_parts(at: &Tensor, values: &Tensor, shape: &Tensor) -> Result<(usize, usize)> {
-    let parts = [
-        ("indices", at, 2),
-        ("values", values, 1),
-        ("shape", shape, 1),
-    ];
-    for (name, t, rank) in parts {
-        if t.shape().rank() != rank {
-            return Err(invalid_argument!(
-                "Sparse {name} must be rank {rank} but is rank {}",
-                t.shape().rank()
-            ));
-        }
-    }
-    let (n, rank) = (at.shape()[0], at.shape()[1]);
-    if values.num_elements() != n {
-        return Err(invalid_argument!(
-            "Number of elements in indices ({n}) and values ({}) do not match",
-            values.num_elements()
-        ));
-    }
-    if shape.num_elements() != rank {
-        return Err(invalid_argument!(
-            "Index rank ({rank}) and shape rank ({}) do not match",
-            shape.num_elements()
-        ));
-    }
-    Ok((n, rank))
-}
 
 /// Sorts rows of indices; equal ones keep their order.
 /// Returns the order of `n` rows, equal ones as they are; `None` if they are in order.
