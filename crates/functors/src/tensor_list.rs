@@ -87,6 +87,40 @@ impl TensorList {
         }
         Ok(shape)
     }
+
+    /// Returns the elements at the positions `wanted`, and their shape: `shape`, or theirs where it is open.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT if there is no such element, or the shape stays open.
+    pub fn gathered(
+        &self,
+        wanted: &[i64],
+        shape: PartialShape,
+    ) -> Result<(Vec<&Option<Tensor>>, Shape)> {
+        if wanted.is_empty() && shape.to_full().is_none() {
+            return Err(invalid_argument!(
+                "Tried to gather 0-elements from a list with non-fully-defined shape: {shape}"
+            ));
+        }
+        let element = |&i: &i64| {
+            let found = usize::try_from(i).ok().and_then(|i| self.elements.get(i));
+            found.ok_or_else(|| {
+                invalid_argument!(
+                    "Trying to gather element {i} in a list with {} elements.",
+                    self.elements.len()
+                )
+            })
+        };
+        let picked = wanted.iter().map(element).collect::<Result<Vec<_>>>()?;
+        let shape = TensorList::shape_of(shape, picked.iter().copied())?;
+        match shape.to_full() {
+            Some(full) => Ok((picked, full)),
+            None => Err(invalid_argument!(
+                "Tried to gather uninitialized tensors from a list with non-fully-defined \
+                 element_shape: {shape}"
+            )),
+        }
+    }
 }
 
 #[cold]

@@ -105,27 +105,7 @@ fn gather(build: &KernelBuild) -> Result<Box<dyn GpuKernel>> {
     Ok(Box::new(move |ctx: &mut GpuCtx| {
         let wanted = indices::ints(&ctx.host(1)?)?;
         let (list, shape) = list(ctx, dtype, 2)?;
-        if wanted.is_empty() && shape.to_full().is_none() {
-            return Err(invalid_argument!(
-                "Tried to gather 0-elements from a list with non-fully-defined shape: {shape}"
-            ));
-        }
-        let element = |&i: &i64| {
-            let found = usize::try_from(i).ok().and_then(|i| list.elements.get(i));
-            found.ok_or_else(|| {
-                invalid_argument!(
-                    "Trying to gather element {i} in a list with {} elements.",
-                    list.elements.len()
-                )
-            })
-        };
-        let picked = wanted.iter().map(element).collect::<Result<Vec<_>>>()?;
-        let shape = TensorList::shape_of(shape, picked.iter().copied())?;
-        let Some(shape) = shape.to_full() else {
-            return Err(invalid_argument!(
-                "Tried to gather uninitialized tensors from a list with non-fully-defined element_shape: {shape}"
-            ));
-        };
+        let (picked, shape) = list.gathered(&wanted, shape)?;
         let y = stacked(ctx, dtype, &shape, &picked)?;
         ctx.set_output(0, y)
     }))

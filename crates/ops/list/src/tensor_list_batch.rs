@@ -193,28 +193,7 @@ fn gather(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
         list.expect_dtype(dtype)?;
         let wanted = indices::ints(ctx.input(1)?)?;
         let shape = list.shape_with(ctx, 2)?;
-        if wanted.is_empty() && shape.to_full().is_none() {
-            return Err(invalid_argument!(
-                "Tried to gather 0-elements from a list with non-fully-defined shape: {shape}"
-            ));
-        }
-        let element = |&i: &i64| {
-            let found = usize::try_from(i).ok().and_then(|i| list.elements.get(i));
-            found.ok_or_else(|| {
-                invalid_argument!(
-                    "Trying to gather element {i} in a list with {} elements.",
-                    list.elements.len()
-                )
-            })
-        };
-        let picked = wanted.iter().map(element).collect::<Result<Vec<_>>>()?;
-        let shape = TensorList::shape_of(shape, picked.iter().copied())?;
-        let Some(shape) = shape.to_full() else {
-            return Err(invalid_argument!(
-                "Tried to gather uninitialized tensors from a list with non-fully-defined \
-                 element_shape: {shape}"
-            ));
-        };
+        let (picked, shape) = list.gathered(&wanted, shape)?;
         let out = stacked(list, &shape, picked.into_iter())?;
         ctx.set_output(0, out)
     }))
