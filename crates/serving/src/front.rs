@@ -3,10 +3,11 @@
 use crate::answer::Answer;
 use crate::batching::Batcher;
 use crate::config::ModelSource;
-use crate::inference::{classify, model_spec, multi_inference, num_examples, regress};
+use crate::inference::{Run, classify, model_spec, multi_inference, num_examples, regress};
 use crate::manager::ModelManager;
 use crate::metrics::{Metrics, Recent};
 use crate::request_log::RequestLogs;
+use crate::servable::Servable;
 use crate::share::{Share, Shared};
 use crate::step::Step;
 use crate::trace::{self, Traced, Traces};
@@ -15,7 +16,7 @@ use ferroflow_model::proto::Any;
 use ferroflow_model::proto::serving::metric::ValueIncrease;
 use ferroflow_model::proto::serving::{
     ClassificationRequest, ClassificationResponse, GetModelMetadataRequest,
-    GetModelMetadataResponse, GetModelStatusRequest, GetModelStatusResponse, ModelSpec,
+    GetModelMetadataResponse, GetModelStatusRequest, GetModelStatusResponse, Input, ModelSpec,
     ModelVersionStatus, MultiInferenceRequest, MultiInferenceResponse, PredictRequest,
     RegressionRequest, RegressionResponse, ReloadConfigRequest, ReloadConfigResponse,
     SignatureDefMap, StatusProto, prediction_log::LogType,
@@ -227,17 +228,11 @@ impl Front {
     ) -> Result<ClassificationResponse> {
         let spec = request.model_spec.clone();
         let answered = async {
-            let servable = self.manager.find(request.model_spec.as_ref())?;
-            let signature = spec.as_ref().map_or("", |s| &s.signature_name).to_string();
-            let input = request.input.clone().unwrap_or_default();
-            self.metrics.examples(servable.name(), num_examples(&input));
-            let (model, name) = (servable.clone(), signature.clone());
-            let run = move |run: &mut dyn FnMut(Step) -> Result<Vec<Tensor>>| {
-                classify(&model, &name, &input, run)
-            };
+            let asked = (spec.as_ref(), request.input.as_ref());
+            let (servable, result, spec) = self.infer(asked, classify).await?;
             let response = ClassificationResponse {
-                result: Some(self.inference(run).await?),
-                model_spec: Some(model_spec(&servable, &signature)),
+                result: Some(result),
+                model_spec: Some(spec),
             };
             if self.logs.samples(servable.name()) {
                 let log = ClassifyLog {
@@ -263,17 +258,11 @@ impl Front {
     ) -> Result<RegressionResponse> {
         let spec = request.model_spec.clone();
         let answered = async {
-            let servable = self.manager.find(request.model_spec.as_ref())?;
-            let signature = spec.as_ref().map_or("", |s| &s.signature_name).to_string();
-            let input = request.input.clone().unwrap_or_default();
-            self.metrics.examples(servable.name(), num_examples(&input));
-            let (model, name) = (servable.clone(), signature.clone());
-            let run = move |run: &mut dyn FnMut(Step) -> Result<Vec<Tensor>>| {
-                regress(&model, &name, &input, run)
-            };
+            let asked = (spec.as_ref(), request.input.as_ref());
+            let (servable, result, spec) = self.infer(asked, regress).await?;
             let response = RegressionResponse {
-                result: Some(self.inference(run).await?),
-                model_spec: Some(model_spec(&servable, &signature)),
+                result: Some(result),
+                model_spec: Some(spec),
             };
             if self.logs.samples(servable.name()) {
                 let log = RegressLog {
@@ -286,6 +275,23 @@ impl Front {
         };
         self.counted(spec.as_ref(), "Regress", entry, answered)
             .await
+    }
+
+    /// Runs `f` with the model and signature of a specification, and the examples; returns the model and its
+    /// specification, too.
+    async fn infer<R: Send + 'static>(
+        self: &Arc<Self>,
+        (spec, input): (Option<&ModelSpec>, Option<&Input>),
+        f: fn(&Arc<Servable>, &str, &Input, Run<'_>) -> Result<R>,
+    ) -> Result<(Arc<Servable>, R, ModelSpec)> {
+        let servable = self.manager.find(spec)?;
+        let signature = spec.map_or("", |s| &s.signature_name).to_string();
+        let input = input.cloned().unwrap_or_default();
+        self.metrics.examples(servable.name(), num_examples(&input));
+        let spec = model_spec(&servable, &signature);
+        let model = servable.clone();
+        let run = move |run: Run<'_>| f(&model, &signature, &input, run);
+        Ok((servable, self.inference(run).await?, spec))
     }
 
     /// `MultiInference`.
