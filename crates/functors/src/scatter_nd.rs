@@ -6,8 +6,8 @@ use crate::indices;
 use ferroflow_base::{Result, Status, invalid_argument};
 use ferroflow_opdef::KernelBuild;
 use ferroflow_tensor::{
-    Bytes, Complex32, Complex64, DType, Item, PartialShape, Shape, Tensor, bf16, dispatch_items,
-    f16,
+    Bytes, Complex32, Complex64, DType, Item, PartialShape, Shape, Tensor, bf16, dispatch,
+    dispatch_items, f16,
 };
 
 /// The combination of an update with the element at its position.
@@ -206,6 +206,87 @@ fn bad_coords(i: usize, row: &[i64], indices: &Shape, shape: &Shape) -> Status {
     invalid_argument!("indices{at} = {row} does not index into shape {shape}")
 }
 
+/// A number whose bits are an [`Item`] of a tensor.
+trait Stored: Copy + 'static {
+    type Item: Item + Copy;
+    fn of(item: Self::Item) -> Self;
+    fn item(self) -> Self::Item;
+}
+
+macro_rules! stored {
+    ($($T:ty as $Item:ty: $of:expr, $item:expr;)*) => {$(
+        impl Stored for $T {
+            type Item = $Item;
+            #[inline(always)]
+            fn of(item: $Item) -> Self {
+                $of(item)
+            }
+            #[inline(always)]
+            fn item(self) -> $Item {
+                $item(self)
+            }
+        }
+    )*};
+}
+stored! {
+    f32 as u32: f32::from_bits, f32::to_bits;
+    f64 as u64: f64::from_bits, f64::to_bits;
+    f16 as u16: f16::from_bits, f16::to_bits;
+    bf16 as u16: bf16::from_bits, bf16::to_bits;
+    bool as bool: |v| v, |v| v;
+    i8 as u8: u8::cast_signed, i8::cast_unsigned;
+    u8 as u8: |v| v, |v| v;
+    i16 as u16: u16::cast_signed, i16::cast_unsigned;
+    u16 as u16: |v| v, |v| v;
+    i32 as u32: u32::cast_signed, i32::cast_unsigned;
+    u32 as u32: |v| v, |v| v;
+    i64 as u64: u64::cast_signed, i64::cast_unsigned;
+    u64 as u64: |v| v, |v| v;
+    Complex32 as u64:
+        |v: u64| Complex32::new(f32::from_bits(v as u32), f32::from_bits((v >> 32) as u32)),
+        |v: Complex32| v.re.to_bits() as u64 | (v.im.to_bits() as u64) << 32;
+    Complex64 as [u64; 2]:
+        |v: [u64; 2]| Complex64::new(f64::from_bits(v[0]), f64::from_bits(v[1])),
+        |v: Complex64| [v.re.to_bits(), v.im.to_bits()];
+}
+
+/// The scatter of one operation of numbers.
+fn number<T: Stored>(ignore: bool, f: impl Fn(T, T) -> T + Send + Sync + 'static) -> ScatterNd {
+    Box::new(move |out, indices, updates| {
+        scatter::<T::Item>(out, indices, updates, ignore, |to, from| {
+            *to = f(T::of(*to), T::of(*from)).item();
+        })
+    })
+}
+
+/// The scatter of numbers without an order.
+fn sums<T: Stored>(
+    combine: Combine,
+    ignore: bool,
+    add: impl Fn(T, T) -> T + Send + Sync + 'static,
+    sub: impl Fn(T, T) -> T + Send + Sync + 'static,
+) -> Option<ScatterNd> {
+    match combine {
+        Combine::Add => Some(number(ignore, add)),
+        Combine::Sub => Some(number(ignore, sub)),
+        _ => None,
+    }
+}
+
+/// The scatter of ordered numbers.
+fn ordered<T: Stored + PartialOrd>(
+    combine: Combine,
+    ignore: bool,
+    add: impl Fn(T, T) -> T + Send + Sync + 'static,
+    sub: impl Fn(T, T) -> T + Send + Sync + 'static,
+) -> Option<ScatterNd> {
+    match combine {
+        Combine::Max => Some(number(ignore, |a: T, b: T| if a < b { b } else { a })),
+        Combine::Min => Some(number(ignore, |a: T, b: T| if b < a { b } else { a })),
+        _ => sums(combine, ignore, add, sub),
+    }
+}
+
 /// Returns the scatter of updates of dtype `dtype`.
 ///
 /// # Errors
@@ -220,120 +301,28 @@ pub fn scatter_nd(build: &KernelBuild, dtype: DType, combine: Combine) -> Result
             })
         }));
     }
-    // `$Item` stores the bits of a `$T`.
-    macro_rules! number {
-        ($T:ty, $Item:ty, $from:expr, $into:expr, $f:expr) => {{
-            let f = |a: $T, b: $T| -> $T { ($f)(a, b) };
-            Ok(Box::new(move |out, indices, updates| {
-                scatter::<$Item>(out, indices, updates, ignore, |to, from| {
-                    *to = $into(f($from(*to), $from(*from)));
-                })
-            }))
-        }};
-    }
-    macro_rules! ordered {
-        ($T:ty, $Item:ty, $from:expr, $into:expr, $add:expr, $sub:expr) => {
-            match combine {
-                Combine::Add => number!($T, $Item, $from, $into, $add),
-                Combine::Sub => number!($T, $Item, $from, $into, $sub),
-                Combine::Max => number!($T, $Item, $from, $into, |a, b| if a < b { b } else { a }),
-                _ => number!($T, $Item, $from, $into, |a, b| if b < a { b } else { a }),
-            }
-        };
-    }
-    macro_rules! complex {
-        ($T:ty, $Item:ty, $from:expr, $into:expr) => {
-            match combine {
-                Combine::Add => number!($T, $Item, $from, $into, |a, b| a + b),
-                Combine::Sub => number!($T, $Item, $from, $into, |a, b| a - b),
-                _ => Err(build.unsupported(dtype)),
-            }
-        };
-    }
-    macro_rules! integer {
-        ($T:ty, $Item:ty) => {
-            ordered!(
-                $T,
-                $Item,
-                |v| v as $T,
-                |v| v as $Item,
-                <$T>::wrapping_add,
-                <$T>::wrapping_sub
-            )
-        };
-    }
-    match dtype {
-        DType::String if combine == Combine::Add => Ok(Box::new(move |out, indices, updates| {
+    if dtype == DType::String && combine == Combine::Add {
+        return Ok(Box::new(move |out, indices, updates| {
             scatter::<Bytes>(out, indices, updates, ignore, |to, from| {
                 *to = [&to[..], &from[..]].concat().into();
             })
-        })),
-        DType::Float => {
-            ordered!(
-                f32,
-                u32,
-                f32::from_bits,
-                f32::to_bits,
-                |a, b| a + b,
-                |a, b| a - b
-            )
-        }
-        DType::Double => {
-            ordered!(
-                f64,
-                u64,
-                f64::from_bits,
-                f64::to_bits,
-                |a, b| a + b,
-                |a, b| a - b
-            )
-        }
-        DType::Half => ordered!(
-            f16,
-            u16,
-            f16::from_bits,
-            f16::to_bits,
-            |a, b| a + b,
-            |a, b| a - b
-        ),
-        DType::Bfloat16 => {
-            ordered!(
-                bf16,
-                u16,
-                bf16::from_bits,
-                bf16::to_bits,
-                |a, b| a + b,
-                |a, b| a - b
-            )
-        }
-        // Like C++'s sum of bools: nonzero is true.
-        DType::Bool => match combine {
-            Combine::Add => number!(bool, bool, |v| v, |v| v, |a, b| a | b),
-            Combine::Sub => number!(bool, bool, |v| v, |v| v, |a, b| a ^ b),
-            _ => Err(build.unsupported(dtype)),
-        },
-        DType::Int8 => integer!(i8, u8),
-        DType::Uint8 => integer!(u8, u8),
-        DType::Int16 => integer!(i16, u16),
-        DType::Uint16 => integer!(u16, u16),
-        DType::Int32 => integer!(i32, u32),
-        DType::Uint32 => integer!(u32, u32),
-        DType::Int64 => integer!(i64, u64),
-        DType::Uint64 => integer!(u64, u64),
-        DType::Complex64 => complex!(
-            Complex32,
-            u64,
-            |v: u64| Complex32::new(f32::from_bits(v as u32), f32::from_bits((v >> 32) as u32)),
-            |v: Complex32| v.re.to_bits() as u64 | (v.im.to_bits() as u64) << 32
-        ),
-        DType::Complex128 => complex!(
-            Complex64,
-            [u64; 2],
-            |v: [u64; 2]| Complex64::new(f64::from_bits(v[0]), f64::from_bits(v[1])),
-            |v: Complex64| [v.re.to_bits(), v.im.to_bits()]
-        ),
-        dtype => Err(build.unsupported(dtype)),
+        }));
     }
+    let integers = || {
+        dispatch!(dtype, T in [i8, u8, i16, u16, i32, u32, i64, u64] =>
+            ordered(combine, ignore, T::wrapping_add, T::wrapping_sub),
+            else None)
+    };
+    let found = match dtype {
+        // Like C++'s sum of bools: nonzero is true.
+        DType::Bool => sums::<bool>(combine, ignore, |a, b| a | b, |a, b| a ^ b),
+        DType::Complex64 => sums::<Complex32>(combine, ignore, |a, b| a + b, |a, b| a - b),
+        DType::Complex128 => sums::<Complex64>(combine, ignore, |a, b| a + b, |a, b| a - b),
+        dtype => dispatch!(dtype, T in [f32, f64, f16, bf16] =>
+            ordered::<T>(combine, ignore, |a, b| a + b, |a, b| a - b),
+            else integers()),
+    };
+    found.ok_or_else(|| build.unsupported(dtype))
 }
 
 /// Checks the shapes of indices, updates and target as far as they are known.

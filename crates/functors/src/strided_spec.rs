@@ -72,6 +72,20 @@ const WHOLE: DimSlice = DimSlice {
     shrink: false,
 };
 
+/// The source of an output dimension.
+enum Source {
+    New,
+    Input(usize),
+}
+
+/// A spec of all input dimensions.
+#[derive(Default)]
+struct Dense {
+    slices: SmallVec<[DimSlice; 4]>,
+    /// The output dimensions.
+    outputs: SmallVec<[Source; 6]>,
+}
+
 /// Resolves a spec against `dims`. `begin` and `end` may be unknown to shape inference.
 ///
 /// # Errors
@@ -98,33 +112,53 @@ pub fn resolve(
             "Multiple ellipses in slice spec not allowed"
         ));
     }
+    let Dense { slices, outputs } = dense(dims, begin, end, strides, masks)?;
+    let spans = slices
+        .iter()
+        .zip(dims)
+        .enumerate()
+        .map(|(i, (d, &dim))| span(i, d, dim))
+        .collect::<Result<SmallVec<[DimSpan; 4]>>>()?;
+    let shape = outputs
+        .iter()
+        .map(|source| match source {
+            Source::New => Some(1),
+            Source::Input(i) => spans[*i].len,
+        })
+        .collect();
+    Ok(Resolved { spans, shape })
+}
+
+/// Spreads the elements of a spec over the input dimensions.
+fn dense(
+    dims: &[Option<usize>],
+    begin: Option<&[i64]>,
+    end: Option<&[i64]>,
+    strides: &[i64],
+    masks: Masks,
+) -> Result<Dense> {
+    let n = strides.len();
     let bit = |mask: i64, i: usize| mask >> i & 1 == 1;
     let ellipsis = (0..n).find(|&i| bit(masks.ellipsis, i)).unwrap_or(n);
     let new_axes_after = (ellipsis..n)
         .filter(|&i| i > ellipsis && bit(masks.new_axis, i))
         .count();
-
-    /// The source of an output dimension.
-    enum From {
-        New,
-        Input(usize),
-    }
-    let mut dense: SmallVec<[DimSlice; 4]> = SmallVec::new();
-    let mut gather: SmallVec<[From; 6]> = SmallVec::new();
+    let mut dense = Dense::default();
     for i in 0..n.max(ellipsis + 1) {
+        let at = dense.slices.len();
         if i == ellipsis {
             // The ellipsis covers the dimensions that the elements after it leave.
             let after = n.saturating_sub(i + 1);
             let next = (dims.len() + new_axes_after)
                 .saturating_sub(after)
                 .min(dims.len());
-            while dense.len() < next {
-                gather.push(From::Input(dense.len()));
-                dense.push(WHOLE);
+            for at in at..next {
+                dense.outputs.push(Source::Input(at));
+                dense.slices.push(WHOLE);
             }
         } else if bit(masks.new_axis, i) {
-            gather.push(From::New);
-        } else if dense.len() == dims.len() {
+            dense.outputs.push(Source::New);
+        } else if at == dims.len() {
             return Err(match dims.len() {
                 0 => invalid_argument!("Attempting to slice scalar input."),
                 rank => invalid_argument!(
@@ -134,9 +168,9 @@ pub fn resolve(
         } else {
             let shrink = bit(masks.shrink_axis, i);
             if !shrink {
-                gather.push(From::Input(dense.len()));
+                dense.outputs.push(Source::Input(at));
             }
-            dense.push(DimSlice {
+            dense.slices.push(DimSlice {
                 begin: begin.map(|b| b[i]),
                 end: end.map(|e| e[i]),
                 stride: strides[i],
@@ -146,20 +180,7 @@ pub fn resolve(
             });
         }
     }
-    let spans = dense
-        .iter()
-        .zip(dims)
-        .enumerate()
-        .map(|(i, (d, &dim))| span(i, d, dim))
-        .collect::<Result<SmallVec<[DimSpan; 4]>>>()?;
-    let shape = gather
-        .iter()
-        .map(|g| match g {
-            From::New => Some(1),
-            From::Input(i) => spans[*i].len,
-        })
-        .collect();
-    Ok(Resolved { spans, shape })
+    Ok(dense)
 }
 
 fn span(i: usize, d: &DimSlice, dim: Option<usize>) -> Result<DimSpan> {
