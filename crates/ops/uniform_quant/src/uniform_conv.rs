@@ -1,7 +1,7 @@
 //! UniformQuantizedConvolution and UniformQuantizedConvolutionHybrid (TensorFlow:
 //! `core/kernels/uniform_quant_ops/uniform_quantized_convolution_ops.cc`).
 
-use crate::conv_params::{ConvAttrs, Convolution};
+use crate::conv_params::{ConvAttrs, Convolution, Spaces};
 use crate::scales::{Multiplier, Scales, check_positive};
 use crate::uniform_dot::quantized_row;
 use crate::uniform_quantize::{limited, limits};
@@ -128,6 +128,42 @@ fn positions(dims: &[usize], strides: &[usize]) -> Vec<usize> {
     all
 }
 
+/// The planes of an input, padded with their zero points.
+struct Padded {
+    codes: Tensor,
+    /// The elements of a plane.
+    len: usize,
+    strides: Vec<usize>,
+}
+
+fn padded(ctx: &KernelCtx, conv: &Convolution, spaces: &Spaces, sides: &Sides) -> Result<Padded> {
+    let len = spaces
+        .padded
+        .iter()
+        .try_fold(1usize, |n, d| n.checked_mul(*d));
+    let planes = conv.batch * conv.feature;
+    let shape = len.map(|n| shape_of([planes, n])).transpose()?;
+    let shape = shape.ok_or_else(|| resource_exhausted!("the padded input is too large"))?;
+    let mut codes = ctx.alloc(DType::Int8, shape)?;
+    let len = len.unwrap_or_default();
+    let strides = strides_of(&spaces.padded);
+    let origin: usize = strides.iter().zip(&spaces.before).map(|(s, b)| s * b).sum();
+    let places = positions(&spaces.lhs, &products(&strides, &spaces.lhs_dilation));
+    let planes = codes.slice_mut::<i8>()?.chunks_exact_mut(len.max(1));
+    for (i, to) in planes.enumerate() {
+        // TensorFlow keeps the low bits of a zero point out of a code's range.
+        to.fill(pick(&sides.lhs_zeros, i / conv.feature) as i8);
+        for (place, code) in places.iter().zip(&sides.lhs[i * places.len()..]) {
+            to[origin + place] = *code;
+        }
+    }
+    Ok(Padded {
+        codes,
+        len,
+        strides,
+    })
+}
+
 /// Convolves, and makes each sum an element of the output in its place: `finish` has the sum, the batch of
 /// `lhs` and the output feature.
 fn convolve<T: Element>(
@@ -142,48 +178,16 @@ fn convolve<T: Element>(
     }
     let spaces = conv.spaces()?;
     let (n_batches, n_features) = (conv.out_batch, conv.out_feature);
-    let padded_len = spaces
-        .padded
-        .iter()
-        .try_fold(1usize, |n, d| n.checked_mul(*d));
-    let planes = conv.batch * conv.feature;
-    let padded_shape = padded_len.map(|n| shape_of([planes, n])).transpose()?;
-    let padded_shape =
-        padded_shape.ok_or_else(|| resource_exhausted!("the padded input is too large"))?;
-    let mut padded = ctx.alloc(DType::Int8, padded_shape)?;
-    let padded = padded.slice_mut::<i8>()?;
-    let plane = padded_len.unwrap_or_default();
-    let strides = strides_of(&spaces.padded);
-    let origin: usize = strides.iter().zip(&spaces.before).map(|(s, b)| s * b).sum();
-    let steps: Vec<usize> = strides
-        .iter()
-        .zip(&spaces.lhs_dilation)
-        .map(|(s, d)| s * d)
-        .collect();
-    let places = positions(&spaces.lhs, &steps);
-    for (i, to) in padded.chunks_exact_mut(plane.max(1)).enumerate() {
-        // TensorFlow keeps the low bits of a zero point out of a code's range.
-        to.fill(pick(&sides.lhs_zeros, i / conv.feature) as i8);
-        for (place, code) in places.iter().zip(&sides.lhs[i * places.len()..]) {
-            to[origin + place] = *code;
-        }
-    }
-    let steps: Vec<usize> = strides
-        .iter()
-        .zip(&spaces.window)
-        .map(|(s, w)| s * w)
-        .collect();
-    let starts = positions(&spaces.out, &steps);
-    let steps: Vec<usize> = strides
-        .iter()
-        .zip(&spaces.rhs_dilation)
-        .map(|(s, d)| s * d)
-        .collect();
-    let taps = positions(&spaces.rhs, &steps);
+    let padded = padded(ctx, conv, &spaces, sides)?;
+    let (plane, codes) = (padded.len, padded.codes.slice::<i8>()?);
+    let starts = positions(&spaces.out, &products(&padded.strides, &spaces.window));
+    let taps = positions(
+        &spaces.rhs,
+        &products(&padded.strides, &spaces.rhs_dilation),
+    );
     let (group, depth) = (n_features / conv.feature_groups, conv.rhs_feature);
     let batch_group = n_features / conv.batch_groups;
     let mut sums = ctx.alloc(T::DTYPE, shape_of([n_batches * n_features, starts.len()])?)?;
-    let padded = &*padded;
     par_chunks_mut(
         ctx.par(),
         sums.slice_mut::<T>()?,
@@ -198,8 +202,8 @@ fn convolve<T: Element>(
             );
             let mut acc = vec![0i32; starts.len()];
             for d in 0..depth {
-                let from = &padded
-                    [(batch * conv.feature + (feature / group) * depth + d) * plane..][..plane];
+                let from = &codes[(batch * conv.feature + (feature / group) * depth + d) * plane..]
+                    [..plane];
                 let weights = &sides.rhs[(feature * depth + d) * taps.len()..];
                 for (tap, weight) in taps.iter().zip(weights) {
                     let weight = i32::from(*weight).wrapping_sub(own);
@@ -223,6 +227,10 @@ fn convolve<T: Element>(
     let mut out = ctx.alloc(T::DTYPE, shape)?;
     out.slice_mut::<T>()?.copy_from_slice(&values);
     Ok(out)
+}
+
+fn products(a: &[usize], b: &[usize]) -> Vec<usize> {
+    a.iter().zip(b).map(|(a, b)| a * b).collect()
 }
 
 fn strides_of(dims: &[usize]) -> Vec<usize> {

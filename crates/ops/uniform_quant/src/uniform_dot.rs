@@ -283,16 +283,8 @@ fn add(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| sum(ctx, axes, limits)))
 }
 
-fn sum(ctx: &mut KernelCtx, axes: [i64; 3], limits: [i32; 2]) -> Result<()> {
-    let inputs = [codes(ctx, 0)?, codes(ctx, 1)?];
-    let sides = [
-        Scales::of(ctx, inputs[0].shape(), 2, axes[0])?,
-        Scales::of(ctx, inputs[1].shape(), 4, axes[1])?,
-    ];
-    let (a, b) = (inputs[0].shape(), inputs[1].shape());
-    let shape = broadcast_shape(a, b)
-        .map_err(|_| invalid_argument!("Cannot Add tensors of shapes: {a}{b}"))?;
-    let output = Scales::of(ctx, &shape, 6, axes[2])?;
+/// Checks that the axes of operands fit that of their sum.
+fn check_axes(inputs: &[Tensor; 2], shape: &Shape, axes: [i64; 3]) -> Result<()> {
     for ((input, axis), name) in inputs.iter().zip(axes).zip(["lhs", "rhs"]) {
         let from_end = |rank: usize, axis: i64| rank as i64 - axis;
         let matches = from_end(input.shape().rank(), axis) == from_end(shape.rank(), axes[2]);
@@ -307,6 +299,20 @@ fn sum(ctx: &mut KernelCtx, axes: [i64; 3], limits: [i32; 2]) -> Result<()> {
             ));
         }
     }
+    Ok(())
+}
+
+fn sum(ctx: &mut KernelCtx, axes: [i64; 3], limits: [i32; 2]) -> Result<()> {
+    let inputs = [codes(ctx, 0)?, codes(ctx, 1)?];
+    let sides = [
+        Scales::of(ctx, inputs[0].shape(), 2, axes[0])?,
+        Scales::of(ctx, inputs[1].shape(), 4, axes[1])?,
+    ];
+    let (a, b) = (inputs[0].shape(), inputs[1].shape());
+    let shape = broadcast_shape(a, b)
+        .map_err(|_| invalid_argument!("Cannot Add tensors of shapes: {a}{b}"))?;
+    let output = Scales::of(ctx, &shape, 6, axes[2])?;
+    check_axes(&inputs, &shape, axes)?;
     if !check_positive(&[&sides[0], &sides[1], &output]) {
         return Err(invalid_argument!(
             "lhs/rhs/output scales elements must be all positive."
