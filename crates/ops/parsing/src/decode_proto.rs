@@ -107,59 +107,73 @@ fn decode(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
             whole.push(last);
             ferroflow_functors::indices::shape_of(whole.dims().iter().copied())
         };
-        let n = fields.len();
-        let mut sizes = ctx.alloc(DType::Int32, with(n)?)?;
-        let mut most = vec![1usize; n];
-        let counts = sizes.slice_mut::<i32>()?;
-        for (i, bytes) in messages.iter().enumerate() {
-            let mut found = vec![0usize; n];
-            collect(bytes, &fields, &mut |at, part| {
-                count(&fields[at], part, &mut found[at])
-            })
-            .map_err(|e| e.prefixed("CountFields"))?;
-            for (at, found) in found.into_iter().enumerate() {
-                counts[i * n + fields[at].output] = i32::try_from(found).unwrap_or(i32::MAX);
-                most[at] = most[at].max(found);
-            }
-        }
+        let mut sizes = ctx.alloc(DType::Int32, with(fields.len())?)?;
+        let most = count_values(&messages, &fields, sizes.slice_mut::<i32>()?)?;
         ctx.set_output(0, sizes)?;
         let outputs = fields.iter().zip(&most).map(|(field, most)| {
             let tensor = ctx.alloc(field.dtype, with(*most)?)?;
             Ok(tensor)
         });
         let mut outputs = outputs.collect::<Result<Vec<Tensor>>>()?;
-        let mut columns = outputs
-            .iter_mut()
-            .map(Column::of)
-            .collect::<Result<Vec<_>>>()?;
-        for (i, bytes) in messages.iter().enumerate() {
-            let mut next = vec![0usize; n];
-            collect(bytes, &fields, &mut |at, part| {
-                let row = i * most[at];
-                let column = &mut columns[at];
-                take(
-                    &fields[at],
-                    part,
-                    bytes,
-                    column,
-                    row,
-                    most[at],
-                    &mut next[at],
-                )
-            })
-            .map_err(|e| e.prefixed("AccumulateFields"))?;
-            for (at, field) in fields.iter().enumerate() {
-                columns[at].fill(
-                    i * most[at] + next[at]..(i + 1) * most[at],
-                    &field.field.default,
-                );
-            }
-        }
+        take_values(&messages, &fields, &most, &mut outputs)?;
         for (field, tensor) in fields.iter().zip(outputs) {
             ctx.set_output(1 + field.output, tensor)?;
         }
         Ok(())
     }))
+}
+
+/// Writes the number of values of each field in each message; returns the most of each field, at least one.
+fn count_values(messages: &[Bytes], fields: &[Wanted], counts: &mut [i32]) -> Result<Vec<usize>> {
+    let n = fields.len();
+    let mut most = vec![1usize; n];
+    for (i, bytes) in messages.iter().enumerate() {
+        let mut found = vec![0usize; n];
+        collect(bytes, fields, &mut |at, part| {
+            count(&fields[at], part, &mut found[at])
+        })
+        .map_err(|e| e.prefixed("CountFields"))?;
+        for (at, found) in found.into_iter().enumerate() {
+            counts[i * n + fields[at].output] = i32::try_from(found).unwrap_or(i32::MAX);
+            most[at] = most[at].max(found);
+        }
+    }
+    Ok(most)
+}
+
+/// Writes the values of each field, `most` for each message; defaults where there are fewer.
+fn take_values(
+    messages: &[Bytes],
+    fields: &[Wanted],
+    most: &[usize],
+    outputs: &mut [Tensor],
+) -> Result<()> {
+    let columns = outputs.iter_mut().map(Column::of);
+    let mut columns = columns.collect::<Result<Vec<_>>>()?;
+    for (i, bytes) in messages.iter().enumerate() {
+        let mut next = vec![0usize; fields.len()];
+        collect(bytes, fields, &mut |at, part| {
+            let row = i * most[at];
+            let column = &mut columns[at];
+            take(
+                &fields[at],
+                part,
+                bytes,
+                column,
+                row,
+                most[at],
+                &mut next[at],
+            )
+        })
+        .map_err(|e| e.prefixed("AccumulateFields"))?;
+        for (at, field) in fields.iter().enumerate() {
+            columns[at].fill(
+                i * most[at] + next[at]..(i + 1) * most[at],
+                &field.field.default,
+            );
+        }
+    }
+    Ok(())
 }
 
 /// Returns whether a message and those in it have their required fields.
