@@ -105,6 +105,73 @@ fn wrong_op(op: &str, format: &str, other: &str) -> Status {
     }
 }
 
+/// What the header of a BMP file says.
+struct BmpHeader {
+    len: usize,
+    columns: usize,
+    rows: usize,
+    /// Whether the last row comes first.
+    is_upward: bool,
+    channels: usize,
+    /// The bytes of a row.
+    line: usize,
+}
+
+impl BmpHeader {
+    fn read(contents: &[u8]) -> Result<BmpHeader> {
+        if contents.len() < 32 {
+            return Err(invalid_argument!(
+                "Incomplete bmp content, requires at least 32 bytes to find the header size, width, \
+                 height, and bpp, got {} bytes",
+                contents.len()
+            ));
+        }
+        let number = |at: usize| {
+            let bytes = contents.get(at..at + 4).unwrap_or_default();
+            i32::from_le_bytes(bytes.try_into().unwrap_or_default())
+        };
+        let (header, width, height) = (number(10), number(18), number(22));
+        let channels = (number(28) as i16 / 8) as isize;
+        if !matches!(channels, 1 | 3 | 4) {
+            return Err(invalid_argument!(
+                "Number of channels inherent in the image must be 1, 3 or 4, was {channels}"
+            ));
+        }
+        if width <= 0 {
+            return Err(invalid_argument!("Width must be positive"));
+        }
+        if height == 0 {
+            return Err(invalid_argument!("Height must be nonzero"));
+        }
+        let Ok(len) = usize::try_from(header) else {
+            return Err(invalid_argument!("header size must be nonnegative"));
+        };
+        let (columns, rows) = (width as usize, height.unsigned_abs() as usize);
+        if columns.saturating_mul(rows) >= i32::MAX as usize / 8 {
+            return Err(invalid_argument!(
+                "Total possible pixel bytes must be less than 2^30"
+            ));
+        }
+        let channels = channels as usize;
+        let line = (channels * columns).div_ceil(4) * 4;
+        let expected = len as i64 + (line * rows) as i64;
+        if contents.len() as i64 != expected {
+            return Err(invalid_argument!(
+                "Input size should match (header_size + row_size * abs_height) but they differ by {}",
+                contents.len() as i64 - expected
+            ));
+        }
+        Ok(BmpHeader {
+            len,
+            columns,
+            rows,
+            is_upward: height > 0,
+            channels,
+            line,
+        })
+    }
+}
+
 fn bmp(contents: &[u8], options: Options) -> Result<Tensor> {
     if options.channels == 1 {
         return Err(invalid_argument!(
@@ -114,48 +181,14 @@ fn bmp(contents: &[u8], options: Options) -> Result<Tensor> {
     if !matches!(options.op, "DecodeBmp" | "DecodeImage") {
         return Err(wrong_op(options.op, "BMP", "decode_bmp"));
     }
-    if contents.len() < 32 {
-        return Err(invalid_argument!(
-            "Incomplete bmp content, requires at least 32 bytes to find the header size, width, \
-             height, and bpp, got {} bytes",
-            contents.len()
-        ));
-    }
-    let number = |at: usize| {
-        let bytes = contents.get(at..at + 4).unwrap_or_default();
-        i32::from_le_bytes(bytes.try_into().unwrap_or_default())
-    };
-    let (header, width, height) = (number(10), number(18), number(22));
-    let from = (number(28) as i16 / 8) as isize;
-    if !matches!(from, 1 | 3 | 4) {
-        return Err(invalid_argument!(
-            "Number of channels inherent in the image must be 1, 3 or 4, was {from}"
-        ));
-    }
-    if width <= 0 {
-        return Err(invalid_argument!("Width must be positive"));
-    }
-    if height == 0 {
-        return Err(invalid_argument!("Height must be nonzero"));
-    }
-    let Ok(header) = usize::try_from(header) else {
-        return Err(invalid_argument!("header size must be nonnegative"));
-    };
-    let (columns, rows) = (width as usize, height.unsigned_abs() as usize);
-    if columns.saturating_mul(rows) >= i32::MAX as usize / 8 {
-        return Err(invalid_argument!(
-            "Total possible pixel bytes must be less than 2^30"
-        ));
-    }
-    let from = from as usize;
-    let line = (from * columns).div_ceil(4) * 4;
-    let expected = header as i64 + (line * rows) as i64;
-    if contents.len() as i64 != expected {
-        return Err(invalid_argument!(
-            "Input size should match (header_size + row_size * abs_height) but they differ by {}",
-            contents.len() as i64 - expected
-        ));
-    }
+    let BmpHeader {
+        len,
+        columns,
+        rows,
+        is_upward,
+        channels: from,
+        line,
+    } = BmpHeader::read(contents)?;
     let to = if options.channels == 0 {
         from
     } else {
@@ -163,8 +196,8 @@ fn bmp(contents: &[u8], options: Options) -> Result<Tensor> {
     };
     let mut out = Vec::with_capacity(rows * columns * to);
     for y in 0..rows {
-        let stored = if height > 0 { rows - 1 - y } else { y };
-        let row = contents.get(header + stored * line..).unwrap_or_default();
+        let stored = if is_upward { rows - 1 - y } else { y };
+        let row = contents.get(len + stored * line..).unwrap_or_default();
         for pixel in row.chunks_exact(from).take(columns) {
             match (pixel, to) {
                 ([gray], 1) => out.push(*gray),

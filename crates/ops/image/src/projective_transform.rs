@@ -4,7 +4,7 @@ use ferroflow_base::{Result, invalid_argument};
 use ferroflow_functors::indices::{constant, ints, shape_of};
 use ferroflow_functors::strided::par_rows;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelBuild, KernelCtx, Op, OpKernel, ShapeCtx};
-use ferroflow_tensor::{Element, PartialShape, bf16, dispatch, f16};
+use ferroflow_tensor::{Element, PartialShape, Tensor, bf16, dispatch, f16};
 
 /// ImageProjectiveTransformV2, ImageProjectiveTransformV3.
 pub(crate) const OPS: &[Op] = &[
@@ -186,19 +186,8 @@ fn mapped(at: f32, len: i64, mode: FillMode) -> f32 {
     inside.max(0.0).min(last)
 }
 
-fn transform<T: Pixel>(ctx: &mut KernelCtx, method: &Result<(bool, FillMode)>) -> Result<()> {
-    let (images, transforms, size) = (ctx.shape(0)?, ctx.shape(1)?, ctx.input(2)?);
-    let &[batch, height, width, channels] = images.dims() else {
-        return Err(invalid_argument!("Input images must have rank 4"));
-    };
-    match transforms.dims() {
-        &[n, 8] if n == batch || n == 1 => {}
-        _ => {
-            return Err(invalid_argument!(
-                "Input transform should be num_images x 8 or 1 x 8"
-            ));
-        }
-    }
+/// Returns the rows and columns of the output.
+fn output_size(size: &Tensor) -> Result<(usize, usize)> {
     if size.shape().rank() != 1 {
         return Err(invalid_argument!(
             "output shape must be 1-dimensional{}",
@@ -215,7 +204,23 @@ fn transform<T: Pixel>(ctx: &mut KernelCtx, method: &Result<(bool, FillMode)>) -
     if size[0] <= 0 || size[1] <= 0 {
         return Err(invalid_argument!("output dimensions must be positive"));
     }
-    let (rows, columns) = (size[0] as usize, size[1] as usize);
+    Ok((size[0] as usize, size[1] as usize))
+}
+
+fn transform<T: Pixel>(ctx: &mut KernelCtx, method: &Result<(bool, FillMode)>) -> Result<()> {
+    let (images, transforms) = (ctx.shape(0)?, ctx.shape(1)?);
+    let &[batch, height, width, channels] = images.dims() else {
+        return Err(invalid_argument!("Input images must have rank 4"));
+    };
+    match transforms.dims() {
+        &[n, 8] if n == batch || n == 1 => {}
+        _ => {
+            return Err(invalid_argument!(
+                "Input transform should be num_images x 8 or 1 x 8"
+            ));
+        }
+    }
+    let (rows, columns) = output_size(ctx.input(2)?)?;
     let mut fill = T::narrow(0.0);
     if ctx.num_inputs() == 4 {
         let value = ctx.input(3)?;
