@@ -189,27 +189,7 @@ impl OpKernel for BatchNorm {
             let y = self.train(par, &x, &params, &mut sums)?;
             layout.restored(ctx, y)?
         } else {
-            let (factor, bias) = affine(
-                params[0].slice()?,
-                params[1].slice()?,
-                params[2].slice()?,
-                params[3].slice()?,
-                self.epsilon,
-            );
-            let mut y = ctx.alloc(DType::Float, shape)?;
-            let x = x.slice::<f32>()?;
-            if layout.channels_last {
-                apply(par, x, &factor, &bias, y.slice_mut()?);
-            } else {
-                let plane = x.len() / y.shape()[0] / channels;
-                let group = (BLOCK / plane).max(1);
-                par_chunks_mut(par, y.slice_mut()?, plane, group, &|i, y| {
-                    let c = i % channels;
-                    let op = UnaryOp::Affine(factor[c], bias[c]);
-                    unary(op, &x[i * plane..][..plane], y);
-                });
-            }
-            y
+            self.infer(ctx, layout, x.slice()?, &params)?
         };
         ctx.set_output(0, narrowed(par, y, self.x_dtype)?)?;
         for (i, t) in sums.into_iter().enumerate() {
@@ -224,6 +204,37 @@ impl OpKernel for BatchNorm {
 }
 
 impl BatchNorm {
+    /// Normalizes `x`, which is not empty, by the mean and variance among the parameters.
+    fn infer(
+        &self,
+        ctx: &KernelCtx,
+        layout: Layout,
+        x: &[f32],
+        params: &[Tensor],
+    ) -> Result<Tensor> {
+        let (factor, bias) = affine(
+            params[0].slice()?,
+            params[1].slice()?,
+            params[2].slice()?,
+            params[3].slice()?,
+            self.epsilon,
+        );
+        let mut y = ctx.alloc(DType::Float, ctx.shape(0)?.clone())?;
+        if layout.channels_last {
+            apply(ctx.par(), x, &factor, &bias, y.slice_mut()?);
+        } else {
+            let channels = factor.len();
+            let plane = x.len() / y.shape()[0] / channels;
+            let group = (BLOCK / plane).max(1);
+            par_chunks_mut(ctx.par(), y.slice_mut()?, plane, group, &|i, y| {
+                let c = i % channels;
+                let op = UnaryOp::Affine(factor[c], bias[c]);
+                unary(op, &x[i * plane..][..plane], y);
+            });
+        }
+        Ok(y)
+    }
+
     /// Normalizes channels-last `x`, which is not empty, by its own mean and variance.
     fn train(
         &self,

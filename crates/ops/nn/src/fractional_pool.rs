@@ -221,25 +221,25 @@ fn region_input(ctx: &KernelCtx, i: usize, n: usize, overlapping: bool) -> Resul
     Ok(regions(ctx.slice::<i64>(i)?, n, overlapping))
 }
 
-fn max_grad<T: Ordered>(ctx: &mut KernelCtx, overlapping: bool) -> Result<()> {
-    let (x, y, dy) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
-    let (of_rows, of_cols) = (ctx.input(3)?, ctx.input(4)?);
-    let four = |t: &Tensor, name: &str| -> Result<[usize; 4]> {
-        let dims = <[usize; 4]>::try_from(t.shape().dims()).map_err(|_| {
-            invalid_argument!(
-                "{name} should be a tensor of rank 4, got {}",
-                debug_string(t)
-            )
-        })?;
-        match t.num_elements() {
-            0 => Err(invalid_argument!(
-                "{name} must not be empty, got {}",
-                debug_string(t)
-            )),
-            _ => Ok(dims),
-        }
-    };
-    let ([batch, rows, cols, depth], out) = (four(x, "orig_input")?, four(y, "orig_output")?);
+/// Returns the dimensions of a batch of images.
+fn four(t: &Tensor, name: &str) -> Result<[usize; 4]> {
+    let dims = <[usize; 4]>::try_from(t.shape().dims()).map_err(|_| {
+        invalid_argument!(
+            "{name} should be a tensor of rank 4, got {}",
+            debug_string(t)
+        )
+    })?;
+    match t.num_elements() {
+        0 => Err(invalid_argument!(
+            "{name} must not be empty, got {}",
+            debug_string(t)
+        )),
+        _ => Ok(dims),
+    }
+}
+
+/// Checks the sequences of a pooling of `x`.
+fn check_sequences(x: &Tensor, of_rows: &Tensor, of_cols: &Tensor) -> Result<()> {
     let area = of_rows
         .num_elements()
         .saturating_mul(of_cols.num_elements());
@@ -260,6 +260,13 @@ fn max_grad<T: Ordered>(ctx: &mut KernelCtx, overlapping: bool) -> Result<()> {
             ));
         }
     }
+    Ok(())
+}
+
+fn max_grad<T: Ordered>(ctx: &mut KernelCtx, overlapping: bool) -> Result<()> {
+    let (x, y, dy) = (ctx.input(0)?, ctx.input(1)?, ctx.input(2)?);
+    let ([batch, rows, cols, depth], out) = (four(x, "orig_input")?, four(y, "orig_output")?);
+    check_sequences(x, ctx.input(3)?, ctx.input(4)?)?;
     let row_regions = region_input(ctx, 3, rows, overlapping)?;
     let col_regions = region_input(ctx, 4, cols, overlapping)?;
     let fits = out == [batch, row_regions.len(), col_regions.len(), depth];

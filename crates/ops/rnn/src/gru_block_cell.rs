@@ -146,8 +146,8 @@ fn step(ctx: &mut KernelCtx) -> Result<()> {
     Ok(())
 }
 
-fn step_grad(ctx: &mut KernelCtx) -> Result<()> {
-    let s = sizes(ctx)?;
+/// Checks what a step has computed, and the gradient of its result.
+fn check_grad_inputs(ctx: &KernelCtx, s: &Sizes) -> Result<()> {
     for (i, name, rank_name) in [
         (6, "r", "r"),
         (7, "u", "u"),
@@ -158,6 +158,12 @@ fn step_grad(ctx: &mut KernelCtx) -> Result<()> {
         same(dims[0], s.batch, &format!("{name}.dims(0) != batch_size"))?;
         same(dims[1], s.cell, &format!("{name}.dims(1) != cell_size"))?;
     }
+    Ok(())
+}
+
+fn step_grad(ctx: &mut KernelCtx) -> Result<()> {
+    let s = sizes(ctx)?;
+    check_grad_inputs(ctx, &s)?;
     let n = s.cell;
     let all = [1, 6, 7, 8, 9].map(|i| ctx.slice::<f32>(i));
     let [h, r, u, c, dh] = all;

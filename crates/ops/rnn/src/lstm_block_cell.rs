@@ -179,9 +179,8 @@ fn cell_grad(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     Ok(Box::new(move |ctx: &mut KernelCtx| step_grad(ctx, cell)))
 }
 
-fn step_grad(ctx: &mut KernelCtx, cell: Cell) -> Result<()> {
-    let s = sizes(ctx, cell)?;
-    let dtype = ctx.input(0)?.dtype();
+/// Checks what a step has computed, and the gradients of its results.
+fn check_grad_inputs(ctx: &KernelCtx, s: &Sizes) -> Result<()> {
     let names = ["i", "cs", "f", "o", "ci", "co", "cs_grad", "h_grad"];
     for (k, name) in names.iter().enumerate() {
         let shape = ctx.shape(8 + k)?;
@@ -205,6 +204,13 @@ fn step_grad(ctx: &mut KernelCtx, cell: Cell) -> Result<()> {
         let name = if *name == "f" { "i" } else { name };
         same(n, s.cell, &format!("{name}{tensor}.{size}(1) != cell_size"))?;
     }
+    Ok(())
+}
+
+fn step_grad(ctx: &mut KernelCtx, cell: Cell) -> Result<()> {
+    let s = sizes(ctx, cell)?;
+    let dtype = ctx.input(0)?.dtype();
+    check_grad_inputs(ctx, &s)?;
     let inputs = (0..16).map(|i| wide(ctx, i)).collect::<Result<Vec<_>>>()?;
     let of = |i: usize| inputs.get(i).map_or(Ok(&[][..]), Tensor::slice::<f32>);
     let (before, cs) = (of(1)?, of(9)?);
