@@ -328,6 +328,64 @@ pub(crate) fn finish(
     Ok(out)
 }
 
+/// The labels of a product of matrices.
+struct Roles {
+    batch: Labels,
+    rows: Labels,
+    cols: Labels,
+    /// Those that are summed over.
+    inner: Labels,
+}
+
+impl Roles {
+    /// Returns the roles of labels, and the operands in the order in which the product has them.
+    fn of(x: Operand, y: Operand, out_labels: &[Label]) -> (Roles, Operand, Operand) {
+        let in_output = |keep: &dyn Fn(Label) -> bool| -> Labels {
+            let mut labels = Labels::new();
+            for &l in out_labels {
+                if keep(l) && !labels.contains(&l) {
+                    labels.push(l);
+                }
+            }
+            labels
+        };
+        let batch = in_output(&|l| x.has(l) && y.has(l));
+        let rows = in_output(&|l| x.has(l) && !y.has(l));
+        let cols = in_output(&|l| !x.has(l) && y.has(l));
+        // The order of the product is free: the output's own, if possible.
+        let first_row = out_labels.iter().position(|l| rows.contains(l));
+        let first_col = out_labels.iter().position(|l| cols.contains(l));
+        let (x, y, rows, cols) = match (first_row, first_col) {
+            (Some(r), Some(c)) if c < r => (y, x, cols, rows),
+            _ => (x, y, rows, cols),
+        };
+        let summed = |op: &Operand| -> Labels {
+            op.labels
+                .iter()
+                .copied()
+                .filter(|l| !out_labels.contains(l))
+                .collect()
+        };
+        let n_in_place = |inner: &Labels| {
+            let layouts = [x.matrix(&rows, inner), y.matrix(inner, &cols)];
+            layouts.iter().flatten().count()
+        };
+        let (in_x, in_y) = (summed(&x), summed(&y));
+        let inner = if n_in_place(&in_y) > n_in_place(&in_x) {
+            in_y
+        } else {
+            in_x
+        };
+        let roles = Roles {
+            batch,
+            rows,
+            cols,
+            inner,
+        };
+        (roles, x, y)
+    }
+}
+
 /// Returns the product over the labels that both operands have and the output does not.
 fn multiply(
     par: &dyn Parallelism,
@@ -336,41 +394,13 @@ fn multiply(
     out_labels: &[Label],
     arithmetic: &Arithmetic,
 ) -> Result<Operand> {
-    let in_output = |keep: &dyn Fn(Label) -> bool| -> Labels {
-        let mut labels = Labels::new();
-        for &l in out_labels {
-            if keep(l) && !labels.contains(&l) {
-                labels.push(l);
-            }
-        }
-        labels
-    };
-    let batch = in_output(&|l| x.has(l) && y.has(l));
-    let rows = in_output(&|l| x.has(l) && !y.has(l));
-    let cols = in_output(&|l| !x.has(l) && y.has(l));
-    // The order of the product is free: the output's own, if possible.
-    let first_row = out_labels.iter().position(|l| rows.contains(l));
-    let first_col = out_labels.iter().position(|l| cols.contains(l));
-    let (x, y, rows, cols) = match (first_row, first_col) {
-        (Some(r), Some(c)) if c < r => (y, x, cols, rows),
-        _ => (x, y, rows, cols),
-    };
-    let summed = |op: &Operand| -> Labels {
-        op.labels
-            .iter()
-            .copied()
-            .filter(|l| !out_labels.contains(l))
-            .collect()
-    };
-    let layouts = |inner: &Labels| (x.matrix(&rows, inner), y.matrix(inner, &cols));
-    let (in_x, in_y) = (summed(&x), summed(&y));
-    let as_they_lie = |l: &(Option<_>, Option<_>)| l.0.is_some() as u8 + l.1.is_some() as u8;
-    let inner = if as_they_lie(&layouts(&in_y)) > as_they_lie(&layouts(&in_x)) {
-        in_y
-    } else {
-        in_x
-    };
-
+    let (roles, x, y) = Roles::of(x, y, out_labels);
+    let Roles {
+        batch,
+        rows,
+        cols,
+        inner,
+    } = roles;
     let sizes = sizes_of(std::slice::from_ref(&x));
     let size = |op: &Operand, ls: &[Label]| -> usize { ls.iter().map(|&l| op.axis(l).0).product() };
     let (m, k, n) = (size(&x, &rows), size(&x, &inner), size(&y, &cols));

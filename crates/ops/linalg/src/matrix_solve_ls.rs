@@ -12,7 +12,7 @@ use ferroflow_functors::field::{Field, Promote};
 use ferroflow_functors::indices::shape_of;
 use ferroflow_functors::numeric::Num;
 use ferroflow_opdef::{Cost, Expr, GradientCtx, KernelCtx, Op, ShapeCtx};
-use ferroflow_tensor::{Complex32, Complex64, DType, PartialShape, dispatch};
+use ferroflow_tensor::{Complex32, Complex64, DType, PartialShape, Shape, dispatch};
 
 /// The ops of this file.
 pub(crate) const OPS: &[Op] = &[Op::new(
@@ -43,11 +43,8 @@ fn shape(ctx: &mut ShapeCtx) -> Result<()> {
     Ok(())
 }
 
-fn solve<T: Promote>(ctx: &mut KernelCtx, fast: bool) -> Result<()>
-where
-    T::Wide: Scalar,
-{
-    let (batch, m, n) = matrices(ctx, 0)?;
+/// Returns the columns of the right-hand sides of `batch` systems with `m` equations.
+fn rhs_columns(ctx: &KernelCtx, batch: &Shape, m: usize) -> Result<usize> {
     let rhs = ctx.shape(1)?;
     let &[ref rhs_batch @ .., rows, k] = rhs.dims() else {
         return Err(invalid_argument!(
@@ -67,6 +64,10 @@ where
     if m != rows {
         return Err(invalid_argument!("Input matrix and rhs are incompatible."));
     }
+    Ok(k)
+}
+
+fn regularizer(ctx: &KernelCtx) -> Result<f64> {
     let l2 = ctx.input(2)?;
     if !l2.shape().is_scalar() {
         return Err(invalid_argument!(
@@ -78,6 +79,16 @@ where
     if l2 < 0.0 || l2.is_nan() {
         return Err(invalid_argument!("l2_regularizer must be >= 0."));
     }
+    Ok(l2)
+}
+
+fn solve<T: Promote>(ctx: &mut KernelCtx, fast: bool) -> Result<()>
+where
+    T::Wide: Scalar,
+{
+    let (batch, m, n) = matrices(ctx, 0)?;
+    let k = rhs_columns(ctx, &batch, m)?;
+    let l2 = regularizer(ctx)?;
     let epsilon = match T::DTYPE {
         DType::Float | DType::Complex64 => f64::from(f32::EPSILON),
         _ => f64::EPSILON,
