@@ -327,7 +327,7 @@ fn concat_lengths(
             "Concat requires elements to be at least vectors, found scalars instead."
         ));
     }
-    let mut first = element.dim(0);
+    let first = element.dim(0);
     let mut rest = without_leading(element);
     if list.elements.is_empty() && rest.to_full().is_none() {
         return Err(invalid_argument!(
@@ -361,13 +361,22 @@ fn concat_lengths(
             ));
         }
     }
-    first = first.or(common);
     let Some(rest) = rest.to_full() else {
         return Err(invalid_argument!(
             "Trying to concat list with only uninitialized tensors but \
              element_shape_except_first_dim is not fully defined: {rest}"
         ));
     };
+    let lengths = lengths_of(list, first.or(common), leading)?;
+    let total = lengths
+        .iter()
+        .try_fold(0usize, |sum, &n| sum.checked_add(usize::try_from(n).ok()?))
+        .ok_or_else(|| invalid_argument!("leading_dims has a negative or too large entry"))?;
+    Ok((lengths, prepended(total, &rest)?))
+}
+
+/// Returns the length of every element; `first` is that of elements without a tensor or an entry in `leading`.
+fn lengths_of(list: &TensorList, first: Option<usize>, leading: Option<&[i64]>) -> Result<Ints> {
     let mut lengths = Ints::new();
     for (i, t) in list.elements.iter().enumerate() {
         let given = leading.and_then(|l| l.get(i)).copied();
@@ -390,11 +399,7 @@ fn concat_lengths(
             }
         });
     }
-    let total = lengths
-        .iter()
-        .try_fold(0usize, |sum, &n| sum.checked_add(usize::try_from(n).ok()?))
-        .ok_or_else(|| invalid_argument!("leading_dims has a negative or too large entry"))?;
-    Ok((lengths, prepended(total, &rest)?))
+    Ok(lengths)
 }
 
 fn concat(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {

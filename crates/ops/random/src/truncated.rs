@@ -101,6 +101,21 @@ where
     Uniform: Distribution<T>,
     Normal: Distribution<T>,
 {
+    /// Flips the distribution such that a one-sided bound is the lower one, and bounds on one side of the mean are
+    /// positive.
+    fn flipped(mut self) -> Result<Self> {
+        let (min, max) = (self.min, self.max);
+        let is_bounded = min < max && (min.is_finite() || max.is_finite());
+        if !(self.deviation > T::zero() && is_bounded) {
+            return Err(invalid_argument!("Invalid parameters"));
+        }
+        if (min.is_infinite() && min < T::zero()) || max < self.mean {
+            (self.min, self.max) = (max, min);
+            self.deviation = -self.deviation;
+        }
+        Ok(self)
+    }
+
     /// Draws `wanted` numbers from `random` and passes them to `put`, with their index.
     ///
     /// # Errors
@@ -118,19 +133,10 @@ where
         let (zero, two) = (T::zero(), of(2.0));
         let TruncatedNormal {
             mean,
-            mut deviation,
-            mut min,
-            mut max,
-        } = self;
-        if !(deviation > zero && min < max && (min.is_finite() || max.is_finite())) {
-            return Err(invalid_argument!("Invalid parameters"));
-        }
-        // Flip such that a one-sided bound is the lower one, and bounds on one side of the mean are
-        // positive.
-        if (min.is_infinite() && min < zero) || max < mean {
-            (min, max) = (max, min);
-            deviation = -deviation;
-        }
+            deviation,
+            min,
+            max,
+        } = self.flipped()?;
         let (low, high) = ((min - mean) / deviation, (max - mean) / deviation);
         let root = (low * low + of(4.0)).sqrt();
         let cutoff = two * (of(0.5) + (low * (low - root)) / of(4.0)).exp() / (low + root);

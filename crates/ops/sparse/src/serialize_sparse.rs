@@ -222,8 +222,18 @@ fn deserialize(build: &KernelBuild) -> Result<Box<dyn OpKernel>> {
     })
 }
 
-fn deserialize_all<W: Written>(ctx: &mut KernelCtx, dtype: DType) -> Result<()> {
-    let serialized = ctx.input(0)?;
+/// A sparse tensor that was read.
+struct Part {
+    at: Tensor,
+    values: Tensor,
+    shape: Tensor,
+    /// The number of values.
+    n: usize,
+    rank: usize,
+}
+
+/// Reads the sparse tensors of a tensor; returns its leading dimensions, too.
+fn read_all<W: Written>(serialized: &Tensor, dtype: DType) -> Result<(Shape, Vec<Part>)> {
     let Some((&columns, leading)) = serialized.shape().split_last() else {
         return Err(invalid_argument!(
             "Serialized sparse should have non-zero rank {}",
@@ -242,7 +252,6 @@ fn deserialize_all<W: Written>(ctx: &mut KernelCtx, dtype: DType) -> Result<()> 
             serialized.shape()
         ));
     }
-    let leading = Shape::from(leading);
     let read = serialized.items::<W>()?.chunks(3).map(|part| {
         let [at, values, shape] = part else {
             return Err(invalid_argument!("a serialized sparse tensor has 3 parts"));
@@ -255,45 +264,56 @@ fn deserialize_all<W: Written>(ctx: &mut KernelCtx, dtype: DType) -> Result<()> 
             ));
         }
         let (n, rank) = check_sparse(&at, &values, &shape)?;
-        Ok((at, values, shape, n, rank))
+        Ok(Part {
+            at,
+            values,
+            shape,
+            n,
+            rank,
+        })
     });
-    let parts = read.collect::<Result<Vec<_>>>()?;
+    Ok((Shape::from(leading), read.collect::<Result<_>>()?))
+}
+
+fn deserialize_all<W: Written>(ctx: &mut KernelCtx, dtype: DType) -> Result<()> {
+    let (leading, parts) = read_all::<W>(ctx.input(0)?, dtype)?;
     if leading.is_scalar()
-        && let Some((at, values, shape, ..)) = parts.first()
+        && let Some(part) = parts.first()
     {
-        ctx.set_output(0, at.clone())?;
-        ctx.set_output(1, values.clone())?;
-        return ctx.set_output(2, shape.clone());
+        ctx.set_output(0, part.at.clone())?;
+        ctx.set_output(1, part.values.clone())?;
+        return ctx.set_output(2, part.shape.clone());
     }
-    let rank = parts.first().map_or(0, |part| part.4);
-    let total: usize = parts.iter().map(|p| p.3).sum();
+    let rank = parts.first().map_or(0, |part| part.rank);
+    let total: usize = parts.iter().map(|p| p.n).sum();
     let mut sizes: Vec<i64> = leading.to_i64().to_vec();
     sizes.resize(leading.rank() + rank, 0);
     let mut rows = Vec::with_capacity(total.saturating_mul(sizes.len()));
     let mut before = vec![0; leading.rank()];
-    for (i, (at, _, shape, n, its)) in parts.iter().enumerate() {
-        if *its != rank {
+    for (i, part) in parts.iter().enumerate() {
+        if part.rank != rank {
             return Err(invalid_argument!(
                 "Inconsistent shape across SparseTensors: rank prior to SparseTensor[{i}] was: \
-                 {rank} but rank of SparseTensor[{i}] is: {its}"
+                 {rank} but rank of SparseTensor[{i}] is: {}",
+                part.rank
             ));
         }
         ferroflow_functors::strided::unravel(i, leading.dims(), &mut before);
         // Scalars have a row without numbers.
-        let at = at.slice::<i64>()?;
-        for row in 0..*n {
+        let at = part.at.slice::<i64>()?;
+        for row in 0..part.n {
             rows.extend(before.iter().map(|&b| b as i64));
             rows.extend_from_slice(&at[row * rank..(row + 1) * rank]);
         }
         for (size, own) in sizes
             .iter_mut()
             .skip(leading.rank())
-            .zip(shape.slice::<i64>()?)
+            .zip(part.shape.slice::<i64>()?)
         {
             *size = (*size).max(*own);
         }
     }
-    let values: Vec<_> = parts.iter().map(|p| (Some(&p.1), p.3)).collect();
+    let values: Vec<_> = parts.iter().map(|p| (Some(&p.values), p.n)).collect();
     let values = ferroflow_tensor::rows::joined(dtype, Shape::from([total]), &values)?;
     ctx.set_output(0, Tensor::from_slice([total, sizes.len()], &rows)?)?;
     ctx.set_output(1, values)?;
