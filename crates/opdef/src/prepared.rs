@@ -226,6 +226,21 @@ impl PreparedOps {
     }
 }
 
+/// Returns the number of inputs of an argument, if attrs say it.
+fn given_count(arg: &ArgDef, attrs: &Attrs) -> Result<Option<usize>> {
+    Ok(match arg {
+        ArgDef::Single { .. } => Some(1),
+        ArgDef::Repeated { number, .. } => match attrs.get(number) {
+            Some(_) => usize::try_from(attrs.int(number)?).ok(),
+            None => None,
+        },
+        ArgDef::List { types, .. } => match attrs.get(types) {
+            Some(_) => Some(attrs.dtypes(types)?.len()),
+            None => None,
+        },
+    })
+}
+
 /// Infers dtypes and counts from the inputs.
 fn infer_attrs(def: &OpDef, attrs: &mut Attrs, inputs: &[DType]) -> Result<()> {
     let op = &def.name;
@@ -247,17 +262,7 @@ fn infer_attrs(def: &OpDef, attrs: &mut Attrs, inputs: &[DType]) -> Result<()> {
     let mut n_left = n_long;
     let mut left = spread;
     for arg in &def.inputs {
-        let given = match arg {
-            ArgDef::Single { .. } => Some(1),
-            ArgDef::Repeated { number, .. } => match attrs.get(number) {
-                Some(_) => usize::try_from(attrs.int(number)?).ok(),
-                None => None,
-            },
-            ArgDef::List { types, .. } => match attrs.get(types) {
-                Some(_) => Some(attrs.dtypes(types)?.len()),
-                None => None,
-            },
-        };
+        let given = given_count(arg, attrs)?;
         // Lists of unspecified length share the remaining inputs.
         let count = given.unwrap_or(left / n_left.max(1));
         let (mine, others) = rest.split_at_checked(count).ok_or_else(wrong_count)?;

@@ -164,19 +164,35 @@ fn run(call: Call<'_>, registers: &mut [Register], mut has_errors: bool) -> Valu
             }
         }
         if is_pending {
-            let mut values = Pending::new();
-            for (i, result) in (0..).zip(results) {
-                let register = registers.get_mut(result.register());
-                let value = register.and_then(Option::take);
-                if is_special {
-                    promises.fulfill(result.register(), &value);
-                }
-                values.extend(value.map(|value| (i, value)));
-            }
+            let values = take_results(registers, results, is_special.then_some(&mut promises));
             let (registers, ready) = Registers::behind(call, i + 1, i, registers, promises);
             return Execution::resume(call, registers, *id, values, ready);
         }
     }
+    returned(body, registers)
+}
+
+/// Takes the results of a kernel, of which some are unavailable, and fulfills their promises.
+fn take_results(
+    registers: &mut [Register],
+    results: &[Operand],
+    mut promises: Option<&mut Promises>,
+) -> Pending {
+    let mut values = Pending::new();
+    for (i, result) in (0..).zip(results) {
+        let register = registers.get_mut(result.register());
+        let value = register.and_then(Option::take);
+        if let Some(promises) = &mut promises {
+            promises.fulfill(result.register(), &value);
+        }
+        values.extend(value.map(|value| (i, value)));
+    }
+    values
+}
+
+/// The values that a function returns.
+#[inline]
+fn returned(body: &Body, registers: &mut [Register]) -> Values {
     let mut values = Values::new();
     for operand in body.returns() {
         let register = registers.get_mut(operand.register());
