@@ -87,31 +87,7 @@ impl Trainer {
             ));
         }
         let graph = &*self.session.graph();
-        let mut defs = HashMap::new();
-        for Signature {
-            name,
-            inputs,
-            outputs,
-        } in signatures
-        {
-            if outputs.is_empty() {
-                return Err(invalid_argument!("signature '{name}' has no outputs"));
-            }
-            let def = SignatureDef {
-                inputs: infos(graph, inputs)?,
-                outputs: infos(graph, outputs)?,
-                method_name: "tensorflow/serving/predict".to_string(),
-                ..Default::default()
-            };
-            if defs.insert(name.to_string(), def).is_some() {
-                return Err(invalid_argument!("duplicate signature '{name}'"));
-            }
-        }
-        if defs.is_empty() {
-            return Err(invalid_argument!(
-                "a SavedModel needs at least one signature"
-            ));
-        }
+        let defs = signature_defs(graph, signatures)?;
         let mut def = export_graph(graph)?;
         let ends = signatures
             .iter()
@@ -140,14 +116,7 @@ impl Trainer {
             }),
             graph_def: Some(def),
             object_graph_def: None,
-            saver_def: Some(SaverDef {
-                filename_tensor_name: saver::FILENAME.to_string(),
-                save_tensor_name: saver::SAVED.to_string(),
-                restore_op_name: saver::RESTORE.to_string(),
-                max_to_keep: 5,
-                version: CheckpointFormatVersion::V2 as i32,
-                ..Default::default()
-            }),
+            saver_def: Some(saver_def()),
             collection_def: self.collections(graph, &assets),
             asset_file_def: assets.iter().map(|a| a.def.clone()).collect(),
             signature_def: defs,
@@ -274,6 +243,49 @@ fn named_assets<'a>(assets: &[(&'a str, &'a Path)]) -> Result<Vec<Asset<'a>>> {
         named.push(Asset { tensor, file, def });
     }
     Ok(named)
+}
+
+fn signature_defs(
+    graph: &Graph,
+    signatures: &[Signature],
+) -> Result<HashMap<String, SignatureDef>> {
+    let mut defs = HashMap::new();
+    for Signature {
+        name,
+        inputs,
+        outputs,
+    } in signatures
+    {
+        if outputs.is_empty() {
+            return Err(invalid_argument!("signature '{name}' has no outputs"));
+        }
+        let def = SignatureDef {
+            inputs: infos(graph, inputs)?,
+            outputs: infos(graph, outputs)?,
+            method_name: "tensorflow/serving/predict".to_string(),
+            ..Default::default()
+        };
+        if defs.insert(name.to_string(), def).is_some() {
+            return Err(invalid_argument!("duplicate signature '{name}'"));
+        }
+    }
+    if defs.is_empty() {
+        return Err(invalid_argument!(
+            "a SavedModel needs at least one signature"
+        ));
+    }
+    Ok(defs)
+}
+
+fn saver_def() -> SaverDef {
+    SaverDef {
+        filename_tensor_name: saver::FILENAME.to_string(),
+        save_tensor_name: saver::SAVED.to_string(),
+        restore_op_name: saver::RESTORE.to_string(),
+        max_to_keep: 5,
+        version: CheckpointFormatVersion::V2 as i32,
+        ..Default::default()
+    }
 }
 
 fn infos(graph: &Graph, tensors: &[(&str, &str)]) -> Result<HashMap<String, TensorInfo>> {
