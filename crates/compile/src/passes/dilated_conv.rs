@@ -7,6 +7,7 @@ use crate::{Pass, PassCtx};
 use ferroflow_base::Result;
 use ferroflow_graph::{Graph, NodeId, Output, Patch};
 use ferroflow_opdef::AttrValue;
+use ferroflow_tensor::PartialShape;
 use rustc_hash::FxHashMap;
 use smallvec::SmallVec;
 
@@ -119,10 +120,27 @@ fn find(view: &View, conv: NodeId) -> Option<Found> {
         return None;
     }
     let x = to_batch.inputs[0];
-    let shape = view.shape(x);
+    let (dilations, paddings) = windows(&view.shape(x), &block, &pads, &crops)?;
+    Some(Found {
+        conv,
+        x,
+        flat,
+        batch_to_space,
+        dilations,
+        paddings,
+    })
+}
+
+/// The dilations and paddings of rows and columns; those of columns alone if `block` has one size.
+fn windows(
+    shape: &PartialShape,
+    block: &[i64],
+    pads: &[i64],
+    crops: &[i64],
+) -> Option<([i64; 2], [i64; 4])> {
     let mut dilations: SmallVec<[i64; 2]> = SmallVec::new();
     let mut paddings: SmallVec<[i64; 4]> = SmallVec::new();
-    if flat.is_some() {
+    if block.len() == 1 {
         dilations.push(1);
         paddings.extend([0, 0]);
     }
@@ -138,13 +156,10 @@ fn find(view: &View, conv: NodeId) -> Option<Found> {
             pads[2 * i + 1] - crops[2 * i + 1],
         ]);
     }
-    let is_valid = paddings.iter().all(|p| *p >= 0) && pads.iter().chain(&crops).all(|p| *p >= 0);
-    is_valid.then_some(Found {
-        conv,
-        x,
-        flat,
-        batch_to_space,
-        dilations: dilations[..].try_into().ok()?,
-        paddings: paddings[..].try_into().ok()?,
-    })
+    let mut all = paddings.iter().chain(pads).chain(crops);
+    all.all(|p| *p >= 0).then_some(())?;
+    Some((
+        dilations[..].try_into().ok()?,
+        paddings[..].try_into().ok()?,
+    ))
 }

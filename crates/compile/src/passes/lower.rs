@@ -314,17 +314,9 @@ impl Lowering<'_, '_> {
         Ok(())
     }
 
-    fn while_loop(
-        &mut self,
-        todo: &Todo,
-        node: &Node,
-        names: &[&str],
-        functions: &[Arc<Function>],
-    ) -> Result<Vec<Output>> {
+    /// Adds an Enter and a Merge for each variable; returns the Merges.
+    fn enter_loop(&mut self, todo: &Todo, node: &Node) -> Result<Vec<Output>> {
         let name = |part: &str| format!("{}/{part}", node.name);
-        let ([cond, body], &[cond_name, body_name]) = (functions, names) else {
-            return Err(internal!("a While has a condition and a body"));
-        };
         let (inputs, controls) = self.inputs(todo, node)?;
         let frame = self.copier.unique_frame(&node.name);
         // XlaWhile has no such attr.
@@ -343,6 +335,21 @@ impl Lowering<'_, '_> {
             // The second input is the NextIteration, which comes last.
             merges.push(self.merge(&name("Merge"), *dtype, &[enter, enter])?);
         }
+        Ok(merges)
+    }
+
+    fn while_loop(
+        &mut self,
+        todo: &Todo,
+        node: &Node,
+        names: &[&str],
+        functions: &[Arc<Function>],
+    ) -> Result<Vec<Output>> {
+        let name = |part: &str| format!("{}/{part}", node.name);
+        let ([cond, body], &[cond_name, body_name]) = (functions, names) else {
+            return Err(internal!("a While has a condition and a body"));
+        };
+        let merges = self.enter_loop(todo, node)?;
         let first = *merges
             .first()
             .ok_or_else(|| internal!("a loop without variables"))?;
