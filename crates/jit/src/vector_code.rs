@@ -11,6 +11,7 @@ use crate::code::CodeMemory;
 use ferroflow_base::{Result, internal, unimplemented_error};
 use ferroflow_primitives::Isa;
 use ferroflow_primitives::vector_program::VectorProgram;
+use smallvec::SmallVec;
 
 /// Most inputs of a program that is compiled.
 const MAX_INPUTS: usize = 16;
@@ -23,7 +24,7 @@ const MAX_LANES: usize = 16;
 struct Splat([u32; MAX_LANES]);
 
 /// What the generated function is called with: the address of each input, where the outputs go, how many vectors there are,
-/// the constants, and the inputs that are one number.
+/// the constants, and the inputs that are one number, in order.
 #[cfg(target_arch = "x86_64")]
 type Function = extern "sysv64" fn(*const *const f32, *mut f32, usize, *const Splat, *const Splat);
 #[cfg(not(target_arch = "x86_64"))]
@@ -108,11 +109,11 @@ impl VectorCode {
         if inputs.len() != self.is_scalar.len() || !fits.all(|fits| fits) {
             return Err(internal!("an elementwise program got wrong inputs"));
         }
-        let mut scalars = [Splat([0; MAX_LANES]); MAX_INPUTS];
+        let mut scalars: SmallVec<[Splat; 4]> = SmallVec::new();
         let mut addresses = [std::ptr::null::<f32>(); MAX_INPUTS];
         for (i, input) in inputs.iter().enumerate() {
             match self.is_scalar[i] {
-                true => scalars[i] = Splat([input[0].to_bits(); MAX_LANES]),
+                true => scalars.push(Splat([input[0].to_bits(); MAX_LANES])),
                 false => addresses[i] = input.as_ptr(),
             }
         }
@@ -124,14 +125,15 @@ impl VectorCode {
         let (_, rest) = out.split_at_mut(n_vectors * self.lanes);
         if !rest.is_empty() {
             let start = n_vectors * self.lanes;
-            let mut padded = [[0.0; MAX_LANES]; MAX_INPUTS];
-            for (i, input) in inputs
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| !self.is_scalar[*i])
-            {
-                padded[i][..rest.len()].copy_from_slice(&input[start..]);
-                addresses[i] = padded[i].as_ptr();
+            let padded = inputs.iter().map(|input| {
+                let mut padded = [0.0; MAX_LANES];
+                let rest = input.get(start..).unwrap_or_default();
+                padded[..rest.len()].copy_from_slice(rest);
+                padded
+            });
+            let padded: SmallVec<[[f32; MAX_LANES]; 4]> = padded.collect();
+            for (address, padded) in addresses.iter_mut().zip(&padded) {
+                *address = padded.as_ptr();
             }
             let mut last = [0.0; MAX_LANES];
             // SAFETY: `padded` and `last` hold a vector each.
@@ -149,7 +151,7 @@ impl VectorCode {
         addresses: &[*const f32; MAX_INPUTS],
         out: *mut f32,
         n_vectors: usize,
-        scalars: &[Splat; MAX_INPUTS],
+        scalars: &[Splat],
     ) {
         // SAFETY: `memory` holds a whole function of this signature, made by `compile` and never changed. It reads and
         // writes `n_vectors` vectors at these addresses, its own constants, and the scalars of its inputs.

@@ -16,7 +16,7 @@ use ferroflow_primitives::vector_program::{
 
 /// Elements of a vector.
 const LANES: usize = 4;
-/// Vectors that an iteration of the loop computes, where there are as many left.
+/// Bytes of a vector.
 const VECTOR: i64 = (LANES * size_of::<f32>()) as i64;
 
 pub(super) fn compile(program: &VectorProgram, is_scalar: &[bool]) -> Result<Compiled> {
@@ -47,15 +47,17 @@ fn translate(b: &mut FunctionBuilder, program: &VectorProgram, is_scalar: &[bool
         return Err(internal!("a function without its parameters"));
     };
     let mut sources = Vec::with_capacity(is_scalar.len());
+    let mut n_scalars = 0;
     for (i, is_scalar) in is_scalar.iter().enumerate() {
-        let at = |size: usize| i32::try_from(i * size).unwrap_or(i32::MAX);
+        let at = |i: usize, size: usize| i32::try_from(i * size).unwrap_or(i32::MAX);
         sources.push(match is_scalar {
             true => {
-                let at = at(size_of::<Splat>());
+                let at = at(n_scalars, size_of::<Splat>());
+                n_scalars += 1;
                 b.ins().load(types::F32X4, MemFlags::trusted(), scalars, at)
             }
             false => {
-                let at = at(size_of::<usize>());
+                let at = at(i, size_of::<usize>());
                 b.ins().load(types::I64, MemFlags::trusted(), inputs, at)
             }
         });

@@ -89,11 +89,13 @@ impl<'a> Emitter<'a> {
     fn new(program: &'a VectorProgram, is_scalar: &[bool], first_kept: usize) -> Self {
         let (n_inputs, instructions) = (program.n_inputs(), program.instructions());
         let mut places: Vec<Place> = Vec::with_capacity(n_inputs + instructions.len());
+        let mut n_scalars = 0;
         for (i, is_scalar) in is_scalar.iter().enumerate() {
             places.push(match is_scalar {
-                true => Place::Splat(SCALARS, i),
+                true => Place::Splat(SCALARS, n_scalars),
                 false => Place::Input(i),
             });
+            n_scalars += usize::from(*is_scalar);
         }
         let mut n_constants = 0;
         for instruction in instructions {
