@@ -11,7 +11,6 @@ use crate::code::CodeMemory;
 use ferroflow_base::{Result, internal, unimplemented_error};
 use ferroflow_primitives::Isa;
 use ferroflow_primitives::vector_program::VectorProgram;
-use smallvec::SmallVec;
 
 /// Most inputs of a program that is compiled.
 const MAX_INPUTS: usize = 16;
@@ -24,11 +23,11 @@ const MAX_LANES: usize = 16;
 struct Splat([u32; MAX_LANES]);
 
 /// What the generated function is called with: the address of each input, where the outputs go, how many vectors there are,
-/// the constants, and the inputs that are one number, in order.
+/// and the constants.
 #[cfg(target_arch = "x86_64")]
-type Function = extern "sysv64" fn(*const *const f32, *mut f32, usize, *const Splat, *const Splat);
+type Function = extern "sysv64" fn(*const *const f32, *mut f32, usize, *const Splat);
 #[cfg(not(target_arch = "x86_64"))]
-type Function = extern "C" fn(*const *const f32, *mut f32, usize, *const Splat, *const Splat);
+type Function = extern "C" fn(*const *const f32, *mut f32, usize, *const Splat);
 
 /// Machine code, and what it reads.
 struct Compiled {
@@ -109,62 +108,66 @@ impl VectorCode {
         if inputs.len() != self.is_scalar.len() || !fits.all(|fits| fits) {
             return Err(internal!("an elementwise program got wrong inputs"));
         }
-        let mut scalars: SmallVec<[Splat; 4]> = SmallVec::new();
         let mut addresses = [std::ptr::null::<f32>(); MAX_INPUTS];
-        for (i, input) in inputs.iter().enumerate() {
-            match self.is_scalar[i] {
-                true => scalars.push(Splat([input[0].to_bits(); MAX_LANES])),
-                false => addresses[i] = input.as_ptr(),
-            }
+        for (address, input) in addresses.iter_mut().zip(inputs) {
+            *address = input.as_ptr();
         }
         let n_vectors = out.len() / self.lanes;
-        if n_vectors > 0 {
-            // SAFETY: all inputs but scalars have as many elements as `out`, at least those of `n_vectors`.
-            unsafe { self.call(&addresses, out.as_mut_ptr(), n_vectors, &scalars) };
+        if n_vectors == 0 {
+            return Ok(self.run_padded(inputs, addresses, out));
         }
-        let (_, rest) = out.split_at_mut(n_vectors * self.lanes);
-        if !rest.is_empty() {
-            let start = n_vectors * self.lanes;
-            let padded = inputs.iter().map(|input| {
-                let mut padded = [0.0; MAX_LANES];
-                let rest = input.get(start..).unwrap_or_default();
-                padded[..rest.len()].copy_from_slice(rest);
-                padded
-            });
-            let padded: SmallVec<[[f32; MAX_LANES]; 4]> = padded.collect();
-            for (address, padded) in addresses.iter_mut().zip(&padded) {
-                *address = padded.as_ptr();
+        // SAFETY: all inputs but scalars have as many elements as `out`, at least those of `n_vectors`.
+        unsafe { self.call(&addresses, out.as_mut_ptr(), n_vectors) };
+        if n_vectors * self.lanes < out.len() {
+            // The last vector ends where the tensors do; some of it is computed again.
+            let start = out.len() - self.lanes;
+            for (i, input) in inputs
+                .iter()
+                .enumerate()
+                .filter(|(i, _)| !self.is_scalar[*i])
+            {
+                addresses[i] = input[start..].as_ptr();
             }
-            let mut last = [0.0; MAX_LANES];
-            // SAFETY: `padded` and `last` hold a vector each.
-            unsafe { self.call(&addresses, last.as_mut_ptr(), 1, &scalars) };
-            rest.copy_from_slice(&last[..rest.len()]);
+            // SAFETY: a vector is left of all slices.
+            unsafe { self.call(&addresses, out[start..].as_mut_ptr(), 1) };
         }
         Ok(())
     }
 
-    /// # Safety
-    /// Each address but those of scalars is valid for reads of `n_vectors` vectors, which are one or more, and `out` for
-    /// writes of as many; the memory is apart.
-    unsafe fn call(
+    /// Computes fewer elements than a vector has.
+    fn run_padded(
         &self,
-        addresses: &[*const f32; MAX_INPUTS],
-        out: *mut f32,
-        n_vectors: usize,
-        scalars: &[Splat],
+        inputs: &[&[f32]],
+        mut addresses: [*const f32; MAX_INPUTS],
+        out: &mut [f32],
     ) {
+        if out.is_empty() {
+            return;
+        }
+        let mut padded = [[0.0; MAX_LANES]; MAX_INPUTS];
+        for (i, input) in inputs
+            .iter()
+            .enumerate()
+            .filter(|(i, _)| !self.is_scalar[*i])
+        {
+            padded[i][..input.len()].copy_from_slice(input);
+            addresses[i] = padded[i].as_ptr();
+        }
+        let mut result = [0.0; MAX_LANES];
+        // SAFETY: `padded` and `result` hold a vector each.
+        unsafe { self.call(&addresses, result.as_mut_ptr(), 1) };
+        out.copy_from_slice(&result[..out.len()]);
+    }
+
+    /// # Safety
+    /// The address of each input is valid for reads of `n_vectors` vectors, which are one or more, or of one number if it is
+    /// a scalar, and `out` for writes of as many vectors; the memory is apart.
+    unsafe fn call(&self, addresses: &[*const f32; MAX_INPUTS], out: *mut f32, n_vectors: usize) {
         // SAFETY: `memory` holds a whole function of this signature, made by `compile` and never changed. It reads and
-        // writes `n_vectors` vectors at these addresses, its own constants, and the scalars of its inputs.
+        // writes `n_vectors` vectors at these addresses, one number of each scalar, and its own constants.
         unsafe {
             let run: Function = std::mem::transmute(self.memory.start().cast::<()>());
-            let constants = self.constants.as_ptr();
-            run(
-                addresses.as_ptr(),
-                out,
-                n_vectors,
-                constants,
-                scalars.as_ptr(),
-            );
+            run(addresses.as_ptr(), out, n_vectors, self.constants.as_ptr());
         }
     }
 }

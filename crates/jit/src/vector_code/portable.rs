@@ -1,6 +1,6 @@
 //! Vectors of four floats, by Cranelift, on any machine.
 
-use super::{Compiled, Splat};
+use super::Compiled;
 use crate::translate::{isa, machine_code};
 use cranelift_codegen::ir::{
     AbiParam, BlockArg, Endianness, Function, InstBuilder, MemFlags, Signature, UserFuncName,
@@ -25,7 +25,7 @@ pub(super) fn compile(program: &VectorProgram, is_scalar: &[bool]) -> Result<Com
         return Err(unimplemented_error!("addresses do not have 64 bits"));
     }
     let mut signature = Signature::new(isa.default_call_conv());
-    signature.params.extend([AbiParam::new(types::I64); 5]);
+    signature.params.extend([AbiParam::new(types::I64); 4]);
     let mut function = Function::with_name_signature(UserFuncName::default(), signature);
     let mut state = FunctionBuilderContext::new();
     let mut builder = FunctionBuilder::new(&mut function, &mut state);
@@ -43,23 +43,19 @@ fn translate(b: &mut FunctionBuilder, program: &VectorProgram, is_scalar: &[bool
     b.append_block_params_for_function_params(entry);
     b.switch_to_block(entry);
     b.seal_block(entry);
-    let &[inputs, out, n_vectors, _, scalars] = b.block_params(entry) else {
+    let &[inputs, out, n_vectors, _] = b.block_params(entry) else {
         return Err(internal!("a function without its parameters"));
     };
     let mut sources = Vec::with_capacity(is_scalar.len());
-    let mut n_scalars = 0;
     for (i, is_scalar) in is_scalar.iter().enumerate() {
-        let at = |i: usize, size: usize| i32::try_from(i * size).unwrap_or(i32::MAX);
+        let at = i32::try_from(i * size_of::<usize>()).unwrap_or(i32::MAX);
+        let address = b.ins().load(types::I64, MemFlags::trusted(), inputs, at);
         sources.push(match is_scalar {
             true => {
-                let at = at(n_scalars, size_of::<Splat>());
-                n_scalars += 1;
-                b.ins().load(types::F32X4, MemFlags::trusted(), scalars, at)
+                let number = b.ins().load(types::F32, MemFlags::trusted(), address, 0);
+                b.ins().splat(types::F32X4, number)
             }
-            false => {
-                let at = at(i, size_of::<usize>());
-                b.ins().load(types::I64, MemFlags::trusted(), inputs, at)
-            }
+            false => address,
         });
     }
     let zero = b.ins().iconst(types::I64, 0);

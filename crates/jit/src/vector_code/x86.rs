@@ -9,8 +9,8 @@ use ferroflow_primitives::vector_program::{
     BinaryInst, Comparison, Instruction, UnaryInst, VectorProgram,
 };
 use forms::{
-    ADD, COMPARE, Forms, LOAD, MOVE, NEG_ADD, ROUND, RSQRT, SHIFT_LEFT, SHIFT_RIGHT, SQRT, STORE,
-    TO_FLOAT, binary_forms,
+    ADD, BROADCAST, COMPARE, Forms, LOAD, MOVE, NEG_ADD, ROUND, RSQRT, SHIFT_LEFT, SHIFT_RIGHT,
+    SQRT, STORE, TO_FLOAT, binary_forms,
 };
 use iced_x86::{Code, Encoder, IcedError, Instruction as Machine, MemoryOperand, Register};
 
@@ -19,7 +19,6 @@ const INPUTS: Register = Register::RDI;
 const OUT: Register = Register::RSI;
 const N_VECTORS: Register = Register::RDX;
 const CONSTANTS: Register = Register::RCX;
-const SCALARS: Register = Register::R8;
 const OFFSET: Register = Register::R9;
 const ADDRESS: Register = Register::RAX;
 
@@ -27,11 +26,11 @@ const ADDRESS: Register = Register::RAX;
 const TEMPORARIES: [usize; 2] = [0, 1];
 
 pub(super) fn compile(program: &VectorProgram, is_scalar: &[bool]) -> Result<Compiled> {
-    // The first pass counts the registers that values need; the second keeps constants in the others.
-    let mut first = Emitter::new(program, is_scalar, 0);
+    // The first pass counts the registers that values need; the second keeps scalars and constants in the others.
+    let mut first = Emitter::new(program, is_scalar);
     first.body()?;
-    let n_used = first.n_used;
-    let mut emitter = Emitter::new(program, is_scalar, n_used);
+    let mut emitter = Emitter::new(program, is_scalar);
+    emitter.keep(first.n_used)?;
     emitter.body()?;
     let lanes = emitter.lanes();
     let constants = program.instructions().iter().filter_map(|inst| match inst {
@@ -53,8 +52,10 @@ enum Place {
     Nowhere,
     /// An input whose vectors are in memory, by its number.
     Input(usize),
-    /// A constant or a scalar in memory.
-    Splat(Register, usize),
+    /// An input that is one number, before it is in a register.
+    Scalar(usize),
+    /// A constant in memory, by its number.
+    Constant(usize),
     /// A constant or a scalar in a register, for the whole loop.
     Kept(usize),
     Vector(usize),
@@ -76,8 +77,9 @@ struct Emitter<'a> {
     head: Vec<Machine>,
     body: Vec<Machine>,
     places: Vec<Place>,
-    /// The last instruction that reads each value.
+    /// The last instruction that reads each value, and how many do.
     last_use: Vec<usize>,
+    n_uses: Vec<usize>,
     is_taken: [bool; 32],
     is_mask_taken: [bool; 8],
     /// Vector registers in use at most.
@@ -85,22 +87,19 @@ struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    /// `first_kept` is the first of the registers that constants are kept in, or 0 if there are none.
-    fn new(program: &'a VectorProgram, is_scalar: &[bool], first_kept: usize) -> Self {
+    fn new(program: &'a VectorProgram, is_scalar: &[bool]) -> Self {
         let (n_inputs, instructions) = (program.n_inputs(), program.instructions());
         let mut places: Vec<Place> = Vec::with_capacity(n_inputs + instructions.len());
-        let mut n_scalars = 0;
         for (i, is_scalar) in is_scalar.iter().enumerate() {
             places.push(match is_scalar {
-                true => Place::Splat(SCALARS, n_scalars),
+                true => Place::Scalar(i),
                 false => Place::Input(i),
             });
-            n_scalars += usize::from(*is_scalar);
         }
         let mut n_constants = 0;
         for instruction in instructions {
             places.push(match instruction {
-                Instruction::Constant(_) => Place::Splat(CONSTANTS, n_constants),
+                Instruction::Constant(_) => Place::Constant(n_constants),
                 _ => Place::Nowhere,
             });
             n_constants += usize::from(matches!(instruction, Instruction::Constant(_)));
@@ -121,6 +120,7 @@ impl<'a> Emitter<'a> {
             body: Vec::new(),
             places,
             last_use,
+            n_uses,
             is_taken: [false; 32],
             is_mask_taken: [false; 8],
             n_used: TEMPORARIES.len(),
@@ -128,25 +128,49 @@ impl<'a> Emitter<'a> {
         TEMPORARIES.iter().for_each(|r| emitter.is_taken[*r] = true);
         // Without a mask, instructions have the number of this one.
         emitter.is_mask_taken[0] = true;
-        if first_kept > 0 {
-            emitter.keep(first_kept, &n_uses);
-        }
         emitter
     }
 
-    /// Moves constants and scalars to registers from `first` on, those that are read most often first.
-    fn keep(&mut self, first: usize, n_uses: &[usize]) {
-        let is_splat = |value: &usize| matches!(self.places[*value], Place::Splat(..));
-        let mut splats: Vec<usize> = (0..self.places.len()).filter(is_splat).collect();
-        splats.sort_by_key(|value| std::cmp::Reverse(n_uses[*value]));
-        for (value, register) in splats.into_iter().zip(first..self.n_registers()) {
-            if let Ok(Operand::Memory(memory)) = self.operand(value) {
-                let load = self.load(register, memory);
-                self.head.extend(load);
-                self.places[value] = Place::Kept(register);
-                self.is_taken[register] = true;
+    /// Moves scalars, and as many constants as fit, to registers from `first` on, those that are read most often first.
+    fn keep(&mut self, first: usize) -> Result<()> {
+        let is_kept = |value: &usize| match self.places[*value] {
+            Place::Scalar(_) => self.n_uses[*value] > 0 || *value == self.program.result(),
+            Place::Constant(_) => true,
+            _ => false,
+        };
+        let mut kept: Vec<usize> = (0..self.places.len()).filter(is_kept).collect();
+        let is_constant = |value: usize| matches!(self.places[value], Place::Constant(_));
+        kept.sort_by_key(|value| (is_constant(*value), std::cmp::Reverse(self.n_uses[*value])));
+        let mut registers = first..self.n_registers();
+        for value in kept {
+            let Some(register) = registers.next() else {
+                match self.places[value] {
+                    Place::Constant(_) => break,
+                    _ => return Err(unimplemented_error!("the program needs too many registers")),
+                }
+            };
+            let to = self.vector(register);
+            match self.places[value] {
+                Place::Scalar(i) => {
+                    self.head.push(encodable(Machine::with2(
+                        Code::Mov_r64_rm64,
+                        ADDRESS,
+                        pointer_to(i),
+                    ))?);
+                    let number = MemoryOperand::with_base(ADDRESS);
+                    self.head
+                        .push(encodable(Machine::with2(self.form(BROADCAST), to, number))?);
+                }
+                Place::Constant(i) => {
+                    let load = Machine::with2(self.form(LOAD), to, constant(i));
+                    self.head.push(encodable(load)?);
+                }
+                _ => continue,
             }
+            self.places[value] = Place::Kept(register);
+            self.is_taken[register] = true;
         }
+        Ok(())
     }
 
     fn n_registers(&self) -> usize {
@@ -206,10 +230,9 @@ impl<'a> Emitter<'a> {
                 Operand::Register(self.vector(register))
             }
             Place::Mask(mask) => Operand::Register(Register::K0 + mask as u32),
-            Place::Splat(table, i) => {
-                let at = (i * size_of::<Splat>()) as i64;
-                Operand::Memory(MemoryOperand::with_base_displ(table, at))
-            }
+            Place::Constant(i) => Operand::Memory(constant(i)),
+            // Only the first pass, whose code is not used, reads scalars that have no register.
+            Place::Scalar(_) => Operand::Register(self.vector(TEMPORARIES[0])),
             Place::Input(_) | Place::Nowhere => {
                 return Err(internal!("value {value} of a program is not there"));
             }
@@ -234,9 +257,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn push(&mut self, instruction: std::result::Result<Machine, IcedError>) -> Result<()> {
-        let instruction =
-            instruction.map_err(|e| internal!("an instruction has wrong operands: {e}"))?;
-        self.body.push(instruction);
+        self.body.push(encodable(instruction)?);
         Ok(())
     }
 
@@ -289,8 +310,7 @@ impl<'a> Emitter<'a> {
         let Place::Input(i) = self.places[value] else {
             return Ok(());
         };
-        let pointer = MemoryOperand::with_base_displ(INPUTS, (i * size_of::<usize>()) as i64);
-        self.push(Machine::with2(Code::Mov_r64_rm64, ADDRESS, pointer))?;
+        self.push(Machine::with2(Code::Mov_r64_rm64, ADDRESS, pointer_to(i)))?;
         self.define(value)?;
         if let Place::Vector(register) = self.places[value] {
             let memory = MemoryOperand::with_base_index(ADDRESS, OFFSET);
@@ -338,7 +358,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn is_in_memory(&self, value: usize) -> bool {
-        matches!(self.places[value], Place::Splat(..))
+        matches!(self.places[value], Place::Constant(_))
     }
 
     fn binary(
@@ -487,6 +507,20 @@ impl<'a> Emitter<'a> {
             Operand::Memory(y) => Machine::with4(code, to, x, y, register),
         })
     }
+}
+
+fn encodable(instruction: std::result::Result<Machine, IcedError>) -> Result<Machine> {
+    instruction.map_err(|e| internal!("an instruction has wrong operands: {e}"))
+}
+
+/// Where the address of an input is.
+fn pointer_to(input: usize) -> MemoryOperand {
+    MemoryOperand::with_base_displ(INPUTS, (input * size_of::<usize>()) as i64)
+}
+
+/// Where a constant is.
+fn constant(i: usize) -> MemoryOperand {
+    MemoryOperand::with_base_displ(CONSTANTS, (i * size_of::<Splat>()) as i64)
 }
 
 /// The loop around the instructions of a vector.

@@ -10,6 +10,10 @@ pub(super) const LOAD: Forms = [
     Code::EVEX_Vmovups_zmm_k1z_zmmm512,
     Code::VEX_Vmovups_ymm_ymmm256,
 ];
+pub(super) const BROADCAST: Forms = [
+    Code::EVEX_Vbroadcastss_zmm_k1z_xmmm32,
+    Code::VEX_Vbroadcastss_ymm_m32,
+];
 pub(super) const STORE: Forms = [
     Code::EVEX_Vmovups_zmmm512_k1z_zmm,
     Code::VEX_Vmovups_ymmm256_ymm,
