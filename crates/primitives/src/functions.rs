@@ -166,10 +166,10 @@ pub(crate) fn log1p<S: Simd>(s: S, x: S::V) -> S::V {
     s.select(s.lt(u, s.zero()), s.splat(f32::NAN), r)
 }
 
-/// Returns the hyperbolic tangent, as a rational approximation on the range where it does not round
-/// to ±1.
+/// Returns the hyperbolic tangent of the argument, as a rational approximation on the range where it does not round to ±1,
+/// and the argument in that range.
 #[inline(always)]
-pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
+fn tanh_parts<S: Simd>(s: S, x: S::V) -> (S::V, S::V) {
     let limit = s.splat(7.905_311);
     let y = s.max(s.neg(limit), s.min(limit, x));
     let z = s.mul(y, y);
@@ -189,8 +189,23 @@ pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
         z,
         [1.198_258_4e-6, 1.185_347_1e-4, 2.268_434_6e-3, 4.893_525e-3],
     );
-    let r = s.div(s.mul(y, p), q);
-    s.select(s.lt(s.abs(x), s.splat(4e-4)), x, r)
+    (s.div(s.mul(y, p), q), y)
+}
+
+/// Returns the hyperbolic tangent.
+#[inline(always)]
+pub(crate) fn tanh<S: Simd>(s: S, x: S::V) -> S::V {
+    let (near, _) = tanh_parts(s, x);
+    s.select(s.lt(s.abs(x), s.splat(4e-4)), x, near)
+}
+
+/// Returns `near`, an approximation at `y`, which is `x` within limits, or ±1 where `x` is so far beyond them that `slope`
+/// times the distance reaches it.
+#[inline(always)]
+fn saturated<S: Simd>(s: S, [near, x, y]: [S::V; 3], slope: f32) -> S::V {
+    // A difference: a sum would lose the sign of zero.
+    let y = s.fnma(s.sub(y, x), s.splat(slope), near);
+    s.max(s.splat(-1.0), s.min(s.splat(1.0), y))
 }
 
 /// `e^a / 2` for `a >= 0`, which is finite for longer than `e^a`.
@@ -311,7 +326,7 @@ pub(crate) fn erf<S: Simd>(s: S, x: S::V) -> S::V {
             -1.426_473_9e-2,
         ],
     );
-    s.mul(y, s.div(p, q))
+    saturated(s, [s.mul(y, s.div(p, q)), x, y], 1.0)
 }
 
 /// The arcsine of `a`, from 0 to a half, given its square; by the polynomial of Cephes (Moshier).
@@ -548,7 +563,9 @@ pub(crate) fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
         x,
         s.fma(x2, s.splat(0.044_715 * 0.797_884_6), s.splat(0.797_884_6)),
     );
-    s.fma(h, tanh(s, inner), h)
+    let (near, y) = tanh_parts(s, inner);
+    // The approximation is at most a unit in the last place below one, which large numbers show.
+    s.fma(h, saturated(s, [near, inner, y], f32::EPSILON / 2.0), h)
 }
 
 /// `min(max(x + 3, 0), 6) / 6`.

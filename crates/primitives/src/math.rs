@@ -180,7 +180,7 @@ pub enum BinaryOp {
     SquaredDifference,
     /// `a^b`.
     Pow,
-    /// `b > 0 ? a : 0`.
+    /// `a · (b > 0 ? 1 : 0)`.
     ReluGrad,
     /// `b · (1 - a²)`.
     TanhGrad,
