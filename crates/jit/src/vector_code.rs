@@ -1,7 +1,6 @@
 //! Elementwise programs as machine code that keeps all values in registers, where an interpreter stores the result of each
 //! function.
 
-mod portable;
 #[cfg(test)]
 mod tests;
 #[cfg(target_arch = "x86_64")]
@@ -16,16 +15,19 @@ use ferroflow_primitives::vector_program::VectorProgram;
 const MAX_INPUTS: usize = 16;
 /// Lanes of the widest vector.
 const MAX_LANES: usize = 16;
+/// Most elements that an iteration of the loop computes.
+const MAX_STEP: usize = 4 * MAX_LANES;
 
 /// A number in all lanes of a vector of any width.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 struct Splat([u32; MAX_LANES]);
 
-/// What the generated function is called with: the address of each input, where the outputs go, how many vectors there are,
+/// What the generated function is called with: the address of each input, where the outputs go, how many steps there are,
 /// and the constants.
 #[cfg(target_arch = "x86_64")]
 type Function = extern "sysv64" fn(*const *const f32, *mut f32, usize, *const Splat);
+/// There is no code for other machines.
 #[cfg(not(target_arch = "x86_64"))]
 type Function = extern "C" fn(*const *const f32, *mut f32, usize, *const Splat);
 
@@ -33,8 +35,8 @@ type Function = extern "C" fn(*const *const f32, *mut f32, usize, *const Splat);
 struct Compiled {
     code: Vec<u8>,
     constants: Vec<Splat>,
-    /// Elements of a vector.
-    lanes: usize,
+    /// Elements that an iteration of the loop computes.
+    step: usize,
 }
 
 /// Machine code of a [`VectorProgram`], for inputs of which some are one number.
@@ -48,7 +50,7 @@ struct Compiled {
 /// let mut recording = Recording::new(Isa::current(), 2);
 /// let product = recording.binary(BinaryOp::Mul, 0, 1).unwrap();
 /// let result = recording.unary(UnaryOp::Relu, product).unwrap();
-/// # if cfg!(any(target_arch = "x86_64", target_arch = "aarch64")) {
+/// # if Isa::current() != Isa::Portable {
 /// let code = VectorCode::compile(&recording.finish(result), &[false, true]).unwrap();
 /// let mut out = [0.0; 19];
 /// code.run(&[&[-3.0; 19], &[-2.0]], &mut out).unwrap();
@@ -58,7 +60,7 @@ struct Compiled {
 pub struct VectorCode {
     memory: CodeMemory,
     constants: Vec<Splat>,
-    lanes: usize,
+    step: usize,
     is_scalar: Vec<bool>,
 }
 
@@ -66,8 +68,9 @@ impl VectorCode {
     /// Compiles a program. `is_scalar` has an entry for each input.
     ///
     /// # Errors
-    /// UNIMPLEMENTED if the machine does not have the program's instruction set or the program needs too many registers,
-    /// RESOURCE_EXHAUSTED if there is too much code already.
+    /// UNIMPLEMENTED if the machine does not have the program's instruction set, AVX2 or AVX-512, or the program needs too
+    /// many registers or is so long that functions one by one are faster, RESOURCE_EXHAUSTED if there is too much code
+    /// already.
     pub fn compile(program: &VectorProgram, is_scalar: &[bool]) -> Result<VectorCode> {
         if is_scalar.len() != program.n_inputs() || is_scalar.len() > MAX_INPUTS {
             return Err(unimplemented_error!("the program has too many inputs"));
@@ -80,12 +83,12 @@ impl VectorCode {
         let compiled = match program.isa() {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::Avx512 => x86::compile(program, is_scalar)?,
-            _ => portable::compile(program, is_scalar)?,
+            _ => return Err(unimplemented_error!("there is no code for these vectors")),
         };
         Ok(VectorCode {
             memory: CodeMemory::new(&compiled.code)?,
             constants: compiled.constants,
-            lanes: compiled.lanes,
+            step: compiled.step,
             is_scalar: is_scalar.to_vec(),
         })
     }
@@ -112,15 +115,16 @@ impl VectorCode {
         for (address, input) in addresses.iter_mut().zip(inputs) {
             *address = input.as_ptr();
         }
-        let n_vectors = out.len() / self.lanes;
-        if n_vectors == 0 {
-            return Ok(self.run_padded(inputs, addresses, out));
+        let n_steps = out.len() / self.step;
+        if n_steps == 0 {
+            self.run_padded(inputs, addresses, out);
+            return Ok(());
         }
-        // SAFETY: all inputs but scalars have as many elements as `out`, at least those of `n_vectors`.
-        unsafe { self.call(&addresses, out.as_mut_ptr(), n_vectors) };
-        if n_vectors * self.lanes < out.len() {
-            // The last vector ends where the tensors do; some of it is computed again.
-            let start = out.len() - self.lanes;
+        // SAFETY: all inputs but scalars have as many elements as `out`, at least those of `n_steps`.
+        unsafe { self.call(&addresses, out.as_mut_ptr(), n_steps) };
+        if n_steps * self.step < out.len() {
+            // The last step ends where the tensors do; some of it is computed again.
+            let start = out.len() - self.step;
             for (i, input) in inputs
                 .iter()
                 .enumerate()
@@ -128,13 +132,13 @@ impl VectorCode {
             {
                 addresses[i] = input[start..].as_ptr();
             }
-            // SAFETY: a vector is left of all slices.
+            // SAFETY: a step is left of all slices.
             unsafe { self.call(&addresses, out[start..].as_mut_ptr(), 1) };
         }
         Ok(())
     }
 
-    /// Computes fewer elements than a vector has.
+    /// Computes fewer elements than a step has.
     fn run_padded(
         &self,
         inputs: &[&[f32]],
@@ -144,7 +148,7 @@ impl VectorCode {
         if out.is_empty() {
             return;
         }
-        let mut padded = [[0.0; MAX_LANES]; MAX_INPUTS];
+        let mut padded = [[0.0; MAX_STEP]; MAX_INPUTS];
         for (i, input) in inputs
             .iter()
             .enumerate()
@@ -153,21 +157,21 @@ impl VectorCode {
             padded[i][..input.len()].copy_from_slice(input);
             addresses[i] = padded[i].as_ptr();
         }
-        let mut result = [0.0; MAX_LANES];
-        // SAFETY: `padded` and `result` hold a vector each.
+        let mut result = [0.0; MAX_STEP];
+        // SAFETY: `padded` and `result` hold a step each.
         unsafe { self.call(&addresses, result.as_mut_ptr(), 1) };
         out.copy_from_slice(&result[..out.len()]);
     }
 
     /// # Safety
-    /// The address of each input is valid for reads of `n_vectors` vectors, which are one or more, or of one number if it is
-    /// a scalar, and `out` for writes of as many vectors; the memory is apart.
-    unsafe fn call(&self, addresses: &[*const f32; MAX_INPUTS], out: *mut f32, n_vectors: usize) {
+    /// The address of each input is valid for reads of `n_steps` steps, which are one or more, or of one number if it is
+    /// a scalar, and `out` for writes of as many steps; the memory is apart.
+    unsafe fn call(&self, addresses: &[*const f32; MAX_INPUTS], out: *mut f32, n_steps: usize) {
         // SAFETY: `memory` holds a whole function of this signature, made by `compile` and never changed. It reads and
-        // writes `n_vectors` vectors at these addresses, one number of each scalar, and its own constants.
+        // writes `n_steps` steps at these addresses, one number of each scalar, and its own constants.
         unsafe {
             let run: Function = std::mem::transmute(self.memory.start().cast::<()>());
-            run(addresses.as_ptr(), out, n_vectors, self.constants.as_ptr());
+            run(addresses.as_ptr(), out, n_steps, self.constants.as_ptr());
         }
     }
 }

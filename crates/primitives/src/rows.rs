@@ -9,6 +9,7 @@ use super::functions::{EXP_MIN, exp_bounded};
 use super::table::DispatchTable;
 use super::vector::{Simd, array};
 use ferroflow_sync::{Parallelism, par_chunks_mut, parallel_for};
+use std::ops::RangeInclusive;
 
 /// A reduction of many numbers to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -478,7 +479,7 @@ pub fn layer_norm(
 ) {
     assert_eq!(scale.len(), offset.len(), "layer_norm: lengths differ");
     let n = scale.len();
-    let is_far = dst.len() >= FAR && n <= NEAR;
+    let is_far = dst.len() >= FAR && NEAR.contains(&n);
     each_row(par, src, n, dst, &|table, src, dst| {
         let mean = (long_sum(table, 0, src, 0.0) / n as f64) as f32;
         // While the variance is computed of what the first-level cache has, memory is free.
@@ -546,9 +547,9 @@ fn each_row(par: &dyn Parallelism, src: &[f32], cols: usize, dst: &mut [f32], f:
 }
 
 /// Elements of an output that is not in the second-level cache when it is written.
-const FAR: usize = 1 << 18;
-/// Elements of a row that the first-level cache holds with that of the input.
-const NEAR: usize = 1 << 12;
+const FAR: usize = 1 << 20;
+/// Elements of a row that the first-level cache holds with that of the input, and of which there are enough to wait for.
+const NEAR: RangeInclusive<usize> = 1 << 7..=1 << 12;
 
 /// Asks for the lines of a row that is about to be written.
 #[inline]

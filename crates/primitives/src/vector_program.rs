@@ -140,6 +140,12 @@ impl VectorProgram {
         &self.instructions
     }
 
+    /// Returns the number of instructions that compute something, that is of all but constants.
+    pub fn length(&self) -> usize {
+        let computes = |inst: &&Instruction| !matches!(inst, Instruction::Constant(_));
+        self.instructions.iter().filter(computes).count()
+    }
+
     /// Returns the number of the value that is the result.
     pub fn result(&self) -> usize {
         self.result
@@ -232,7 +238,8 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Creates an empty recording of a program with `n_inputs` inputs, of the functions for an instruction set.
+    /// Creates an empty recording of a program with `n_inputs` inputs, of the functions for an instruction set with products
+    /// and sums of one rounding, that is not the portable one.
     pub fn new(isa: Isa, n_inputs: usize) -> Recording {
         Recording {
             isa,
@@ -315,6 +322,9 @@ mod tests {
     /// What is recorded computes what the functions do, with each instruction set.
     fn check(record: impl Fn(&mut Recording) -> Option<usize>, compute: impl Fn(f32, f32) -> f32) {
         each_isa(|isa| {
+            if isa == Isa::Portable {
+                return;
+            }
             let mut recording = Recording::new(isa, 2);
             let result = record(&mut recording).expect("recorded");
             let program = recording.finish(result);

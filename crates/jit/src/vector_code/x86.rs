@@ -1,8 +1,10 @@
 //! Vectors of eight floats in AVX2's registers, or of sixteen in those of AVX-512.
 
+mod assembly;
 mod forms;
 
 use super::{Compiled, MAX_LANES, Splat};
+use assembly::{ADDRESS, OFFSET, OUT, constant, encodable, pointer_to};
 use ferroflow_base::{Result, internal, unimplemented_error};
 use ferroflow_primitives::Isa;
 use ferroflow_primitives::vector_program::{
@@ -12,37 +14,58 @@ use forms::{
     ADD, BROADCAST, COMPARE, Forms, LOAD, MOVE, NEG_ADD, ROUND, RSQRT, SHIFT_LEFT, SHIFT_RIGHT,
     SQRT, STORE, TO_FLOAT, binary_forms,
 };
-use iced_x86::{Code, Encoder, IcedError, Instruction as Machine, MemoryOperand, Register};
-
-/// The registers that the function is called with, and those of its loop.
-const INPUTS: Register = Register::RDI;
-const OUT: Register = Register::RSI;
-const N_VECTORS: Register = Register::RDX;
-const CONSTANTS: Register = Register::RCX;
-const OFFSET: Register = Register::R9;
-const ADDRESS: Register = Register::RAX;
+use iced_x86::{Code, IcedError, Instruction as Machine, MemoryOperand, Register};
 
 /// Vector registers that hold operands from memory for one instruction.
 const TEMPORARIES: [usize; 2] = [0, 1];
 
 pub(super) fn compile(program: &VectorProgram, is_scalar: &[bool]) -> Result<Compiled> {
-    // The first pass counts the registers that values need; the second keeps scalars and constants in the others.
-    let mut first = Emitter::new(program, is_scalar);
-    first.body()?;
-    let mut emitter = Emitter::new(program, is_scalar);
-    emitter.keep(first.n_used)?;
-    emitter.body()?;
-    let lanes = emitter.lanes();
+    let emitter = interleaved(program, is_scalar)?;
+    let step = emitter.lanes() * emitter.n_parts;
     let constants = program.instructions().iter().filter_map(|inst| match inst {
         Instruction::Constant(bits) => Some(Splat([*bits; MAX_LANES])),
         _ => None,
     });
     Ok(Compiled {
         constants: constants.collect(),
-        code: function(emitter, lanes)
+        code: assembly::function(&emitter.head, &emitter.body, step)
             .map_err(|e| internal!("an instruction is not encoded: {e}"))?,
-        lanes,
+        step,
     })
+}
+
+/// Instructions that the processor looks ahead for some that are ready; those of several vectors are independent.
+const WINDOW: usize = 320;
+
+/// Emits the code of as many vectors at a time as keep the processor busy, if there are registers for them.
+fn interleaved<'a>(program: &'a VectorProgram, is_scalar: &[bool]) -> Result<Emitter<'a>> {
+    let length = program.length();
+    // An instruction takes about four cycles, in which as many start, or twice as many where vectors are narrow.
+    let n_needed = match program.isa() {
+        Isa::Avx512 => 5,
+        _ => 8,
+    };
+    let emit = |n_parts| -> Result<Emitter<'a>> {
+        // The first pass counts the registers that values need; the second keeps scalars and constants in the others.
+        let mut first = Emitter::new(program, is_scalar, n_parts);
+        first.body()?;
+        let mut emitter = Emitter::new(program, is_scalar, n_parts);
+        emitter.keep(first.n_used)?;
+        emitter.body()?;
+        Ok(emitter)
+    };
+    let mut error = None;
+    for n_parts in [2, 4, 1] {
+        // Those of the iterations that follow are independent, too.
+        if n_parts + WINDOW / length.max(1) < n_needed {
+            continue;
+        }
+        match emit(n_parts) {
+            Ok(emitter) => return Ok(emitter),
+            Err(e) => error = Some(e),
+        }
+    }
+    Err(error.unwrap_or_else(|| unimplemented_error!("the program is too long")))
 }
 
 /// Where a value is.
@@ -72,11 +95,16 @@ enum Operand {
 
 struct Emitter<'a> {
     program: &'a VectorProgram,
+    /// Vectors that an iteration computes. Each has places of its own for its values.
+    n_parts: usize,
     is_wide: bool,
     /// Before the loop.
     head: Vec<Machine>,
     body: Vec<Machine>,
-    places: Vec<Place>,
+    /// Of each vector, those of its values; constants and scalars are the same for all.
+    places: Vec<Vec<Place>>,
+    /// The vector that an instruction is emitted for.
+    part: usize,
     /// The last instruction that reads each value, and how many do.
     last_use: Vec<usize>,
     n_uses: Vec<usize>,
@@ -87,7 +115,7 @@ struct Emitter<'a> {
 }
 
 impl<'a> Emitter<'a> {
-    fn new(program: &'a VectorProgram, is_scalar: &[bool]) -> Self {
+    fn new(program: &'a VectorProgram, is_scalar: &[bool], n_parts: usize) -> Self {
         let (n_inputs, instructions) = (program.n_inputs(), program.instructions());
         let mut places: Vec<Place> = Vec::with_capacity(n_inputs + instructions.len());
         for (i, is_scalar) in is_scalar.iter().enumerate() {
@@ -115,10 +143,12 @@ impl<'a> Emitter<'a> {
         last_use[program.result()] = instructions.len();
         let mut emitter = Emitter {
             program,
+            n_parts,
             is_wide: program.isa() == Isa::Avx512,
             head: Vec::new(),
             body: Vec::new(),
-            places,
+            places: vec![places; n_parts],
+            part: 0,
             last_use,
             n_uses,
             is_taken: [false; 32],
@@ -133,24 +163,24 @@ impl<'a> Emitter<'a> {
 
     /// Moves scalars, and as many constants as fit, to registers from `first` on, those that are read most often first.
     fn keep(&mut self, first: usize) -> Result<()> {
-        let is_kept = |value: &usize| match self.places[*value] {
+        let is_kept = |value: &usize| match self.place(*value) {
             Place::Scalar(_) => self.n_uses[*value] > 0 || *value == self.program.result(),
             Place::Constant(_) => true,
             _ => false,
         };
-        let mut kept: Vec<usize> = (0..self.places.len()).filter(is_kept).collect();
-        let is_constant = |value: usize| matches!(self.places[value], Place::Constant(_));
+        let mut kept: Vec<usize> = (0..self.n_uses.len()).filter(is_kept).collect();
+        let is_constant = |value: usize| matches!(self.place(value), Place::Constant(_));
         kept.sort_by_key(|value| (is_constant(*value), std::cmp::Reverse(self.n_uses[*value])));
         let mut registers = first..self.n_registers();
         for value in kept {
             let Some(register) = registers.next() else {
-                match self.places[value] {
+                match self.place(value) {
                     Place::Constant(_) => break,
                     _ => return Err(unimplemented_error!("the program needs too many registers")),
                 }
             };
             let to = self.vector(register);
-            match self.places[value] {
+            match self.place(value) {
                 Place::Scalar(i) => {
                     self.head.push(encodable(Machine::with2(
                         Code::Mov_r64_rm64,
@@ -167,10 +197,20 @@ impl<'a> Emitter<'a> {
                 }
                 _ => continue,
             }
-            self.places[value] = Place::Kept(register);
+            for places in &mut self.places {
+                places[value] = Place::Kept(register);
+            }
             self.is_taken[register] = true;
         }
         Ok(())
+    }
+
+    fn place(&self, value: usize) -> Place {
+        self.places[self.part][value]
+    }
+
+    fn set_place(&mut self, value: usize, place: Place) {
+        self.places[self.part][value] = place;
     }
 
     fn n_registers(&self) -> usize {
@@ -205,7 +245,7 @@ impl<'a> Emitter<'a> {
     /// Allocates the register of a new value.
     fn define(&mut self, value: usize) -> Result<Register> {
         let register = self.allocate()?;
-        self.places[value] = Place::Vector(register);
+        self.set_place(value, Place::Vector(register));
         Ok(self.vector(register))
     }
 
@@ -215,17 +255,17 @@ impl<'a> Emitter<'a> {
             .filter(|value| self.last_use[*value] == at)
             .collect::<Vec<_>>()
         {
-            match self.places[value] {
+            match self.place(value) {
                 Place::Vector(register) => self.is_taken[register] = false,
                 Place::Mask(mask) => self.is_mask_taken[mask] = false,
                 _ => continue,
             }
-            self.places[value] = Place::Nowhere;
+            self.set_place(value, Place::Nowhere);
         }
     }
 
     fn operand(&self, value: usize) -> Result<Operand> {
-        Ok(match self.places[value] {
+        Ok(match self.place(value) {
             Place::Vector(register) | Place::Kept(register) => {
                 Operand::Register(self.vector(register))
             }
@@ -244,16 +284,16 @@ impl<'a> Emitter<'a> {
         match self.operand(value)? {
             Operand::Register(register) => Ok(register),
             Operand::Memory(memory) => {
-                let load = self.load(temporary, memory);
-                self.body.extend(load);
+                let load = self.load(temporary, memory)?;
+                self.body.push(load);
                 Ok(self.vector(temporary))
             }
         }
     }
 
-    fn load(&self, register: usize, memory: MemoryOperand) -> Option<Machine> {
+    fn load(&self, register: usize, memory: MemoryOperand) -> Result<Machine> {
         let code = self.form(LOAD);
-        Machine::with2(code, self.vector(register), memory).ok()
+        encodable(Machine::with2(code, self.vector(register), memory))
     }
 
     fn push(&mut self, instruction: std::result::Result<Machine, IcedError>) -> Result<()> {
@@ -277,45 +317,60 @@ impl<'a> Emitter<'a> {
         })
     }
 
-    /// The instructions of one vector: its loads, what is computed, and the store.
+    /// The instructions of an iteration: loads, what is computed, and stores.
     fn body(&mut self) -> Result<()> {
         let instructions = self.program.instructions();
         for (i, instruction) in instructions.iter().enumerate() {
-            for value in instruction.operands() {
-                self.load_input(value)?;
-            }
-            let value = self.program.n_inputs() + i;
-            match *instruction {
-                Instruction::Constant(_) => {}
-                Instruction::Unary(inst, a) => self.unary(i, value, inst, a)?,
-                Instruction::Binary(inst, a, b) => self.binary(i, value, inst, a, b)?,
-                Instruction::MulAdd(operands) => self.mul_add(i, value, ADD, operands)?,
-                Instruction::NegMulAdd(operands) => self.mul_add(i, value, NEG_ADD, operands)?,
-                Instruction::Compare(comparison, a, b) => {
-                    self.compare(i, value, comparison, a, b)?
-                }
-                Instruction::Select(operands) => self.select(i, value, operands)?,
+            for part in 0..self.n_parts {
+                self.part = part;
+                self.instruction(i, instruction)?;
             }
         }
-        let result = self.program.result();
-        self.load_input(result)?;
-        let result = self.register(result, TEMPORARIES[0])?;
-        let to = MemoryOperand::with_base_index(OUT, OFFSET);
-        let code = self.form(STORE);
-        self.push(Machine::with2(code, to, result))
+        for part in 0..self.n_parts {
+            self.part = part;
+            let result = self.program.result();
+            self.load_input(result)?;
+            let result = self.register(result, TEMPORARIES[0])?;
+            let to = self.element(OUT);
+            let code = self.form(STORE);
+            self.push(Machine::with2(code, to, result))?;
+        }
+        Ok(())
+    }
+
+    fn instruction(&mut self, i: usize, instruction: &Instruction) -> Result<()> {
+        for value in instruction.operands() {
+            self.load_input(value)?;
+        }
+        let value = self.program.n_inputs() + i;
+        match *instruction {
+            Instruction::Constant(_) => Ok(()),
+            Instruction::Unary(inst, a) => self.unary(i, value, inst, a),
+            Instruction::Binary(inst, a, b) => self.binary(i, value, inst, a, b),
+            Instruction::MulAdd(operands) => self.mul_add(i, value, ADD, operands),
+            Instruction::NegMulAdd(operands) => self.mul_add(i, value, NEG_ADD, operands),
+            Instruction::Compare(comparison, a, b) => self.compare(i, value, comparison, a, b),
+            Instruction::Select(operands) => self.select(i, value, operands),
+        }
+    }
+
+    /// Where the vector is in an array.
+    fn element(&self, array: Register) -> MemoryOperand {
+        let at = self.part * self.lanes() * size_of::<f32>();
+        MemoryOperand::with_base_index_scale_displ_size(array, OFFSET, 1, at as i64, 1)
     }
 
     /// Loads the vector of an input where it is first read.
     fn load_input(&mut self, value: usize) -> Result<()> {
-        let Place::Input(i) = self.places[value] else {
+        let Place::Input(i) = self.place(value) else {
             return Ok(());
         };
         self.push(Machine::with2(Code::Mov_r64_rm64, ADDRESS, pointer_to(i)))?;
         self.define(value)?;
-        if let Place::Vector(register) = self.places[value] {
-            let memory = MemoryOperand::with_base_index(ADDRESS, OFFSET);
-            let load = self.load(register, memory);
-            self.body.extend(load);
+        if let Place::Vector(register) = self.place(value) {
+            let memory = self.element(ADDRESS);
+            let load = self.load(register, memory)?;
+            self.body.push(load);
         }
         Ok(())
     }
@@ -358,7 +413,7 @@ impl<'a> Emitter<'a> {
     }
 
     fn is_in_memory(&self, value: usize) -> bool {
-        matches!(self.places[value], Place::Constant(_))
+        matches!(self.place(value), Place::Constant(_))
     }
 
     fn binary(
@@ -390,7 +445,7 @@ impl<'a> Emitter<'a> {
     ) -> Result<()> {
         let [factor, other, addend] = forms;
         let ends = |emitter: &Self, value: usize| {
-            emitter.last_use[value] == at && matches!(emitter.places[value], Place::Vector(_))
+            emitter.last_use[value] == at && matches!(emitter.place(value), Place::Vector(_))
         };
         // It may be named twice: an instruction reads all its operands before it writes.
         let replaced = if ends(self, a) {
@@ -446,7 +501,9 @@ impl<'a> Emitter<'a> {
         from: usize,
         operands: [usize; 3],
     ) -> Result<()> {
-        self.places[value] = std::mem::replace(&mut self.places[from], Place::Nowhere);
+        let place = self.place(from);
+        self.set_place(from, Place::Nowhere);
+        self.set_place(value, place);
         self.release(at, operands.into_iter());
         Ok(())
     }
@@ -482,7 +539,7 @@ impl<'a> Emitter<'a> {
         let free = self.is_mask_taken.iter().position(|is_taken| !is_taken);
         let free = free.ok_or_else(|| unimplemented_error!("the program needs too many masks"))?;
         self.is_mask_taken[free] = true;
-        self.places[value] = Place::Mask(free);
+        self.set_place(value, Place::Mask(free));
         Ok(Register::K0 + free as u32)
     }
 
@@ -507,55 +564,4 @@ impl<'a> Emitter<'a> {
             Operand::Memory(y) => Machine::with4(code, to, x, y, register),
         })
     }
-}
-
-fn encodable(instruction: std::result::Result<Machine, IcedError>) -> Result<Machine> {
-    instruction.map_err(|e| internal!("an instruction has wrong operands: {e}"))
-}
-
-/// Where the address of an input is.
-fn pointer_to(input: usize) -> MemoryOperand {
-    MemoryOperand::with_base_displ(INPUTS, (input * size_of::<usize>()) as i64)
-}
-
-/// Where a constant is.
-fn constant(i: usize) -> MemoryOperand {
-    MemoryOperand::with_base_displ(CONSTANTS, (i * size_of::<Splat>()) as i64)
-}
-
-/// The loop around the instructions of a vector.
-fn function(emitter: Emitter, lanes: usize) -> std::result::Result<Vec<u8>, IcedError> {
-    let bytes = (lanes * size_of::<f32>()) as u32;
-    let mut encoder = Encoder::new(64);
-    let mut at = 0;
-    let mut write = |instruction: &Machine, at: &mut u64| -> std::result::Result<(), IcedError> {
-        *at += encoder.encode(instruction, *at)? as u64;
-        Ok(())
-    };
-    for instruction in &emitter.head {
-        write(instruction, &mut at)?;
-    }
-    // Vectors become bytes.
-    let size = Machine::with3(Code::Imul_r64_rm64_imm32, N_VECTORS, N_VECTORS, bytes)?;
-    write(&size, &mut at)?;
-    write(
-        &Machine::with2(Code::Xor_r32_rm32, Register::R9D, Register::R9D)?,
-        &mut at,
-    )?;
-    let start = at;
-    for instruction in &emitter.body {
-        write(instruction, &mut at)?;
-    }
-    write(
-        &Machine::with2(Code::Add_rm64_imm32, OFFSET, bytes)?,
-        &mut at,
-    )?;
-    write(
-        &Machine::with2(Code::Cmp_r64_rm64, OFFSET, N_VECTORS)?,
-        &mut at,
-    )?;
-    write(&Machine::with_branch(Code::Jb_rel32_64, start)?, &mut at)?;
-    write(&Machine::with(Code::VEX_Vzeroupper), &mut at)?;
-    write(&Machine::with(Code::Retnq), &mut at)?;
-    Ok(encoder.take_buffer())
 }

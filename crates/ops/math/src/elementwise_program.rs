@@ -32,40 +32,47 @@ struct Native {
     is_allowed: bool,
     /// The elements that were computed.
     n_computed: AtomicUsize,
-    /// `None` if the program is to be interpreted.
-    code: OnceLock<Option<VectorCode>>,
+    /// For inputs of two forms; `None` if the program is to be interpreted.
+    codes: [OnceLock<Option<VectorCode>>; 2],
 }
 
 /// Elements that a program computes before it is compiled, which takes about as long.
 const COMPILED_AFTER: usize = 1 << 17;
 /// Least elements of a block that is computed by machine code: small tensors are not worth the memory.
 const MIN_BLOCK: usize = 1 << 6;
+/// Most instructions of a function, in the mean, of a program that becomes machine code: kernels compute longer functions
+/// as fast, and what is saved between functions no longer counts.
+const MAX_LENGTH: usize = 12;
 
 impl Native {
-    /// Returns the code for inputs of these forms, if there is any, or if it is worth its compilation now.
+    /// Returns the code for inputs of which these are scalars, if there is any.
+    fn find(&self, is_scalar: impl Iterator<Item = bool> + Clone) -> Option<&VectorCode> {
+        let codes = self.codes.iter().filter_map(|code| code.get()?.as_ref());
+        let mut codes = codes.filter(|code| is_scalar.clone().eq(code.is_scalar().iter().copied()));
+        codes.next()
+    }
+
+    /// Returns the code for inputs of these forms, which is made if it is worth its compilation now.
     fn code(&self, inputs: &[Block], n: usize, program: &Program) -> Option<&VectorCode> {
         if !self.is_allowed || n < MIN_BLOCK {
             return None;
         }
         let is_scalar = |block: &Block| matches!(block, Block::Scalar(_));
-        let code = match self.code.get() {
-            Some(code) => code.as_ref()?,
-            None => {
-                let before = self.n_computed.fetch_add(n, Ordering::Relaxed);
-                if before < COMPILED_AFTER {
-                    return None;
-                }
-                let compile = || {
-                    let scalars: Vec<bool> = inputs.iter().map(is_scalar).collect();
-                    VectorCode::compile(&program.record()?, &scalars).ok()
-                };
-                self.code.get_or_init(compile).as_ref()?
-            }
-        };
-        // Code of other scalars is not made: a node has the same ones in each step.
-        let same = |(block, scalar): (&Block, &bool)| is_scalar(block) == *scalar;
-        let all_same = inputs.iter().zip(code.is_scalar()).all(same);
-        all_same.then_some(code)
+        let forms = inputs.iter().map(is_scalar);
+        if let Some(code) = self.find(forms.clone()) {
+            return Some(code);
+        }
+        let free = self.codes.iter().find(|code| code.get().is_none())?;
+        let before = self.n_computed.fetch_add(n, Ordering::Relaxed);
+        if before < COMPILED_AFTER {
+            return None;
+        }
+        // Another thread may have made code of another form meanwhile.
+        free.get_or_init(|| {
+            let scalars: Vec<bool> = forms.clone().collect();
+            VectorCode::compile(&program.record()?, &scalars).ok()
+        });
+        self.find(forms)
     }
 }
 
@@ -159,7 +166,7 @@ impl Program {
                 // One function reads and writes no more as it is.
                 is_allowed: jit && program.steps().len() > 1,
                 n_computed: AtomicUsize::new(0),
-                code: OnceLock::new(),
+                codes: [const { OnceLock::new() }; 2],
             },
         }
     }
@@ -185,7 +192,7 @@ impl Program {
         Some(last)
     }
 
-    /// The program as instructions of vectors; `None` if a function is not one of vectors.
+    /// The program as instructions of vectors; `None` if a function is not one of vectors, or if kernels are as fast.
     fn record(&self) -> Option<VectorProgram> {
         let mut recording = Recording::new(Isa::current(), self.n_inputs);
         let mut values: Vec<usize> = (0..self.n_inputs).collect();
@@ -195,18 +202,25 @@ impl Program {
                 Instruction::Binary(op, a, b) => recording.binary(op, values[a], values[b])?,
             });
         }
-        Some(recording.finish(*values.last()?))
+        let program = recording.finish(*values.last()?);
+        (program.length() <= MAX_LENGTH * self.steps.len()).then_some(program)
     }
 
-    /// Returns the best length of the blocks of a tensor of `n` elements that `width` threads share.
-    pub(crate) fn block(&self, n: usize, width: usize) -> usize {
-        match self.native.code.get() {
-            Some(Some(_)) => {
+    /// Returns the best length of the blocks of a tensor of `n` elements that `width` threads share, if these inputs are
+    /// scalars in each block.
+    pub(crate) fn block(
+        &self,
+        n: usize,
+        width: usize,
+        is_scalar: impl Iterator<Item = bool> + Clone,
+    ) -> usize {
+        match self.native.find(is_scalar) {
+            Some(_) => {
                 // Several blocks for each thread, should some be slower than others.
                 let share = n / (4 * width.max(1)) / BLOCK * BLOCK;
                 share.clamp(BLOCK, MAX_NATIVE_BLOCK)
             }
-            _ => BLOCK,
+            None => BLOCK,
         }
     }
 
@@ -425,7 +439,9 @@ mod tests {
         }
         for form in forms {
             let scalars = form.map(|block| matches!(block, Block::Scalar(_)));
-            let vectors = p.record().expect("recorded");
+            let Some(vectors) = p.record().filter(|_| Isa::current() != Isa::Portable) else {
+                continue;
+            };
             let code = VectorCode::compile(&vectors, &scalars).expect("compiled");
             let slices = form.each_ref().map(|block| match block {
                 Block::Slice(slice) => slice,
@@ -475,8 +491,12 @@ mod tests {
             "_Gelu",
             "_GeluTanh",
         ] {
-            check(&format!("AddV2(0,1);{f}(2)"));
-            check(&format!("{f}(0);Mul(2,1)"));
+            check(&format!(
+                "AddV2(0,1);{f}(2);Mul(3,1);Sub(4,0);Relu(5);AddV2(6,6)"
+            ));
+            check(&format!(
+                "{f}(0);Mul(2,1);Sub(3,0);Maximum(4,1);Neg(5);Square(6)"
+            ));
         }
         for f in [
             "AddV2",
@@ -499,20 +519,36 @@ mod tests {
     #[test]
     fn programs_are_compiled_once_that_pays() {
         let program = ElementwiseProgram::decode("Mul(0,1);AddV2(2,0)", 2).unwrap();
-        let x: Vec<f32> = (0..MIN_BLOCK + 9).map(|i| i as f32 / 7.0).collect();
-        for (jit, is_compiled) in [(true, true), (false, false)] {
+        let x: Vec<f32> = (0..MIN_BLOCK * 20 + 9).map(|i| i as f32 / 7.0).collect();
+        let has_vectors = Isa::current() != Isa::Portable;
+        for jit in [true, false] {
             let p = Program::new(&program, 2, jit);
-            let (mut first, mut last) = (vec![0.0; x.len()], vec![0.0; x.len()]);
-            p.run(&[Block::Slice(&x), Block::Scalar(0.3)], &mut first);
-            assert!(p.native.code.get().is_none());
-            for _ in 0..=COMPILED_AFTER / x.len() + 1 {
-                p.run(&[Block::Slice(&x), Block::Scalar(0.3)], &mut last);
+            let n_codes = || {
+                p.native
+                    .codes
+                    .iter()
+                    .filter(|c| c.get().is_some_and(Option::is_some))
+                    .count()
+            };
+            let forms = [
+                [Block::Slice(&x), Block::Scalar(0.3)],
+                [Block::Scalar(0.3), Block::Slice(&x)],
+                [Block::Slice(&x), Block::Slice(&x)],
+            ];
+            let mut want = vec![vec![0.0; x.len()]; 3];
+            for (form, want) in forms.iter().zip(&mut want) {
+                p.run(form, want);
             }
-            assert_eq!(p.native.code.get().is_some(), is_compiled);
-            assert_eq!(first, last);
-            // Another form is interpreted.
-            p.run(&[Block::Scalar(0.3), Block::Slice(&x)], &mut last);
-            assert_eq!(last[10], 0.3 * x[10] + 0.3);
+            assert_eq!(n_codes(), 0);
+            let mut out = vec![0.0; x.len()];
+            for _ in 0..=COMPILED_AFTER / x.len() + 1 {
+                for (form, want) in forms.iter().zip(&want) {
+                    p.run(form, &mut out);
+                    assert_eq!(&out, want);
+                }
+            }
+            // The third form is interpreted.
+            assert_eq!(n_codes(), if jit && has_vectors { 2 } else { 0 });
         }
     }
 }

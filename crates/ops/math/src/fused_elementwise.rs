@@ -210,7 +210,8 @@ impl<'a> Loops<'a> {
     }
 
     fn run(&self, ctx: &KernelCtx, program: &Program, out: &mut [f32]) {
-        let block = program.block(out.len(), ctx.par().width());
+        let repeats = self.inputs.iter().map(|w| w.repeats);
+        let block = program.block(out.len(), ctx.par().width(), repeats);
         if self.row < SHORT_ROW && out.len() > self.row {
             return par_chunks_mut(ctx.par(), out, BLOCK, TASK / BLOCK, &|i, out| {
                 self.expanded_block(program, i * BLOCK, out);

@@ -128,10 +128,6 @@ impl Lanes for Recorder {
         self.binary(BinaryInst::Div, a, b)
     }
     fn fma(self, a: usize, b: usize, c: usize) -> usize {
-        // As the portable vectors do.
-        if self.0 == Isa::Portable && !cfg!(any(target_arch = "aarch64", target_feature = "fma")) {
-            return self.add(self.mul(a, b), c);
-        }
         self.push(Instruction::MulAdd([a, b, c]))
     }
     fn min(self, a: usize, b: usize) -> usize {
@@ -234,9 +230,6 @@ impl Simd for Recorder {
         self.div(self.splat(1.0), self.sqrt(a))
     }
     fn fnma(self, a: usize, b: usize, c: usize) -> usize {
-        match self.0 {
-            Isa::Portable => self.fma(self.neg(a), b, c),
-            Isa::Avx2 | Isa::Avx512 => self.push(Instruction::NegMulAdd([a, b, c])),
-        }
+        self.push(Instruction::NegMulAdd([a, b, c]))
     }
 }
