@@ -36,13 +36,15 @@ const UNSAFE: &[&str] = &[
     "crates/capi/src",
     "crates/jit/src",
     "crates/python/src",
+    "crates/ptx/src",
 ];
 
 /// Rooms that the tests of every room may import.
 const TEST_IMPORTS: &[&str] = &["testkit", "ops", "model"];
 
 /// Rooms whose tests and examples may import a further one.
-const MORE_TEST_IMPORTS: &[(&str, &str)] = &[("train", "remote")];
+const MORE_TEST_IMPORTS: &[(&str, &str)] =
+    &[("train", "remote"), ("gpu", "ptx"), ("runtime", "ptx")];
 
 /// Checks all rules.
 ///
