@@ -101,6 +101,13 @@ impl Grid {
 pub enum LaunchArg {
     /// Memory: the kernel receives its address.
     Memory(Span),
+    /// An address inside memory, around which the kernel reaches.
+    Within {
+        /// What the kernel receives.
+        at: Address,
+        /// All that it may reach.
+        all: Span,
+    },
     /// The first bytes of a number, little endian.
     Number {
         /// The bytes; those behind `len` do not count.

@@ -136,6 +136,8 @@ impl TensorMemory for StreamMemory {
 pub enum TensorArg<'a> {
     /// A tensor on the device: the function receives its address.
     Tensor(&'a Tensor),
+    /// The address of an element of a tensor on the device, around which the function reaches.
+    Within(&'a Tensor, usize),
     /// No memory.
     Null,
     /// A number.
@@ -416,6 +418,11 @@ impl StreamMemory {
         for arg in args {
             raw.push(match arg {
                 TensorArg::Tensor(tensor) => LaunchArg::Memory(self.span(tensor)?),
+                TensorArg::Within(tensor, i) => {
+                    let (all, size) = (self.span(tensor)?, tensor.dtype().size());
+                    let at = all.address.offset(i * size);
+                    LaunchArg::Within { at, all }
+                }
                 TensorArg::Null => LaunchArg::number(0u64.to_le_bytes()),
                 TensorArg::I32(v) => LaunchArg::number(v.to_le_bytes()),
                 TensorArg::F32(v) => LaunchArg::number(v.to_le_bytes()),

@@ -1,5 +1,6 @@
 /* A stand-in for NVIDIA's driver in tests: one device whose memory is the host's and whose streams run
- * everything at once. It checks what it is given. */
+ * everything at once. It checks what it is given. Kernels are those of an interpreter, if a test attaches one
+ * (crates/ptx), else it has axpy_f32 alone. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,24 @@ typedef uint64_t handle;
 
 enum { OK = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, INVALID_IMAGE = 200, INVALID_HANDLE = 400, NOT_FOUND = 500 };
 
+/* An argument of a launch: the room `device` hands over the memory that it stands for behind its value. */
+struct param { uint64_t value, start; size_t bytes; };
+/* The calls of an interpreter. What it makes has numbers; all ones are for an error, whose text `error` returns. */
+struct interpreter {
+  uint64_t (*load)(const char *text, unsigned capability);
+  uint64_t (*function)(uint64_t module, const char *name); /* 0 if there is none */
+  uint64_t (*prepare)(uint64_t function, const unsigned *sizes, const struct param *const *params);
+  int (*run)(uint64_t launch); /* 0 if all is well */
+  void (*forget)(uint64_t launch);
+  const char *(*error)(void);
+};
+static const uint64_t FAILED = ~(uint64_t)0;
+static const struct interpreter *interpreter;
+static unsigned capability;
+void interpret_with(const struct interpreter *with, unsigned of) { interpreter = with, capability = of; }
+
 static handle current;
+static size_t memory(void) { return interpreter ? (size_t)4 << 30 : 1 << 20; }
 
 CUresult cuInit(unsigned flags) { return flags ? INVALID_VALUE : OK; }
 CUresult cuDeviceGetCount(int *n) { *n = 1; return OK; }
@@ -18,15 +36,17 @@ CUresult cuDeviceGetName(char *name, int len, int device) {
   strncpy(name, "stand-in", len);
   return device == 7 ? OK : INVALID_VALUE;
 }
-CUresult cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = 1 << 20; return device == 7 ? OK : INVALID_VALUE; }
+CUresult cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = memory(); return device == 7 ? OK : INVALID_VALUE; }
 CUresult cuDevicePrimaryCtxRetain(handle *context, int device) { *context = 70 + device; return OK; }
 CUresult cuCtxSetCurrent(handle context) { current = context; return OK; }
 CUresult cuCtxSynchronize(void) { return OK; }
 
+/* A handle is of something that starts with its kind. */
+struct made { char kind, is_captured; uint64_t number; };
 static CUresult make(handle *to, char kind) {
   if (current != 77) return INVALID_HANDLE;
-  char *made = calloc(2, 1);
-  *made = kind;
+  struct made *made = calloc(1, sizeof *made);
+  made->kind = kind;
   *to = (handle)(uintptr_t)made;
   return OK;
 }
@@ -68,8 +88,12 @@ CUresult cuEventQuery(handle e) {
 CUresult cuEventSynchronize(handle e) { return is(e, 'e') ? OK : INVALID_HANDLE; }
 
 CUresult cuMemAlloc_v2(handle *to, size_t n) {
-  if (n > 1 << 20) return OUT_OF_MEMORY;
-  *to = (handle)(uintptr_t)aligned_alloc(256, (n + 255) / 256 * 256);
+  if (n > memory()) return OUT_OF_MEMORY;
+  void *at = aligned_alloc(256, (n + 255) / 256 * 256);
+  if (!at) return OUT_OF_MEMORY;
+  /* Floats that are no numbers: what is read before it is written shows. */
+  if (interpreter) memset(at, 0xff, n);
+  *to = (handle)(uintptr_t)at;
   return OK;
 }
 CUresult cuMemFree_v2(handle at) { free((void *)(uintptr_t)at); return OK; }
@@ -78,9 +102,10 @@ CUresult cuMemHostAlloc(void **to, size_t n, unsigned flags) {
   return flags == 3 ? OK : INVALID_VALUE;
 }
 CUresult cuMemFreeHost(void *at) { free(at); return OK; }
-/* An operation: a copy of n bytes, n words of 1, 2 or 4 bytes, or y += a * x. */
-struct op { handle to, from; size_t n; int word; unsigned v; float a; };
-static void run(const struct op *o) {
+/* An operation: a copy of n bytes, n words of 1, 2 or 4 bytes, y += a * x, or a launch of the interpreter. */
+struct op { handle to, from; size_t n; int word; unsigned v; float a; uint64_t launch; };
+static CUresult run(const struct op *o) {
+  if (o->launch) return interpreter->run(o->launch) ? LAUNCH_FAILED : OK;
   void *to = (void *)(uintptr_t)o->to, *from = (void *)(uintptr_t)o->from;
   if (o->word == 0) memmove(to, from, o->n);
   for (size_t i = 0; i < o->n; i++) {
@@ -89,16 +114,22 @@ static void run(const struct op *o) {
     if (o->word == 4) ((uint32_t *)to)[i] = o->v;
     if (o->word == -1) ((float *)to)[i] += o->a * ((float *)from)[i];
   }
+  return OK;
 }
 /* What is captured on a stream runs when its graph is launched. Tests run in threads, each with a library of its own. */
-struct graph { char kind; int n; struct op ops[256]; };
+enum { MOST = 1024 };
+struct graph { char kind; int n; struct op ops[MOST]; };
 static struct graph *captured;
 static CUresult enqueue(handle s, struct op o) {
   if (!is(s, 's')) return INVALID_HANDLE;
-  if (s != captures) run(&o);
-  else if (invalidated) return CAPTURE_INVALIDATED;
-  else if (captured->n == 256) return OUT_OF_MEMORY;
-  else captured->ops[captured->n++] = o;
+  if (s != captures) {
+    CUresult ran = run(&o);
+    if (o.launch) interpreter->forget(o.launch);
+    return ran;
+  }
+  if (invalidated) return CAPTURE_INVALIDATED;
+  if (captured->n == MOST) return OUT_OF_MEMORY;
+  captured->ops[captured->n++] = o;
   return OK;
 }
 CUresult cuMemcpyAsync(handle to, handle from, size_t n, handle s) {
@@ -116,12 +147,23 @@ CUresult cuMemsetD32Async(handle to, unsigned v, size_t n, handle s) {
 }
 
 CUresult cuModuleLoadData(handle *to, const void *image) {
-  return strncmp(image, ".version", 8) ? INVALID_IMAGE : make(to, 'm');
+  if (!interpreter) return strncmp(image, ".version", 8) ? INVALID_IMAGE : make(to, 'm');
+  uint64_t number = interpreter->load(image, capability);
+  if (number == FAILED) return INVALID_IMAGE;
+  CUresult result = make(to, 'm');
+  if (!result) ((struct made *)(uintptr_t)*to)->number = number;
+  return result;
 }
 CUresult cuModuleUnload(handle h) { return drop(h, 'm'); }
 CUresult cuModuleGetFunction(handle *to, handle m, const char *name) {
-  if (!is(m, 'm') || strcmp(name, "axpy_f32")) return NOT_FOUND;
-  return make(to, 'f');
+  if (!is(m, 'm')) return NOT_FOUND;
+  uint64_t number = 0;
+  if (interpreter) number = interpreter->function(((struct made *)(uintptr_t)m)->number, name);
+  if (number == FAILED) return INVALID_IMAGE;
+  if (interpreter ? !number : strcmp(name, "axpy_f32")) return NOT_FOUND;
+  CUresult result = make(to, 'f');
+  if (!result) ((struct made *)(uintptr_t)*to)->number = number;
+  return result;
 }
 CUresult cuModuleGetGlobal_v2(handle *to, size_t *n, handle m, const char *name) {
   (void)to, (void)n, (void)m, (void)name;
@@ -129,7 +171,14 @@ CUresult cuModuleGetGlobal_v2(handle *to, size_t *n, handle m, const char *name)
 }
 CUresult cuLaunchKernel(handle f, unsigned bx, unsigned by, unsigned bz, unsigned tx, unsigned ty, unsigned tz,
                         unsigned shared, handle s, void **params, void **extra) {
-  if (!is(f, 'f') || !is(s, 's') || by * bz * ty * tz != 1 || shared || extra) return INVALID_VALUE;
+  if (!is(f, 'f') || !is(s, 's') || extra) return INVALID_VALUE;
+  if (interpreter) {
+    unsigned sizes[7] = {bx, by, bz, tx, ty, tz, shared};
+    uint64_t function = ((struct made *)(uintptr_t)f)->number;
+    uint64_t launch = interpreter->prepare(function, sizes, (const struct param *const *)params);
+    return launch == FAILED ? INVALID_VALUE : enqueue(s, (struct op){.launch = launch});
+  }
+  if (by * bz * ty * tz != 1 || shared) return INVALID_VALUE;
   int n = *(int *)params[0];
   float a = *(float *)params[1], *x = *(float **)params[2], *y = *(float **)params[3];
   if ((unsigned)n > bx * tx) return INVALID_VALUE;
@@ -166,8 +215,9 @@ CUresult cuGraphInstantiateWithFlags(handle *to, handle g, unsigned long long fl
 CUresult cuGraphLaunch(handle g, handle s) {
   if (!is(g, 'x') || !is(s, 's')) return INVALID_HANDLE;
   struct graph *ready = (struct graph *)(uintptr_t)g;
-  for (int i = 0; i < ready->n; i++) run(&ready->ops[i]);
-  return OK;
+  CUresult ran = OK;
+  for (int i = 0; i < ready->n && !ran; i++) ran = run(&ready->ops[i]);
+  return ran;
 }
 CUresult cuGraphDestroy(handle g) { return drop(g, 'g'); }
 CUresult cuGraphExecDestroy(handle g) { return drop(g, 'x'); }
@@ -176,6 +226,7 @@ CUresult cuGetErrorName(CUresult code, const char **text) {
   return OK;
 }
 CUresult cuGetErrorString(CUresult code, const char **text) {
-  *text = code == OUT_OF_MEMORY ? "out of memory" : NULL;
+  int is_of_interpreter = code == LAUNCH_FAILED || code == INVALID_IMAGE || code == INVALID_VALUE;
+  *text = code == OUT_OF_MEMORY ? "out of memory" : interpreter && is_of_interpreter ? interpreter->error() : NULL;
   return OK;
 }

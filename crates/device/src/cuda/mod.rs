@@ -49,6 +49,32 @@ pub struct Cuda {
     calls: Arc<Calls>,
 }
 
+/// An argument of a launch. The stand-in for the driver checks accesses against the memory.
+#[repr(C)]
+struct Param {
+    value: [u8; 8],
+    start: u64,
+    len: usize,
+}
+
+impl Param {
+    fn new(arg: &LaunchArg) -> Param {
+        let (value, all) = match arg {
+            LaunchArg::Memory(span) => (span.address.0.to_ne_bytes(), *span),
+            LaunchArg::Within { at, all } => (at.0.to_ne_bytes(), *all),
+            LaunchArg::Number { bytes, .. } => {
+                let (address, len) = (Address(0), 0);
+                (*bytes, Span { address, len })
+            }
+        };
+        Param {
+            value,
+            start: all.address.0,
+            len: all.len,
+        }
+    }
+}
+
 struct Gpu {
     context: Handle,
     info: DeviceInfo,
@@ -439,17 +465,12 @@ impl Backend for Cuda {
             return Err(unknown("function", function.0));
         }
         let stream = self.enter_stream(stream)?;
-        let mut values: SmallVec<[[u8; 8]; 8]> = args
-            .iter()
-            .map(|arg| match arg {
-                LaunchArg::Memory(span) => span.address.0.to_ne_bytes(),
-                LaunchArg::Number { bytes, .. } => *bytes,
-            })
-            .collect();
+        let mut values: SmallVec<[Param; 8]> = args.iter().map(Param::new).collect();
         // The driver reads as many bytes of each value as the function's parameter has: at most 8 of those
-        // that `LaunchArg` can express.
-        let mut params: SmallVec<[*mut c_void; 8]> =
-            values.iter_mut().map(|v| v.as_mut_ptr().cast()).collect();
+        // that `LaunchArg` can express. The null is for the stand-in.
+        let pointers = values.iter_mut().map(|v| (&raw mut *v).cast());
+        let mut params: SmallVec<[*mut c_void; 9]> =
+            pointers.chain([std::ptr::null_mut()]).collect();
         let ([bx, by, bz], [tx, ty, tz]) = (grid.blocks, grid.threads);
         // SAFETY: the handles are of their kinds; the driver copies the parameters before it returns. The
         // caller promises that they are the function's.

@@ -465,7 +465,7 @@ impl Backend for HostStreams {
         let kernel = kernel.ok_or_else(|| unknown("function", function.0))?;
         let mut accesses = SmallVec::<[Access; 4]>::new();
         for (i, arg) in args.iter().enumerate() {
-            if let LaunchArg::Memory(span) = arg {
+            if let LaunchArg::Memory(span) | LaunchArg::Within { all: span, .. } = arg {
                 accesses.push(self.memory.access(*span, kernel.writes.contains(&i))?);
             }
         }

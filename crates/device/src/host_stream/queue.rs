@@ -268,7 +268,7 @@ impl Launch {
                     bytes: *bytes,
                     len: *len,
                 },
-                LaunchArg::Memory(_) => {
+                LaunchArg::Memory(_) | LaunchArg::Within { .. } => {
                     let access = memory.next();
                     let access = access.ok_or_else(|| internal!("an argument has no memory"))?;
                     let (at, len) = (access.as_ptr(), access.span.len);
