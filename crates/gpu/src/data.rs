@@ -130,13 +130,13 @@ impl Copy {
             return (0..*n)
                 .try_for_each(|i| rest.run(ctx, (x, place(at, i, *a)?), (y, place(to, i, *b)?)));
         }
-        let part = |t: &Tensor, at: usize| t.view(at, [t.num_elements() - at].into());
-        let (x, y) = (part(x, at)?, part(y, to)?);
         let size = x.dtype().size();
-        let (from, into) = (
-            ctx.memory.span(&x)?.address.0,
-            ctx.memory.span(&y)?.address.0,
-        );
+        let address = |t: &Tensor, at: usize| -> Result<u64> {
+            Ok(ctx.memory.span(t)?.address.0 + (at * size) as u64)
+        };
+        let (from, into) = (address(x, at)?, address(y, to)?);
+        // Distances may be negative.
+        let places = [TensorArg::Within(x, at), TensorArg::Within(y, to)];
         let mut unit = (size, self.clone());
         for bytes in [16, 8, 4, 2] {
             let is_aligned = (from | into).is_multiple_of(bytes as u64);
@@ -150,13 +150,12 @@ impl Copy {
         }
         let (bytes, copy) = unit;
         if let Some(tiles) = copy.tiles() {
-            return tiles.run(ctx, &x, &y, bytes);
+            return tiles.run(ctx, places, bytes);
         }
         let mut dims = [(1usize, 0i64, 0i64); MAX_RANK];
         dims[MAX_RANK - copy.dims.len()..].copy_from_slice(&copy.dims);
         let mut args: SmallVec<[TensorArg; 24]> = SmallVec::new();
-        args.push(TensorArg::Tensor(&x));
-        args.push(TensorArg::Tensor(&y));
+        args.extend(places);
         args.push(TensorArg::I32(int(copy.count())?));
         push_dims(&mut args, &dims)?;
         ctx.run(&format!("copy_nd_{bytes}"), &grid(copy.count()), &args)
@@ -179,12 +178,12 @@ struct Tiles {
 }
 
 impl Tiles {
-    fn run(&self, ctx: &GpuCtx, x: &Tensor, y: &Tensor, bytes: usize) -> Result<()> {
+    fn run(&self, ctx: &GpuCtx, places: [TensorArg; 2], bytes: usize) -> Result<()> {
         let ((rows, row_to), (columns, column_from)) = (self.rows, self.columns);
         let mut dims = [(1usize, 0i64, 0i64); 4];
         dims[4 - self.others.len()..].copy_from_slice(&self.others);
         let mut args: SmallVec<[TensorArg; 24]> = SmallVec::new();
-        args.extend([TensorArg::Tensor(x), TensorArg::Tensor(y)]);
+        args.extend(places);
         args.extend([TensorArg::I32(int(rows)?), TensorArg::I32(int(columns)?)]);
         args.extend([number(row_to)?, number(column_from)?]);
         push_dims(&mut args, &dims)?;
