@@ -220,8 +220,8 @@ impl CapturedStep {
     /// Captures what `run` enqueues for tensors like `like`, as [`StreamMemory::capture`]. Variables keep their values.
     ///
     /// # Errors
-    /// As for [`StreamMemory::capture`]; FAILED_PRECONDITION if the step assigns a variable for the first time or values of
-    /// another shape, or returns a value that it replaces; ABORTED if it writes a value that has another owner now.
+    /// As for [`StreamMemory::capture`]; FAILED_PRECONDITION if the step assigns a variable for the first time, values of
+    /// another shape or to one that the host has, or returns a value that it replaces; ABORTED if it writes a value that has another owner now.
     pub fn new(
         memory: &Arc<StreamMemory>,
         like: &[Tensor],
@@ -300,6 +300,12 @@ fn bring_home(memory: &StreamMemory, touched: &[Touched], results: &[Tensor]) ->
     for t in touched {
         let value = t.var.get();
         let (home, dtype, shape) = match (&t.before, &value) {
+            // Replays do not move it.
+            (Before::Host(_), Some(value)) if value.is_on_device() => {
+                return Err(failed_precondition!(
+                    "the value of a variable moves to the device"
+                ));
+            }
             (Before::Host(_), _) | (Before::Unassigned, None) => continue,
             (Before::Device(old), _) => (&old.home, old.dtype, &old.shape),
             (Before::Unassigned, Some(_)) => {
@@ -522,5 +528,16 @@ mod tests {
         let error = CapturedStep::new(&memory, &[this.upload(0.0)], run).err();
         assert_eq!(error.expect("no value").code(), Code::FailedPrecondition);
         assert!(empty.get().is_none());
+        // One that a kernel of the host has updated gets a value of the device.
+        let host = Tensor::vector(&[1f32; 9]).expect("nine");
+        empty.assign(host, None, true).expect("no value yet");
+        let run = |args: Vec<Tensor>| {
+            note(&empty, Some(&memory));
+            empty.assign(args[0].clone(), None, true)?;
+            Ok(args)
+        };
+        let error = CapturedStep::new(&memory, &[this.upload(0.0)], run).err();
+        assert_eq!(error.expect("it moves").code(), Code::FailedPrecondition);
+        assert!(!empty.get().expect("a value").is_on_device());
     }
 }
