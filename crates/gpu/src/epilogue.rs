@@ -49,8 +49,8 @@ fn activation(name: &str, attrs: &Attrs) -> Result<UnaryFn> {
     let op = match name {
         "GeluExact" => "_Gelu",
         "GeluApproximate" => "_GeluTanh",
-        "Swish" => "_Swish",
-        "HardSwish" => "_HardSwish",
+        "Swish" | "_MklSwish" => "_Swish",
+        "HardSwish" | "_FusedHardSwish" => "_HardSwish",
         name => name,
     };
     let alpha = attrs.float("leakyrelu_alpha").unwrap_or(0.2);
@@ -92,4 +92,26 @@ pub(crate) fn finish(
     let mut inputs = vec![y.clone()];
     inputs.extend_from_slice(added);
     elementwise::run(ctx, &steps, &inputs, y)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ferroflow_opdef::AttrValue;
+
+    #[test]
+    fn activations_have_the_names_of_libraries() {
+        for (name, expected) in [
+            ("Relu", UnaryFn::Relu),
+            ("Swish", UnaryFn::Swish),
+            ("_MklSwish", UnaryFn::Swish),
+            ("_FusedHardSwish", UnaryFn::HardSwish),
+            ("GeluExact", UnaryFn::Gelu),
+        ] {
+            let steps = AttrValue::List(vec![AttrValue::str("BiasAdd"), AttrValue::str(name)]);
+            let epilogue = Epilogue::of(&Attrs::default().with("fused_ops", steps)).expect(name);
+            assert!(epilogue.bias);
+            assert_eq!(epilogue.activation, Some(expected));
+        }
+    }
 }
