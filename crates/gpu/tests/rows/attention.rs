@@ -6,7 +6,7 @@ use ferroflow_tensor::{DType, Tensor};
 use ferroflow_testkit::tensors;
 
 /// Batches, heads, queries, keys and depth: multiples of the tiles of kernels, and others.
-const SIZES: [[usize; 5]; 9] = [
+const SIZES: [[usize; 5]; 11] = [
     [2, 3, 70, 130, 64],
     [1, 2, 64, 64, 64],
     [2, 2, 5, 200, 40],
@@ -16,6 +16,8 @@ const SIZES: [[usize; 5]; 9] = [
     [1, 1, 128, 129, 96],
     [1, 2, 3, 31, 24],
     [1, 1, 63, 65, 128],
+    [1, 2, 70, 130, 32],
+    [2, 1, 64, 64, 32],
 ];
 
 /// What changes the scores.
@@ -129,7 +131,7 @@ impl Call {
                     .map(|i| operands[0][q + i] * operands[1][k + i])
                     .sum();
                 match of_mask([batch, head, query, key]) {
-                    Some((DType::Bool, allowed)) if allowed == 0.0 => fill,
+                    Some((DType::Bool, 0.0)) => fill,
                     Some((DType::Bool, _)) | None => sum * scale,
                     Some((_, bias)) => sum * scale + bias,
                 }

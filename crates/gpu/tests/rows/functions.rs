@@ -195,3 +195,48 @@ fn functions_are_those_of_the_host() {
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
+
+#[test]
+fn older_devices_convert_alike() {
+    let _alone = alone(false);
+    let Some(gpus) = Place::gpu(75).zip(Place::gpu(80)) else {
+        return;
+    };
+    let numbers = Tensor::vector(&numbers()).expect("small");
+    let types = [
+        DType::Float,
+        DType::Half,
+        DType::Bfloat16,
+        DType::Double,
+        DType::Int32,
+        DType::Int64,
+        DType::Uint8,
+        DType::Bool,
+    ];
+    for from in types {
+        for to in types {
+            let by = attrs(&[
+                ("SrcT", AttrValue::Type(from)),
+                ("DstT", AttrValue::Type(to)),
+            ]);
+            if from == to || !gpus.1.has("Cast", &by) {
+                continue;
+            }
+            let inputs = [cast(&numbers, from)];
+            let [older, newer] = [&gpus.0, &gpus.1].map(|gpu| {
+                let y = gpu.compute("Cast", &by, &inputs, Inputs::OnDevice);
+                doubles(&y.unwrap_or_else(|e| panic!("{from} to {to}: {e}"))[0])
+            });
+            let host = Place::host().run("Cast", &by, &inputs, Inputs::Given);
+            let host = doubles(&host.expect("a cast")[0]);
+            let is_same = |a: f64, b: f64| a == b || a.is_nan() && b.is_nan();
+            for (i, x) in doubles(&inputs[0]).iter().enumerate() {
+                let (older, newer, host) = (older[i], newer[i], host[i]);
+                assert!(
+                    is_same(older, host) && is_same(newer, host),
+                    "{x:e}, {from} to {to}: {older:e} and {newer:e} instead of {host:e}"
+                );
+            }
+        }
+    }
+}

@@ -13,7 +13,7 @@ use ferroflow_gpu::DEVICE_TYPE;
 use ferroflow_ops::registry;
 use ferroflow_tensor::DType;
 use ferroflow_testkit::{rows, tensors};
-use place::{Inputs, Place, alone, is_missing_library};
+use place::{Inputs, Place, alone};
 use std::path::Path;
 
 type Res<T> = Result<T, String>;
@@ -89,7 +89,7 @@ fn rows_on_a_gpu() {
             for inputs in [Inputs::Values, Inputs::Constants, Inputs::OnDevice] {
                 match check(&row, &gpu, inputs) {
                     Ok(()) => n_passed += 1,
-                    Err(e) if is_missing_library(&e) => n_skipped += 1,
+                    Err(e) if gpu.lacks_library(&e) => n_skipped += 1,
                     Err(e) => {
                         failures.push(format!("{stem}:{} {} {inputs:?}: {e:.400}", i + 1, row.op))
                     }

@@ -47,7 +47,7 @@ fn rows_of_all_lengths_are_normalized() {
             for (op, is_log) in [("Softmax", false), ("LogSoftmax", true)] {
                 let y = gpu.compute(
                     op,
-                    &attrs(&[t.clone()]),
+                    &attrs(std::slice::from_ref(&t)),
                     std::slice::from_ref(&x),
                     Inputs::OnDevice,
                 );
@@ -149,12 +149,48 @@ fn large_tensors_are_reduced() {
                 checked.unwrap_or_else(|e| panic!("{op} {shape:?} {dtype}: {e:.300}"));
             }
         }
+        for (shape, k) in [([3, 2000], 5), ([2, 300], 40), ([5, 33], 33)] {
+            let by = attrs(&[t.clone(), ("Tk", AttrValue::Type(DType::Int32))]);
+            let inputs = [random(&shape, 6, dtype), Tensor::scalar(k)];
+            let host = Place::host().run("TopKV2", &by, &inputs, Inputs::Given);
+            let y = gpu.compute("TopKV2", &by, &inputs, Inputs::Values);
+            for (y, host) in y.expect("TopKV2").iter().zip(&host.expect("TopKV2")) {
+                let checked = compare(y, &doubles(host));
+                checked.unwrap_or_else(|e| panic!("TopKV2 {shape:?} {dtype}: {e:.300}"));
+            }
+        }
         let x = random(&[50_000], 4, dtype);
-        let by = attrs(&[t.clone()]);
+        let by = attrs(std::slice::from_ref(&t));
         let y = gpu
             .compute("L2Loss", &by, std::slice::from_ref(&x), Inputs::OnDevice)
             .expect("L2Loss");
         let half: f64 = doubles(&x).iter().map(|v| v * v / 2.0).sum();
         compare(&y[0], &[half]).unwrap_or_else(|e| panic!("L2Loss {dtype}: {e}"));
+    }
+}
+
+#[test]
+fn conditions_are_reduced() {
+    let _alone = alone(false);
+    let Some(gpu) = Place::gpu(80) else {
+        return;
+    };
+    for (shape, axis) in [([3, 1500], 1), ([40, 70], 0), ([5, 300], 1), ([1500, 2], 0)] {
+        let n = shape[0] * shape[1];
+        for of in [[true, true], [false, false], [true, false], [false, true]] {
+            // All the same but one.
+            let values: Vec<bool> = (0..n).map(|i| of[usize::from(i == n / 2)]).collect();
+            let x = Tensor::from_slice(shape, &values).expect("as many");
+            for op in ["All", "Any"] {
+                let by = attrs(&[("Tidx", AttrValue::Type(DType::Int32))]);
+                let inputs = [x.clone(), Tensor::scalar(axis)];
+                let host = Place::host()
+                    .run(op, &by, &inputs, Inputs::Given)
+                    .expect(op);
+                let y = gpu.compute(op, &by, &inputs, Inputs::OnDevice).expect(op);
+                let checked = compare(&y[0], &doubles(&host[0]));
+                checked.unwrap_or_else(|e| panic!("{op} {shape:?}: {e:.300}"));
+            }
+        }
     }
 }

@@ -30,6 +30,7 @@ pub(crate) enum Inputs {
 /// A GPU, or its interpreter; without memory, the host.
 pub(crate) struct Place {
     memory: Option<Arc<StreamMemory>>,
+    is_interpreted: bool,
     resources: Resources,
 }
 
@@ -43,11 +44,6 @@ pub(crate) fn alone(tf32: bool) -> MutexGuard<'static, ()> {
     guard
 }
 
-/// Whether an error is that of a library that is missing.
-pub(crate) fn is_missing_library(error: &str) -> bool {
-    error.contains("where the dynamic loader finds it")
-}
-
 /// Attrs of a call.
 pub(crate) fn attrs(pairs: &[(&'static str, AttrValue)]) -> Attrs {
     let with =
@@ -59,6 +55,7 @@ impl Place {
     pub(crate) fn host() -> Place {
         Place {
             memory: None,
+            is_interpreted: false,
             resources: Resources::default(),
         }
     }
@@ -66,7 +63,9 @@ impl Place {
     /// The GPU of the machine, or a device of a compute capability whose kernels an interpreter runs; `None` without a C
     /// compiler.
     pub(crate) fn gpu(capability: u32) -> Option<Place> {
+        let mut is_interpreted = false;
         let cuda = Cuda::new().ok().or_else(|| {
+            is_interpreted = true;
             let library = stand_in_driver()?;
             ferroflow_ptx::attach(&library, capability).expect("the stand-in");
             let cuda = Cuda::open(&library.display().to_string()).expect("all functions");
@@ -81,8 +80,14 @@ impl Place {
         let memory = StreamMemory::new(&device, &options).expect("memory");
         Some(Place {
             memory: Some(Arc::new(memory)),
+            is_interpreted,
             resources: Resources::default(),
         })
+    }
+
+    /// Whether an error is that of a library that the interpreter does not have.
+    pub(crate) fn lacks_library(&self, error: &str) -> bool {
+        self.is_interpreted && error.contains("where the dynamic loader finds it")
     }
 
     /// Runs the kernel of an op; returns the outputs where they are.
@@ -145,6 +150,14 @@ impl Place {
             Some(memory) => memory.enqueuing("node", "op", run),
             None => run(),
         }
+    }
+
+    /// Whether there is a kernel of GPUs.
+    pub(crate) fn has(&self, op: &str, attrs: &Attrs) -> bool {
+        let mut attrs = attrs.clone();
+        let def = registry().def(op).ok().flatten();
+        def.is_some_and(|def| def.complete_attrs(&mut attrs).is_ok())
+            && registry().has_kernel_on(ferroflow_gpu::DEVICE_TYPE, op, &attrs)
     }
 
     fn placed(&self, t: &Tensor, place: Inputs) -> Result<Tensor> {
