@@ -6,6 +6,16 @@ use std::process::Command;
 /// Compiles the stand-in to a library that is not loaded yet; `None` without a C compiler. Its device is the host, and
 /// what is captured runs when it is launched.
 pub fn stand_in_driver() -> Option<PathBuf> {
+    compile(&[])
+}
+
+/// As [`stand_in_driver`], of a library that takes the place of the driver once it is loaded: the loader then finds it by the
+/// driver's name.
+pub fn replacement_driver() -> Option<PathBuf> {
+    compile(&["-Wl,-soname,libcuda.so.1"])
+}
+
+fn compile(options: &[&str]) -> Option<PathBuf> {
     let source = concat!(
         env!("CARGO_MANIFEST_DIR"),
         "/../device/src/cuda/fake_driver.c"
@@ -18,6 +28,7 @@ pub fn stand_in_driver() -> Option<PathBuf> {
         .args(["-shared", "-fPIC", "-o"])
         .arg(&library)
         .arg(source)
+        .args(options)
         .status();
     if !compiled.is_ok_and(|status| status.success()) {
         eprintln!("there is no C compiler: the test is skipped");
