@@ -73,7 +73,7 @@ pub(crate) fn binary<S: Simd, const ROW: usize>(s: S, a: S::V, b: S::V) -> S::V 
         8 => {
             // As in TensorFlow, a product: gradients that are not finite become NaN.
             let zero = s.splat(0.0);
-            s.mul(a, s.select(s.lt(zero, b), s.splat(1.0), zero))
+            s.select(s.lt(zero, b), a, s.mul(a, zero))
         }
         9 => s.mul(b, s.sub(s.splat(1.0), s.mul(a, a))),
         10 => s.mul(s.mul(b, a), s.sub(s.splat(1.0), a)),
