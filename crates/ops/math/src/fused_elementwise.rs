@@ -160,8 +160,8 @@ impl<'a> Loops<'a> {
         if groups.is_empty() {
             groups.push((1, SmallVec::from_elem(0, inputs.len())));
         }
-        let (mut row, inner) = groups.remove(0);
-        let mut outer: SmallVec<[usize; 4]> = groups.iter().rev().map(|g| g.0).collect();
+        let (row, inner) = groups.remove(0);
+        let outer: SmallVec<[usize; 4]> = groups.iter().rev().map(|g| g.0).collect();
         let mut walks: SmallVec<[Walk; 8]> = SmallVec::new();
         for (i, t) in inputs.iter().enumerate() {
             let dims = strides[i].iter().zip(shape.iter()).rev();
@@ -172,41 +172,47 @@ impl<'a> Loops<'a> {
                 repeats: inner[i] == 0,
             });
         }
-        // Short rows are joined until they fill a block, copying operands that repeat from row to
-        // row; what stays short is expanded.
-        if let Some(&last) = outer.last()
-            && row * 2 <= BLOCK / 2
-            && last > 1
-        {
-            let n = (1..=(BLOCK / row).min(last))
-                .rev()
-                .find(|n| last % n == 0)
-                .unwrap_or(1);
-            let joins = |w: &Walk| match w.outer.last() {
-                Some(0) => w.repeats || w.data.len() == row,
-                Some(&s) => !w.repeats && s == row,
-                None => false,
-            };
-            if n > 1 && row * n >= SHORT_ROW && walks.iter().all(joins) {
-                for w in walks.iter_mut() {
-                    if let Some(stride) = w.outer.last_mut() {
-                        if *stride == 0 && !w.repeats {
-                            w.data = w.data.repeat(n).into();
-                        }
-                        *stride *= n;
-                    }
-                }
-                row *= n;
-                if let Some(last) = outer.last_mut() {
-                    *last /= n;
-                }
-            }
-        }
-        Ok(Loops {
+        let mut loops = Loops {
             row,
             outer,
             inputs: walks,
-        })
+        };
+        loops.join_rows();
+        Ok(loops)
+    }
+
+    /// Joins short rows until they fill a block, copying operands that repeat from row to row; what stays short is expanded.
+    fn join_rows(&mut self) {
+        let row = self.row;
+        let Some(last) = self.outer.last_mut().filter(|last| **last > 1) else {
+            return;
+        };
+        if row * 2 > BLOCK / 2 {
+            return;
+        }
+        let divides = |n: &usize| last.is_multiple_of(*n);
+        let n = (1..=(BLOCK / row).min(*last))
+            .rev()
+            .find(divides)
+            .unwrap_or(1);
+        let joins = |w: &Walk| match w.outer.last() {
+            Some(0) => w.repeats || w.data.len() == row,
+            Some(&s) => !w.repeats && s == row,
+            None => false,
+        };
+        if n == 1 || row * n < SHORT_ROW || !self.inputs.iter().all(joins) {
+            return;
+        }
+        for w in &mut self.inputs {
+            if let Some(stride) = w.outer.last_mut() {
+                if *stride == 0 && !w.repeats {
+                    w.data = w.data.repeat(n).into();
+                }
+                *stride *= n;
+            }
+        }
+        *last /= n;
+        self.row *= n;
     }
 
     fn run(&self, ctx: &KernelCtx, program: &Program, out: &mut [f32]) {
