@@ -125,17 +125,19 @@ impl VectorCode {
         if n_steps * self.step < out.len() {
             // The last step ends where the tensors do; some of it is computed again.
             let start = out.len() - self.step;
-            for (i, input) in inputs
-                .iter()
-                .enumerate()
-                .filter(|(i, _)| !self.is_scalar[*i])
-            {
+            for (i, input) in self.slices(inputs) {
                 addresses[i] = input[start..].as_ptr();
             }
             // SAFETY: a step is left of all slices.
             unsafe { self.call(&addresses, out[start..].as_mut_ptr(), 1) };
         }
         Ok(())
+    }
+
+    /// The inputs that are not one number, with their positions.
+    fn slices<'a>(&self, inputs: &'a [&'a [f32]]) -> impl Iterator<Item = (usize, &'a [f32])> {
+        let all = inputs.iter().copied().enumerate();
+        all.filter(|(i, _)| !self.is_scalar[*i])
     }
 
     /// Computes fewer elements than a step has.
@@ -149,11 +151,7 @@ impl VectorCode {
             return;
         }
         let mut padded = [[0.0; MAX_STEP]; MAX_INPUTS];
-        for (i, input) in inputs
-            .iter()
-            .enumerate()
-            .filter(|(i, _)| !self.is_scalar[*i])
-        {
+        for (i, input) in self.slices(inputs) {
             padded[i][..input.len()].copy_from_slice(input);
             addresses[i] = padded[i].as_ptr();
         }

@@ -447,7 +447,13 @@ impl<'a> Emitter<'a> {
         let ends = |emitter: &Self, value: usize| {
             emitter.last_use[value] == at && matches!(emitter.place(value), Place::Vector(_))
         };
-        // It may be named twice: an instruction reads all its operands before it writes.
+        // The addend is replaced, or a factor; an operand may be named twice, as an instruction reads all before it writes.
+        if ends(self, c) {
+            let (x, y) = self.factors(a, b)?;
+            let to = self.register(c, TEMPORARIES[0])?;
+            self.three(addend, to, x, y)?;
+            return self.take_over(at, value, c, [a, b, c]);
+        }
         let replaced = if ends(self, a) {
             Some((a, b))
         } else if ends(self, b) {
@@ -455,13 +461,6 @@ impl<'a> Emitter<'a> {
         } else {
             None
         };
-        if ends(self, c) {
-            // The addend is replaced.
-            let (x, y) = self.factors(a, b)?;
-            let to = self.register(c, TEMPORARIES[0])?;
-            self.three(addend, to, x, y)?;
-            return self.take_over(at, value, c, [a, b, c]);
-        }
         if let Some((x, y)) = replaced {
             let to = self.register(x, TEMPORARIES[0])?;
             if self.is_in_memory(y) && !self.is_in_memory(c) {
